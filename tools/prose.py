@@ -82,6 +82,21 @@ OF_NAMES = (
     _SUBJECT,
     _THING,
     _rule("advance due rows; cancel (see the glossary)", r"\b(tend(s|ed|ing)?|doom(s|ed)?)\b"),
+    _rule("the actor as the subject", r"^(it|they|so|also) |\b(what|who|which|wher|how)ever\b"),
+    _rule(
+        "what a test observes: returned, raised, published, reported, requested, released",
+        r"\b(told|said|asked|heard|handed(?! off))\b|\bhands? (back|over)\b",
+    ),
+    _rule(
+        "the verb for it: receives, reads, has, names, reports, requires, keeps",
+        r"\b(tells?|says?|hears?|knows?|learns?|speaks?|wants?|stands?|survives?|remembers?|forgets?|forgot|believed)\b",
+    ),
+    _rule("continues, is unavailable, is deleted", r"\b(go|goes|going|went) on\b|\b(is|are|was|were) (away|gone)\b"),
+    _rule("the worker, the caller, another program: these words are for people", r"\b(no|some|every|any)body\b"),
+    _rule(
+        "the plain word: time, next to, again, unchanged, invalid, damaged",
+        r"\b(moments?|beside|anew|all the same|at hand|in vain|dear|mends?|spoil(s|ed)?|faces?)\b|\b(is|are) none\b",
+    ),
 )
 _NAME = re.compile(r"^ *(?:async )?def test_(?:law\d\d_|more_)?(\w+)", re.MULTILINE)
 

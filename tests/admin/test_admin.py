@@ -90,7 +90,7 @@ async def test_pages_show_each_row_once(app: App) -> None:
         {"cursor": "nonsense"},
     ],
 )
-async def test_a_filter_that_means_nothing_is_refused(app: App, filters: dict[str, Any]) -> None:
+async def test_an_invalid_filter_is_refused(app: App, filters: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         await app.jobs.list(**filters)
 
@@ -120,7 +120,7 @@ async def test_cancel_frees_the_key_and_cancels_the_jobs_that_wait(app: App, tol
     assert [event.id for event in told.of("cancelled")] == [first.id]
 
 
-async def test_by_filter(app: App, clock: HandClock) -> None:
+async def test_acts_take_a_filter(app: App, clock: HandClock) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t(n: int) -> None:
         raise Abort("never")
@@ -141,7 +141,7 @@ async def test_by_filter(app: App, clock: HandClock) -> None:
 
 
 @shows("a retried job starts again at attempt 1; a job that succeeded raises `Stale`")
-async def test_retry_begins_anew(app: App, clock: HandClock) -> None:
+async def test_retry_starts_a_new_round_of_attempts(app: App, clock: HandClock) -> None:
     attempts: list[int] = []
 
     @app.task(retry=Retry(attempts=1))
@@ -214,7 +214,7 @@ async def test_arguments_can_be_read_with_the_code_and_without(app: App) -> None
     ]
 
 
-async def test_pause_and_resume(app: App, told: Told) -> None:
+async def test_a_paused_queue_starts_no_job_until_it_is_resumed(app: App, told: Told) -> None:
     @app.task(queue="mail")
     async def t() -> None: ...
 
@@ -266,7 +266,7 @@ async def test_wrong_limits_are_refused_and_nothing_is_set(app: App) -> None:
 
 
 @shows("`after=` takes jobs, specs and ids", area="Dependencies and promises")
-async def test_after_in_all_its_forms(app: App) -> None:
+async def test_after_takes_jobs_specs_and_ids(app: App) -> None:
     @app.task
     async def t(n: int = 0) -> int:
         return n
@@ -302,7 +302,7 @@ async def test_an_unknown_upstream_is_an_error_unless_it_is_waited_for(app: App,
 @shows(
     "`when=` starts a job when all upstreams have ended or when some have succeeded", area="Dependencies and promises"
 )
-async def test_when_says_how_many(app: App) -> None:
+async def test_when_sets_how_many_upstreams_must_end(app: App) -> None:
     @app.task(retry=Retry(attempts=1))
     async def part(n: int) -> int:
         if n == 0:
@@ -322,7 +322,7 @@ async def test_when_says_how_many(app: App) -> None:
         assert (await strict.ended(timeout=30)).reason == "upstream"
 
 
-async def test_waiting_given_twice_is_refused(app: App) -> None:
+async def test_after_given_twice_is_refused(app: App) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -373,7 +373,7 @@ async def test_replace_waits_for_one_that_runs(app: App) -> None:
 
 
 @shows("a key belongs to its task unless it is shared", area="Keys and ids")
-async def test_the_reach_of_a_key(app: App, clock: HandClock) -> None:
+async def test_a_key_belongs_to_its_task_unless_it_is_shared(app: App, clock: HandClock) -> None:
     @app.task(name="a")
     async def a() -> None: ...
 
@@ -390,7 +390,7 @@ async def test_the_reach_of_a_key(app: App, clock: HandClock) -> None:
     assert await a.options(key=Key("w", window=100)).enqueue() != within
 
 
-async def test_a_key_until_started(app: App) -> None:
+async def test_a_key_until_started_is_free_once_the_job_starts(app: App) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
     @app.task(key=Key("k", until="started"))
@@ -470,7 +470,7 @@ async def test_a_task_reads_the_facts_of_its_own_job(app: App) -> None:
 
 
 @shows("`keep=` and `keep_failed=` say how long an ended job stays", area="Retention")
-async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> None:
+async def test_keep_sets_how_long_the_row_stays(app: App, clock: HandClock) -> None:
     @app.task(keep=100, keep_failed=500, retry=Retry(attempts=1))
     async def t(fail: bool) -> None:
         if fail:

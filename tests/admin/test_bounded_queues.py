@@ -49,7 +49,9 @@ async def test_odd_bounds_are_refused(app: App) -> None:
 
 
 @shows("a tick that a full queue refuses is counted, logged, and the schedule continues", area="Limits")
-async def test_a_refused_tick(app: App, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_tick_is_counted_and_the_schedule_continues(
+    app: App, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task(queue="reports")
     async def report() -> None: ...
 

@@ -38,7 +38,7 @@ async def states(app: App) -> list[State]:
 
 
 @shows("`app.dead.retry(limit=)` retries no more failed jobs than the limit")
-async def test_so_many_and_no_more(app: App, clock: HandClock) -> None:
+async def test_a_retry_of_dead_jobs_obeys_its_limit(app: App, clock: HandClock) -> None:
     f, ran, broken = failing(app)
     for n in range(5):
         await f.enqueue(n)
@@ -81,7 +81,9 @@ def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Red
 
 
 @shows("each redrive of a job waits longer than the one before, up to `max_times`")
-async def test_redrive_comes_later_each_time_and_not_for_ever(app: App, storage: Storage, clock: HandClock) -> None:
+async def test_each_redrive_comes_later_and_their_number_is_bounded(
+    app: App, storage: Storage, clock: HandClock
+) -> None:
     f, ran, _ = failing(app)
     await f.enqueue(1)
     await f.enqueue(-1)  # aborted: not to be retried
@@ -109,7 +111,7 @@ async def test_two_workers_reopen_a_job_once(app: App, storage: Storage, clock: 
     assert {row.reopenings async for row in app.jobs.iterate(task="f")} == {1}
 
 
-async def test_a_look_is_bounded_and_goes_on_where_it_stopped(app: App, storage: Storage, clock: HandClock) -> None:
+async def test_a_look_is_bounded_and_the_next_one_continues_it(app: App, storage: Storage, clock: HandClock) -> None:
     f, _, _ = failing(app)
     await app.enqueue([f.job(n) for n in range(25)])
     await drain(app)
@@ -121,7 +123,7 @@ async def test_a_look_is_bounded_and_goes_on_where_it_stopped(app: App, storage:
     assert {row.reopenings async for row in app.jobs.iterate(task="f")} == {1}
 
 
-async def test_jobs_this_worker_could_not_run_are_left(app: App, storage: Storage, clock: HandClock) -> None:
+async def test_jobs_that_this_worker_cannot_run_are_not_redriven(app: App, storage: Storage, clock: HandClock) -> None:
     f, _, _ = failing(app)
     await f.options(queue="elsewhere").enqueue(1)
     await f.enqueue(2)
@@ -147,12 +149,12 @@ async def test_an_idle_worker_redrives(app: App, clock: HandClock, told: Told) -
 @pytest.mark.parametrize(
     "wrong", [{"limit": 0}, {"max_times": 0}, {"backoff": 0}, {"every": -1}, {"limit": True}, {"longest": "x"}]
 )
-def test_mistakes(wrong: dict[str, Any]) -> None:
+def test_an_invalid_redrive_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="redrive"):
         Redrive(**wrong)
 
 
-async def test_a_worker_wants_a_rule(app: App) -> None:
+async def test_a_worker_refuses_an_invalid_redrive(app: App) -> None:
     with pytest.raises(BadOption, match="redrive"):
         work(app, redrive=5)
     with pytest.raises(BadOption, match="backlog_after"):

@@ -109,7 +109,7 @@ def test_long_and_repetitive_lines_are_cut() -> None:
 
 
 @given(st.text())
-def test_a_signature_is_one_short_line_whatever_the_text(text: str) -> None:
+def test_a_signature_of_any_text_is_one_short_line(text: str) -> None:
     found = signature(text)
     assert len(found) <= SHOWN
     assert "\n" not in found

@@ -100,7 +100,7 @@ async def test_an_estimate_lists_the_effect_of_more_slots_of_a_limit(furnished: 
     assert not [each for each in said.changes if "worker" in each.what], "the workers have free slots"
 
 
-async def test_a_rate(furnished: App, clock: HandClock) -> None:
+async def test_an_estimate_follows_the_rate_of_a_limit(furnished: App, clock: HandClock) -> None:
     await beat(furnished, slots=8)
     await furnished.limits.set(Limit("api", rate=1, per=60))
     first, *_, last = await fill(furnished, 4, limits=["api"])
@@ -195,7 +195,9 @@ async def test_jobs_of_a_dead_worker_are_claimed_again(furnished: App, clock: Ha
 
 
 @shows("an estimate reads a bounded number of rows, and takes the others to be alike")
-async def test_many_jobs_ahead(furnished: App, clock: HandClock, spy: Spy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_estimate_reads_a_bounded_number_of_rows(
+    furnished: App, clock: HandClock, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("treadle.admin.estimate.snapshot.AHEAD", 20)
     *_, last = await fill(furnished, 101)
     spy.calls.clear()
@@ -245,7 +247,7 @@ async def test_the_utilisation_by_the_jobs_that_arrive(furnished: App, clock: Ha
     assert near(plan.utilisation, 0.5, 0.15)
 
 
-async def test_an_empty_queue(furnished: App) -> None:
+async def test_the_plan_of_an_empty_queue_is_empty(furnished: App) -> None:
     plan = await furnished.queues.plan("default")
     assert (plan.queued, plan.bottleneck, plan.changes) == (0, None, ())
 

@@ -190,7 +190,7 @@ async def test_a_job_that_waits_for_another_version(furnished: App, clock: HandC
     assert "1 more worker with 1 slot" in [each.what for each in said.changes]
 
 
-async def test_the_worker_that_could_not_read_it_is_gone(furnished: App, clock: HandClock) -> None:
+async def test_a_misfit_whose_worker_has_left(furnished: App, clock: HandClock) -> None:
     [job] = await fill(furnished, 1)
     await misfit(furnished, clock, job)
     await beat(furnished, "w2", versions=("new",))
@@ -258,7 +258,7 @@ async def test_a_bounded_queue(furnished: App, clock: HandClock) -> None:
     assert waits(await furnished.jobs.eta(first), clock) < 1
 
 
-async def test_a_paused_queue_into_which_jobs_go_on_arriving(furnished: App, clock: HandClock) -> None:
+async def test_a_paused_queue_in_which_jobs_arrive(furnished: App, clock: HandClock) -> None:
     """The run ends although a job arrives ten times a second for seven days."""
     await furnished.queues.pause("default")
     for number in range(24):

@@ -23,7 +23,7 @@ def reads_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @shows("`app.events(everywhere=True)` yields the events of each job in their order")
-async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_another_process_receives_the_events_of_a_job_in_order(app: App, spy: Spy, clock: HandClock) -> None:
     go = asyncio.Event()
 
     @app.task(name="f", retry=Retry(attempts=1))
@@ -60,7 +60,7 @@ async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clo
     await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_new_jobs_are_told_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_new_jobs_are_reported_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
     """A job was created an hour ahead. The feed still reports jobs created before that time, each once."""
 
     @app.task(name="f")
@@ -105,7 +105,7 @@ asyncio.run(main())
 
 @shows("a listener receives the events of a job that another process stored and ran")
 @pytest.mark.parametrize("kind", LASTING)
-async def test_a_listener_hears_of_a_job_that_another_process_stored_and_ran(kind: str, tmp_path: Path) -> None:
+async def test_a_listener_gets_the_events_of_a_job_of_another_process(kind: str, tmp_path: Path) -> None:
     with a_url(kind, tmp_path) as url:
         async with App(storage=(spy := Spy(connect(url)))) as app:
             events, found = app.events(everywhere=True), list[Event]()

@@ -83,7 +83,7 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
 
 
 @shows("`explain` distinguishes a hold by `Defer(limit=)` from the pause of an operator")
-async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandClock) -> None:
+async def test_a_rest_that_a_job_requested_is_no_pause(app: App, clock: HandClock) -> None:
     @app.task(name="t", limits=["api"])
     async def t() -> None: ...
 
@@ -144,7 +144,7 @@ async def test_a_throttle_that_pauses_every_worker(app: App, spy: Spy) -> None:
 
 
 @shows("`explain` names the worker that declined the job and the next offer")
-async def test_a_worker_that_declines_it(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_worker_that_declines_the_job(app: App, spy: Spy, clock: HandClock) -> None:
     @app.task(name="t")
     async def t() -> None: ...
 
@@ -275,7 +275,7 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, spy: S
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",
 )
-async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
+async def test_explain_names_a_limit_of_zero_and_the_remedy(app: App, rule: Limit, sentence: str) -> None:
     @app.task(name="t", queue="q", limits=["api"])
     async def t() -> None: ...
 

@@ -103,7 +103,7 @@ def _parse(words: list[str]) -> None:
 
 @shows("`explain` is right in every situation of a table, and the commands it names change the situation")
 @pytest.mark.parametrize("name", sorted(SITUATIONS))
-async def test_explain_in(
+async def test_explain_is_right_in_each_situation(
     name: str, app: App, spy: Spy, clock: HandClock, commands: Callable[[str], Awaitable[str]], storage: Storage
 ) -> None:
     if isinstance(storage, ShardedRedis) and name in QUEUE_LIMITS | ORDERED:

@@ -21,7 +21,7 @@ async def runs(app: App, job: object) -> list[tuple[int, int, str]]:
 
 
 @shows("the history of a job has its last runs: worker, times, outcome and error of each")
-async def test_each_run_is_told_with_its_error(app: App, told: Told, clock: HandClock) -> None:
+async def test_each_run_is_listed_with_its_error(app: App, told: Told, clock: HandClock) -> None:
     @app.task(name="f", retry=Retry(attempts=3, base=10.0, jitter=0.0))
     async def f() -> str:
         clock.advance(2)
@@ -90,7 +90,7 @@ async def test_the_last_ten_are_kept_also_of_earlier_rounds(app: App, told: Told
     assert found[-1].error.startswith("ValueError: 8")
 
 
-async def test_lost_leases_are_told_with_the_worker(app: App, clock: HandClock) -> None:
+async def test_lost_leases_are_listed_with_the_worker(app: App, clock: HandClock) -> None:
     @app.task(name="f")
     async def f() -> None: ...
 
@@ -110,7 +110,7 @@ async def test_lost_leases_are_told_with_the_worker(app: App, clock: HandClock) 
     ]
 
 
-async def test_runs_that_ended_otherwise(app: App, told: Told) -> None:
+async def test_the_history_has_runs_that_were_aborted_cancelled_or_released(app: App, told: Told) -> None:
     begun = asyncio.Event()
 
     @app.task(name="aborts")
@@ -190,7 +190,7 @@ async def test_children_are_counted_by_state(app: App, told: Told) -> None:
     assert (found.children, found.children_capped) == ({"succeeded": 2, "failed": 1}, False)
 
 
-async def test_a_row_of_another_program_hides_nothing(app: App) -> None:
+async def test_a_row_of_another_program_hides_no_other(app: App) -> None:
     """Checkpoints that cannot be read are left out, or shown as their text."""
 
     @app.task(name="f")
@@ -225,6 +225,6 @@ def test_numbers_that_no_program_of_ours_writes_do_not_stop_a_worker() -> None:
     assert log.pair(row) is not None
 
 
-async def test_an_unknown_job_has_none(app: App) -> None:
+async def test_the_history_of_an_unknown_job_raises(app: App) -> None:
     with pytest.raises(UnknownJob):
         await app.jobs.history("nobody")

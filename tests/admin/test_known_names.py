@@ -130,7 +130,7 @@ async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.Lo
     ]
 
 
-async def test_an_unknown_schedule_is_answered_with_the_nearest(app: App) -> None:
+async def test_an_error_of_an_unknown_schedule_names_the_nearest(app: App) -> None:
     @app.task(name="report")
     async def report() -> None: ...
 

@@ -85,7 +85,7 @@ def test_boxes_are_moved_apart_in_their_order(given: list[tuple[float, float]]) 
     assert apart(found, heights) == [float(f"{each}") for each in apart(found, heights)]
 
 
-def test_a_box_that_has_room_stays_where_it_is_wanted() -> None:
+def test_a_box_that_has_room_keeps_its_place() -> None:
     assert apart([0.0, 100.0, 300.0], [44.0, 44.0, 44.0]) == [0.0, 100.0, 300.0]
     assert apart([0.0, 0.0], [44.0, 44.0]) == [-30.0, 30.0]
 
@@ -102,6 +102,6 @@ def test_thousands_of_nodes_and_of_long_edges_are_placed() -> None:
     assert len(loop.paths) == 4_999
 
 
-def test_nothing_is_an_empty_drawing() -> None:
+def test_a_graph_without_nodes_is_an_empty_drawing() -> None:
     found = layout({}, [("a", "b")])
     assert (found.width, found.height, dict(found.boxes), dict(found.paths)) == (0.0, 0.0, {}, {})

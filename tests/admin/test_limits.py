@@ -84,7 +84,7 @@ async def test_starts_before_a_pause_count_after_it(app: App, clock: HandClock) 
     assert len(ran) == 4
 
 
-async def test_a_429_slows_only_its_limit_down_for_everybody(app: App, clock: HandClock) -> None:
+async def test_a_429_pauses_its_limit_on_every_worker_and_no_other(app: App, clock: HandClock) -> None:
     calls: list[tuple[str, int]] = []
     angry = [True]
 
@@ -175,13 +175,13 @@ async def test_resuming_does_not_end_a_hold(app: App, clock: HandClock) -> None:
 
 
 @pytest.mark.parametrize("limit", ["", 5, "treadle.x"])
-def test_a_hold_of_what_is_no_limit(limit: Any) -> None:
+def test_a_hold_of_an_invalid_limit_is_refused(limit: Any) -> None:
     with pytest.raises(BadOption, match="Defer"):
         Defer(5, limit=limit)
 
 
 @shows("a limit that an operator sets wins over the limit that the code declares")
-async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_limit_of_an_operator_wins_over_a_declared_one(app: App, spy: Spy, clock: HandClock) -> None:
     app.limits.declare(Limit("queue:mail", slots=5))
 
     @app.task(name="one", concurrency=1)
@@ -278,7 +278,7 @@ async def test_strict_order_of_a_lane(app: App, clock: HandClock) -> None:
 
 
 @pytest.mark.parametrize("lane", ["", "x" * 10_240, ("a", 0), ("a", -1), ("a", "b"), ("a", 1, 2), 5, ("a", True)])
-async def test_lanes_that_are_none(app: App, lane: Any) -> None:
+async def test_an_invalid_lane_is_refused(app: App, lane: Any) -> None:
     @app.task(name="f")
     async def f() -> None: ...
 
@@ -308,7 +308,7 @@ async def test_lanes_that_are_none(app: App, lane: Any) -> None:
         "x",  # type: ignore[arg-type]
     ],
 )
-async def test_rules_that_mean_nothing(app: App, rule: Any) -> None:
+async def test_an_invalid_rule_is_refused(app: App, rule: Any) -> None:
     with pytest.raises(BadOption):
         await app.limits.set(rule)
     with pytest.raises(BadOption):
@@ -365,7 +365,9 @@ async def test_no_window_has_one_start_too_many(
     assert max(starts[0] for starts in found.values()) < min(starts[-1] for starts in found.values())
 
 
-async def test_cancelled_by_hand_is_not_lost(app: App, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_is_cancelled_by_hand_is_not_lost(
+    app: App, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends = Signal().after(monkeypatch, WorkerState, "end")
 
     @app.task(name="long")
@@ -400,7 +402,7 @@ async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_pass
         assert [await ran.get() for _ in range(2)] == [-32768, 100]
 
 
-async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_starts_warns_of_a_limit_without_a_rule(app: App, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "treadle")
 
     @app.task(name="send", limits=["stmp", "smtp", "tenant:4"], queue="mail")

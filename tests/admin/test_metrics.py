@@ -88,7 +88,7 @@ async def test_without_rows_there_are_points_and_no_beginning(app: App) -> None:
     "wrong",
     [{"since": "now"}, {"since": -1}, {"until": datetime(2026, 1, 1)}, {"since": 9e11}, {"step": -1}],  # noqa: DTZ001
 )
-async def test_a_range_that_is_none_is_refused(app: App, wrong: dict[str, Any]) -> None:
+async def test_an_invalid_range_is_refused(app: App, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         await app.metrics.read(**wrong)
 

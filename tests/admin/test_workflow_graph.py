@@ -40,7 +40,7 @@ def test_jobs_lead_to_those_that_wait_for_them_and_no_arrow_is_to_spare() -> Non
     assert [node.kind for node in found.nodes] == ["job", "job", "job", "joint"]
 
 
-def test_equal_siblings_are_folded_with_whatever_follows_each_of_them() -> None:
+def test_equal_siblings_are_folded_with_their_dependents() -> None:
     rows = [row("a")]
     for number in range(20):
         state = State.RUNNING if number < 2 else State.READY
@@ -144,7 +144,7 @@ async def test_a_job_that_continued_leads_to_its_children_and_they_to_what_waits
     assert (listed.jobs, listed.done, listed.failed, listed.state) == (10, 10, 0, "succeeded")
 
 
-async def test_workflows_are_found_in_pages_and_plain_jobs_are_none(app: App, clock: Any) -> None:
+async def test_workflows_are_found_in_pages_without_plain_jobs(app: App, clock: Any) -> None:
     leaf, split = tasks(app)
     ids = []
     for number in range(5):

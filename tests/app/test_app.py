@@ -218,7 +218,7 @@ async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
     await bare.close()
 
 
-def test_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("mysql://x", "sqlite://", "sqlite:///x.db?mode=fast", "memory://?x=1", "", "nonsense"):
         with pytest.raises(BadUrl):
             App(url)
@@ -232,7 +232,7 @@ def test_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert App().url == f"sqlite:///{Path(__file__).resolve().parent / 'treadle.db'}"
 
 
-async def test_it_opens_at_its_first_use(tmp_path: Path) -> None:
+async def test_an_app_opens_at_its_first_use(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task(name="t")
@@ -245,7 +245,7 @@ async def test_it_opens_at_its_first_use(tmp_path: Path) -> None:
         assert (await other.jobs.get(job)).job.task == "t"
 
 
-async def test_two_apps_on_one_file(tmp_path: Path) -> None:
+async def test_two_apps_share_the_jobs_of_one_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     async with App(url) as one, App(url) as two:
 
@@ -274,7 +274,7 @@ def test_the_same_app_in_one_loop_after_the_other(tmp_path: Path) -> None:
     assert [asyncio.run(once()) for _ in range(3)] == [5, 10, 15]
 
 
-async def test_a_worker_goes_on_when_somebody_else_leaves_the_app(bare: App) -> None:
+async def test_a_worker_continues_when_another_user_leaves_the_app(bare: App) -> None:
     @bare.task(inline=True)
     async def t(n: int) -> int:
         return n
@@ -302,7 +302,7 @@ async def test_a_parameter_may_be_called_self(app: App) -> None:
         assert [await job.result(timeout=30) for job in jobs] == [2, 2, 5]
 
 
-async def test_a_path_is_refused_with_what_to_pass(app: App) -> None:
+async def test_a_path_is_refused_with_the_url_to_pass(app: App) -> None:
     @app.task(name="read")
     async def read(path: Path) -> None: ...
 

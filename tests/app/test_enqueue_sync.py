@@ -52,7 +52,7 @@ def test_each_form_stores_a_job_and_waits_for_it(plain: App) -> None:
     assert plain.sync.jobs.handle(job.id).result_sync() == 8
 
 
-def test_workflows(plain: App) -> None:
+def test_workflows_are_stored_without_a_loop(plain: App) -> None:
     double = plain.tasks["double"]
     worker = work(plain)
 

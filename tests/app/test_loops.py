@@ -92,7 +92,7 @@ def test_threads_that_run_a_loop_for_each_call(app: App) -> None:
     app.sync.close()
 
 
-def test_two_loops_that_open_the_app_in_the_same_moment(app: App) -> None:
+def test_two_loops_that_open_the_app_at_once(app: App) -> None:
     async def use() -> str:
         async with app:
             return str((await _double(app, 1)).id)
@@ -102,7 +102,7 @@ def test_two_loops_that_open_the_app_in_the_same_moment(app: App) -> None:
     assert app._core.loop is None
 
 
-def test_a_worker_in_a_thread_and_calls_of_another_in_the_same_moment(app: App) -> None:
+def test_a_worker_in_a_thread_and_calls_of_another_at_once(app: App) -> None:
     for _ in range(3):
         ended = threading.Event()
 
@@ -138,7 +138,7 @@ def test_the_loop_of_app_sync_gives_the_storage_to_a_worker(stored: App) -> None
     assert results == [2]
 
 
-def test_a_worker_stops_while_threads_go_on_calling(stored: App) -> None:
+def test_a_worker_stops_while_threads_call(stored: App) -> None:
     stop, ended = threading.Event(), threading.Event()
 
     async def run() -> None:
@@ -209,7 +209,7 @@ def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.L
     caplog.clear()  # asyncio's warnings about tasks that the program left
 
 
-def test_a_loop_of_the_same_thread_that_stands_still(stored: App) -> None:
+def test_a_call_to_a_stopped_loop_of_the_same_thread_raises(stored: App) -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(stored, 1))
     with pytest.raises(EventLoopError, match="stopped"):
@@ -571,7 +571,7 @@ def test_a_call_of_another_loop_may_open_another_app_where_one_was_closed(stored
     asyncio.run(run())
 
 
-def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stored: App) -> None:
+def test_a_call_during_a_close_ends_before_the_close_does(stored: App) -> None:
     """In whatever turn of the loop the call comes. A call that is not ended would be left on a loop that ends."""
 
     async def run() -> None:
@@ -645,7 +645,7 @@ def test_a_call_during_a_cancelled_opening_keeps_the_app_open(turns: int) -> Non
 
 
 @pytest.mark.parametrize("how", ["close", "the loop ends"])
-def test_a_close_is_not_given_up_with_one_that_nobody_needs_any_more(stored: App, how: str) -> None:
+def test_a_close_is_carried_out_although_another_caller_reopens_the_app(stored: App, how: str) -> None:
     """The last user leaves, one caller closes the app, and another opens it meanwhile: the close still happens."""
 
     async def run() -> None:
@@ -674,7 +674,7 @@ def test_a_close_is_not_given_up_with_one_that_nobody_needs_any_more(stored: App
     assert stored._core.loop is None
 
 
-def test_threads_that_close_app_sync_in_the_same_moment_leave_no_thread(app: App) -> None:
+def test_threads_that_close_app_sync_at_once_leave_no_thread(app: App) -> None:
     for _ in range(20):
         app.sync.enqueue(app.tasks["double"].job(1))
         _at_once(app.sync.close, app.sync.close, app.sync.close)
@@ -702,7 +702,7 @@ def test_threads_that_close_app_sync_while_others_call(stored: App) -> None:
     assert _count(stored) >= made
 
 
-def test_a_composed_storage_goes_on_where_a_loop_left_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_composed_storage_continues_after_its_loop_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     """Calls in progress on that loop never end, and no caller waits for them."""
     app = _with_task(App(storage=ComposedStorage(memory_backend())))
     for n in range(3):

@@ -25,7 +25,7 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     app.sync.close()
 
 
-def test_enqueue_look_and_wait_without_a_loop(plain: App) -> None:
+def test_enqueue_read_and_wait_without_a_loop(plain: App) -> None:
     @plain.task(inline=True)
     async def double(n: int) -> int:
         return n * 2
@@ -72,12 +72,12 @@ def test_the_look_ups_are_named_and_documented_as_the_calls_they_make(plain: App
         assert (view.get.__name__, view.get.__doc__) == ("get", calls.get.__doc__)
 
 
-async def test_a_look_up_on_its_own_loop_says_to_await(app: App) -> None:
+async def test_a_look_up_on_its_own_loop_raises_an_error_that_names_await(app: App) -> None:
     with pytest.raises(EventLoopError, match="await the method of the app"):
         app.sync.jobs.get("nobody")
 
 
-async def test_the_error_has_the_name_it_had_before(app: App) -> None:
+async def test_the_error_has_its_former_name_too(app: App) -> None:
     with pytest.raises(NestedTransaction):
         app.sync.queues.stats()
 
@@ -155,7 +155,7 @@ def test_closing_ends_the_thread_and_the_waiting_calls(plain: App) -> None:
     plain.sync.close()
 
 
-def test_threads_that_use_and_close_it_at_once(plain: App) -> None:
+def test_threads_that_use_and_close_app_sync_at_once(plain: App) -> None:
     """A call that is interrupted by another thread's close is carried out, or raises a public error that says it may
     have been."""
 
@@ -185,7 +185,7 @@ def test_threads_that_use_and_close_it_at_once(plain: App) -> None:
     plain.sync.close()
 
 
-def test_it_can_be_used_again_after_closing(plain: App) -> None:
+def test_app_sync_can_be_used_again_after_closing(plain: App) -> None:
     @plain.task
     async def t() -> None: ...
 

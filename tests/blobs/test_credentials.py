@@ -38,7 +38,9 @@ async def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @shows("Blobs in a bucket use the credentials of a profile or a program, and renew those that expire")
-async def test_of_a_profile_whose_credentials_expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_credentials_of_a_profile_are_renewed_when_they_expire(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
     text = {"Version": 1, "AccessKeyId": "K", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": soon}
     program = tmp_path / "program.py"
@@ -57,18 +59,18 @@ async def test_of_a_profile_whose_credentials_expire(monkeypatch: pytest.MonkeyP
     assert second.key > first.key  # they expire within ten minutes, so each use renews them
 
 
-async def test_none_at_all() -> None:
+async def test_an_app_without_credentials_for_its_bucket_is_refused() -> None:
     with pytest.raises(BadUrl, match="AWS_PROFILE"):
         App("memory://", blobs="s3://bucket")
 
 
-async def test_a_profile_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_profile_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(BadUrl, match="nobody"):
         source_of()
 
 
-async def test_without_botocore(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_are_found_without_botocore(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def imports(

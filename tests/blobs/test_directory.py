@@ -32,7 +32,7 @@ def shelf(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "blobs")
 
 
-async def test_a_full_disk_is_said(shelf: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_raises_its_own_error(shelf: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -46,7 +46,7 @@ async def test_a_full_disk_is_said(shelf: Folder, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-async def test_blobs_are_their_owners_alone(tmp_path: Path) -> None:
+async def test_only_their_owner_can_read_blobs(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = tmp_path / "blobs"

@@ -35,14 +35,14 @@ async def content() -> AsyncIterator[bytes]:
     yield b"x"
 
 
-async def test_a_bucket_that_is_not_there_is_said_at_once(shelf: Store) -> None:
+async def test_a_missing_bucket_raises_at_once(shelf: Store) -> None:
     blobs = S3Blobs.at(f"s3://no-such-bucket?endpoint={shelf.place.endpoint}", environment=WHO)
     with pytest.raises(StorageError, match="NoSuchBucket"):
         await blobs.put(content())
     await blobs.close()
 
 
-async def test_a_server_that_is_away_is_said_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_bucket_raises_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.blobs.bucket.FIRST_PAUSE", 0.001)
     blobs = S3Blobs.at(f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}", environment=WHO)
     with pytest.raises(StorageUnavailable, match="s3://bucket/"):
@@ -52,7 +52,7 @@ async def test_a_server_that_is_away_is_said_after_some_tries(monkeypatch: pytes
     await blobs.close()
 
 
-def test_urls() -> None:
+def test_a_bucket_url_names_endpoint_prefix_and_region() -> None:
     place, who = read_url("s3://bucket/a/b/", {**WHO, "AWS_REGION": "eu-1", "AWS_SESSION_TOKEN": "t"})
     assert place == BucketAddress(
         endpoint="https://s3.eu-1.amazonaws.com", bucket="bucket", prefix="a/b/", region="eu-1", by_path=False
@@ -94,7 +94,7 @@ def test_signatures_are_those_of_the_vendors_own_client(
 
 @pytest.mark.slow
 @shows("a server bounds and verifies the blobs that it keeps in a bucket")
-async def test_over_http_with_everything_in_a_bucket(shelf: Store, tmp_path: Path) -> None:
+async def test_a_server_verifies_the_blobs_of_its_bucket(shelf: Store, tmp_path: Path) -> None:
     import aiohttp
 
     from tests.served import memory_url

@@ -65,7 +65,7 @@ def test_src_is_searched_and_tests_and_programs_of_others_are_not(tmp_path: Path
     assert app_search.apps_in(tmp_path) == ["shop.app:app"]
 
 
-def test_none_several_and_broken_ones_are_named(tmp_path: Path) -> None:
+def test_an_error_names_each_missing_ambiguous_or_broken_app(tmp_path: Path) -> None:
     with pytest.raises(Stop, match="name an app, as MODULE:APP: no module in"):
         search(tmp_path)
     write(tmp_path, broken="from treadle import App\napp = App(\n")

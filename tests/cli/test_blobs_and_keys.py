@@ -119,7 +119,7 @@ def test_the_commands_change_nothing_but_what_they_delete(ids: list[str], capsys
     assert Path("jobs.db").read_bytes() == before
 
 
-def test_wrong_places_are_named(
+def test_an_invalid_blob_option_is_named(
     ids: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TREADLE_BLOBS", "ftp://x")
@@ -131,7 +131,7 @@ def test_wrong_places_are_named(
     assert "set TREADLE_BLOBS" in said(capsys, "blobs", "clean", code=2)[1]
 
 
-def test_nothing_is_deleted_through_a_server_that_reads_the_texts(
+def test_no_text_is_deleted_through_a_server_that_reads_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows come with their texts, so no reference can be seen."""
@@ -145,7 +145,7 @@ def test_nothing_is_deleted_through_a_server_that_reads_the_texts(
 # --- keys
 
 
-def test_a_new_key_is_of_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_key_can_be_used(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = said(capsys, "keys", "new", "2026b")
     assert Keys(out.strip()).names == ("2026b",)
     assert out.strip() not in err

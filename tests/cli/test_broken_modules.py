@@ -43,7 +43,7 @@ def test_a_wrong_declaration_shows_the_line_and_no_frame_of_ours(
     assert text == "'mistaken:app' cannot be imported: it raised the error above"
 
 
-def test_modules_that_import_each_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_circle_of_modules_is_an_error_of_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "round_app.py").write_text(f"from round_tasks import send\n{APP}")
     (here / "round_tasks.py").write_text("from round_app import app\n\n@app.task\nasync def send(): ...\n")
     _, text = refused("round_app:app", capsys)
@@ -57,7 +57,7 @@ def test_a_relative_import_inside_of_a_package(here: Path, capsys: pytest.Captur
     assert text.endswith("name the file, as in tasks.py:app, or run in the directory above")
 
 
-def test_a_module_that_exits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_exits_is_an_error_of_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "leaving.py").write_text(f"{APP}import sys\nsys.exit(3)\n")
     _, text = refused("leaving:app", capsys)
     assert text == (
@@ -68,7 +68,9 @@ def test_a_module_that_exits(here: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", ["treadle.py", "treadle/__init__.py"])
 @pytest.mark.parametrize("more", [[], ["--reload"]])
-def test_a_module_called_treadle(here: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str]) -> None:
+def test_a_module_called_treadle_is_named_as_the_cause(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str]
+) -> None:
     (here / name).parent.mkdir(exist_ok=True)
     (here / name).write_text(APP)
     assert run(["worker", "treadle:app", *more]) == USAGE

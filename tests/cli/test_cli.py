@@ -99,7 +99,7 @@ def test_every_command_has_help(cli: Run, name: str) -> None:
     assert out.startswith("Usage: treadle " + name)
 
 
-def test_version(cli: Run) -> None:
+def test_version_is_printed(cli: Run) -> None:
     code, out, _ = cli("--version")
     assert (code, out.split()[0]) == (0, "treadle")
 
@@ -143,7 +143,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(cli: Run, typed: list[str], s
     "typed",
     [["jobs", "list"], ["jobs", "show", "x"], ["queues"], ["limits"], ["workers"], ["stats"], ["queues", "pause", "q"]],
 )
-def test_looking_never_makes_a_database(cli: Run, here: Path, typed: list[str]) -> None:
+def test_reading_commands_create_no_database(cli: Run, here: Path, typed: list[str]) -> None:
     code, out, err = cli(*typed)
     assert (code, out) == (3, "")
     assert str(here / "treadle.db") in err
@@ -189,7 +189,7 @@ def test_a_password_is_not_shown() -> None:
     assert shown("sqlite:///file.db") == "sqlite:///file.db"
 
 
-def test_an_error_of_ours_shows_its_traceback_only_when_asked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_shows_its_traceback_with_the_option_only(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_DEBUG", "1")
     with pytest.raises(Exception, match="bogus"):
         cli("jobs", "list", "--url", "bogus://x")
@@ -301,7 +301,7 @@ def test_with_the_app_task_and_arguments_are_checked(cli: Run, tasks: str) -> No
     assert [row["queue"] for row in found(cli, "jobs", "list")] == ["mail"]
 
 
-def test_a_result_that_does_not_come_is_1(cli: Run) -> None:
+def test_a_missing_result_exits_with_1(cli: Run) -> None:
     code, out, err = cli("enqueue", "t", "--wait", "0.05")
     assert (code, out) == (1, "")
     assert "treadle jobs explain" in err
@@ -327,7 +327,7 @@ def test_lists_are_tables_for_people(cli: Run) -> None:
     assert found(cli, "jobs", "list", "--queue", "nobody") == []
 
 
-def test_show_and_explain(cli: Run) -> None:
+def test_show_and_explain_print_the_job(cli: Run) -> None:
     cli("enqueue", "t", "1", "--kw", "b=2", "--id", "one", "--delay", "1h")
     code, out, _ = cli("jobs", "show", "one")
     assert code == 0
@@ -340,7 +340,7 @@ def test_show_and_explain(cli: Run) -> None:
 
 
 @shows("`treadle jobs` cancels, retries and starts jobs by id and reports unknown ids")
-def test_acting_on_ids(cli: Run) -> None:
+def test_acts_on_ids_report_unknown_ids(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
     cli("enqueue", "t", "--id", "two", "--delay", "1h")
     code, out, err = cli("jobs", "cancel", "one", "nobody")
@@ -354,7 +354,7 @@ def test_acting_on_ids(cli: Run) -> None:
     assert {row["state"] for row in found(cli, "jobs", "list")} == {"ready"}
 
 
-def test_a_signal(cli: Run) -> None:
+def test_a_job_receives_a_signal_once(cli: Run) -> None:
     cli("enqueue", "t", "--id", "one")
     assert cli("jobs", "signal", "one", "approved", '{"by": "Ada"}') == (0, "", "one received the signal 'approved'\n")
     code, _, err = cli("jobs", "signal", "one", "approved", "again")
@@ -365,7 +365,7 @@ def test_a_signal(cli: Run) -> None:
     assert "no job 'nobody'" in err
 
 
-def test_acting_on_a_filter_wants_a_yes(cli: Run) -> None:
+def test_an_act_on_a_filter_needs_a_confirmation(cli: Run) -> None:
     async def fill() -> None:
         async with App("sqlite:///treadle.db") as app:
             await app.enqueue(app.stub("t").options(queue="q").job(number) for number in range(120))
@@ -402,7 +402,7 @@ def test_limits_are_set_and_removed(cli: Run) -> None:
     assert cli("limits", "remove", "smtp")[0] == 1
 
 
-def test_removing_the_rule_of_a_paused_limit_says_that_the_pause_stays(cli: Run) -> None:
+def test_removing_the_rule_of_a_paused_limit_prints_that_the_pause_stays(cli: Run) -> None:
     cli("migrate")
     cli("limits", "set", "api", "--slots", "3")
     cli("limits", "pause", "api")
@@ -418,7 +418,7 @@ def test_removing_the_rule_of_a_paused_limit_says_that_the_pause_stays(cli: Run)
     assert found(cli, "limits", "list") == []
 
 
-def test_a_signal_that_nobody_waits_for_is_given_with_a_warning(cli: Run) -> None:
+def test_a_signal_without_a_waiting_job_is_stored_with_a_warning(cli: Run) -> None:
     async def fill() -> None:
         app = App("sqlite:///treadle.db")
 
@@ -461,7 +461,7 @@ def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
         assert found(cli, "limits", "list")[0]["slots"] == number
 
 
-def test_workers_and_stats(cli: Run) -> None:
+def test_stats_counts_jobs_without_workers(cli: Run) -> None:
     cli("enqueue", "t")
     assert found(cli, "workers") == []
     assert found(cli, "stats")[0]["ready"] == 1
@@ -473,7 +473,7 @@ def test_workers_and_stats(cli: Run) -> None:
 # --- migrate and doctor
 
 
-def test_migrate_says_from_where_to_where(cli: Run, here: Path) -> None:
+def test_migrate_prints_whether_it_created_the_schema(cli: Run, here: Path) -> None:
     code, out, err = cli("migrate")
     assert code == 0
     assert "created, with schema" in out
@@ -501,7 +501,7 @@ def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
     assert verdicts["integrity"] == verdicts["file"] == verdicts["storage"] == verdicts["lost"] == "ok"
 
 
-def test_doctor_finds_a_journal_mode_that_somebody_changed(cli: Run, here: Path) -> None:
+def test_doctor_finds_a_changed_journal_mode(cli: Run, here: Path) -> None:
     cli("migrate")
     with closing(sqlite3.connect(here / "treadle.db")) as db:
         db.execute("PRAGMA journal_mode = delete")
@@ -527,14 +527,14 @@ def test_tokens_are_made_and_listed_without_the_packages_of_the_server(here: Pat
         assert "web" in listed.stdout
 
 
-def test_doctor_fails_on_what_is_not_there_or_not_ours(cli: Run, here: Path) -> None:
+def test_doctor_fails_on_a_missing_or_foreign_file(cli: Run, here: Path) -> None:
     assert checked(cli) == (1, {"file": "fail"})
     (here / "treadle.db").write_text("hello, this is a text")
     code, verdicts = checked(cli)
     assert (code, verdicts["content"]) == (1, "fail")
 
 
-def test_doctor_says_what_holds_jobs_up(cli: Run, tasks: str) -> None:
+def test_doctor_names_the_causes_of_waiting_jobs(cli: Run, tasks: str) -> None:
     async def fill() -> None:
         async with App("sqlite:///treadle.db") as app:
             await app.limits.set(Limit("shut", slots=0))
@@ -551,7 +551,7 @@ def test_doctor_says_what_holds_jobs_up(cli: Run, tasks: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_doctor_warns_of_what_other_users_can_read(cli: Run, here: Path) -> None:
+def test_doctor_warns_of_files_that_other_users_can_read(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert checked(cli)[1]["privacy"] == "ok"
     (here / "treadle.db").chmod(0o664)
@@ -563,7 +563,7 @@ def test_doctor_warns_of_what_other_users_can_read(cli: Run, here: Path) -> None
 
 
 @shows("`treadle doctor` counts the rows again, compares them with the kept counts, and repairs these with `--repair`")
-def test_doctor_counts_again(cli: Run, here: Path) -> None:
+def test_doctor_compares_the_kept_counts_with_the_rows(cli: Run, here: Path) -> None:
     cli("enqueue", "t", "1")
     assert checked(cli)[1]["counts"] == "ok"
     with closing(sqlite3.connect(here / "treadle.db", isolation_level=None)) as db:
@@ -599,7 +599,7 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
     assert len(json.loads(cli("jobs", "list", "--json")[1])) == 2
 
 
-def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+def test_doctor_recognises_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     from treadle.server.doctor import sqlite
 
     monkeypatch.setattr(sqlite, "file_system", lambda folder: "nfs4")
@@ -608,14 +608,14 @@ def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here
 
 
 @pytest.mark.slow
-def test_output_that_nobody_reads_on_is_no_error(here: Path) -> None:
+def test_a_closed_output_is_no_error(here: Path) -> None:
     subprocess.run([sys.executable, "-m", "treadle", "enqueue", "t"], cwd=here, check=True, capture_output=True)
     script = f"{sys.executable} -m treadle jobs list --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_schedules(cli: Run, here: Path) -> None:
+def test_schedules_are_listed_paused_and_triggered(cli: Run, here: Path) -> None:
     (here / "scheduled.py").write_text(
         "from treadle import App\n"
         "app = App('sqlite:///treadle.db')\n"
@@ -657,7 +657,7 @@ def test_schedules(cli: Run, here: Path) -> None:
 
 
 @shows("`treadle top` prints its figures as often as `--times` says")
-def test_top(cli: Run, here: Path) -> None:
+def test_top_prints_its_figures_as_often_as_times(cli: Run, here: Path) -> None:
     assert cli("migrate")[0] == 0
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
     code, out, _ = cli("top", "--times", "2", "--every", "0.01")

@@ -13,7 +13,7 @@ from tests.waiting import Signal
 from treadle.storage.sqlite import SqliteStorage
 
 
-async def test_a_look_that_was_given_up_ends_before_its_connection(
+async def test_a_cancelled_read_ends_before_its_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, go, read = SqliteStorage(str(tmp_path / "jobs.db")), threading.Event(), list[object]()

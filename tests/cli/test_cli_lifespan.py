@@ -62,7 +62,7 @@ def here(tmp_path: Path) -> Path:
 
 
 @shows("each process of `treadle worker --processes` enters and leaves the lifespan")
-def test_every_process_has_its_own(here: Path) -> None:
+def test_each_process_enters_and_leaves_the_lifespan(here: Path) -> None:
     with Command("worker", "jobs:app", "--processes", "2", cwd=here) as command:
         pids = {command.wait_for("entered").split()[-1] for _ in range(2)}
         assert len(pids) == 2
@@ -72,7 +72,7 @@ def test_every_process_has_its_own(here: Path) -> None:
 
 
 @shows("a worker whose lifespan fails prints the reason once, exits with 1, and is not restarted")
-def test_a_failed_start(here: Path) -> None:
+def test_a_worker_whose_lifespan_fails_exits_with_the_reason(here: Path) -> None:
     (here / "fails").touch()
     with Command("worker", "jobs:app", "--processes", "2", cwd=here) as command:
         assert command.ended() == 1
@@ -83,7 +83,7 @@ def test_a_failed_start(here: Path) -> None:
     assert "restarting" not in command.stderr
 
 
-async def test_a_process_that_cannot_start_beside_others(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_start_stops_the_others(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
     (here / "only").touch()
     monkeypatch.chdir(here)
@@ -94,7 +94,7 @@ async def test_a_process_that_cannot_start_beside_others(here: Path, monkeypatch
 
 
 @pytest.mark.parametrize("args", [("worker", "jobs:app"), ("up", "jobs:app", "--port", "0")])
-def test_one_that_breaks_later(here: Path, args: tuple[str, ...]) -> None:
+def test_a_lifespan_that_fails_later_stops_the_command(here: Path, args: tuple[str, ...]) -> None:
     with Command(*args, cwd=here) as command:
         command.wait_for("entered")
         command.wait_for("claiming jobs" if args[0] == "worker" else "a worker with")

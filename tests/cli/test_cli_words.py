@@ -166,7 +166,7 @@ def test_the_steps_of_a_durable_job_are_shown(cli: Run) -> None:
     assert json.loads(cli("jobs", "show", id, "--json")[1])["steps"] == {"prepare": "done", "build": "done"}
 
 
-def test_every_command_says_that_a_storage_was_moved(cli: Run) -> None:
+def test_every_command_reports_that_a_storage_was_moved(cli: Run) -> None:
     old, new = "sqlite:///old.db", "sqlite:///new.db"
     assert cli("enqueue", "mail", "--url", old)[0] == 0
     assert cli("move", old, new)[0] == 0
@@ -191,7 +191,7 @@ def test_the_job_id_of_the_delayed_protocol_is_an_id_for_every_command(cli: Run)
     assert cli("jobs", "delete", "0" * 26)[0] == 1
 
 
-def test_a_chosen_id_that_looks_like_one_is_meant_first(cli: Run) -> None:
+def test_a_chosen_id_takes_precedence_over_a_delayed_one(cli: Run) -> None:
     id = "01m81y0000000000000000000z"
     assert cli("enqueue", "mail", "--id", id)[0] == 0
     assert json.loads(cli("jobs", "show", id, "--json")[1])["id"] == id
@@ -207,7 +207,7 @@ def test_a_group_without_a_command_lists_and_takes_the_options_of_its_list(cli: 
     assert "pause" in cli(group, "--help")[1]
 
 
-def test_a_mistyped_module_is_told_the_nearest(cli: Run, tmp_path: Path) -> None:
+def test_an_error_of_a_mistyped_module_names_the_nearest(cli: Run, tmp_path: Path) -> None:
     for name in ("alpha", "beta", "gamma", "delta", "eta", "tasks"):
         (tmp_path / f"{name}.py").write_text("")
     code, _, err = cli("jobs", "list", "--app", "taks:app")

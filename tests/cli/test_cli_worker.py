@@ -120,7 +120,7 @@ def test_a_worker_stops_although_nothing_reads_its_output(here: Path) -> None:
             worker.kill()
 
 
-def test_it_says_where_and_what_runs_jobs_and_ends_with_0(here: Path) -> None:
+def test_a_worker_prints_its_storage_queues_and_tasks_and_exits_with_0(here: Path) -> None:
     with Command("worker", "jobs:app", "--concurrency", "7", "--queues", "default=3,slow", cwd=here) as worker:
         worker.wait_for("claiming")
         assert f"jobs live in sqlite:///{here / 'jobs.db'}" in worker.stderr
@@ -137,7 +137,7 @@ def test_it_says_where_and_what_runs_jobs_and_ends_with_0(here: Path) -> None:
     assert workers(here) == []
 
 
-def test_a_job_that_fails_is_1_and_says_why(here: Path) -> None:
+def test_a_failed_job_is_reported_and_exits_with_1(here: Path) -> None:
     with Command("worker", "jobs:app", cwd=here) as worker:
         worker.wait_for("claiming")
         options = ("--app", "jobs:app", "--wait", "30", "--expires", "0.5")
@@ -210,7 +210,7 @@ def test_a_dead_worker_is_started_again(here: Path) -> None:
     assert gone(worker.process.pid)
 
 
-def test_without_their_supervisor_the_workers_stop_by_themselves(here: Path) -> None:
+def test_without_their_supervisor_the_workers_stop(here: Path) -> None:
     with Command("worker", "jobs:app", "--processes", "2", cwd=here) as worker:
         worker.wait_for("claiming")
         typed(here, "enqueue", "--app", "jobs:app", "tell", "--wait", "30")
@@ -232,7 +232,7 @@ def test_log_lines_carry_the_job(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_jobs_the_file_enqueued_as_a_program_are_run(here: Path) -> None:
+def test_jobs_that_the_file_stores_as_a_program_are_run(here: Path) -> None:
     subprocess.run([sys.executable, "jobs.py"], cwd=here, check=True)
     assert row_of(here, "from-main").job.task == "add"
     with Command("worker", "jobs:app", cwd=here) as worker:
@@ -279,13 +279,13 @@ def test_arguments_that_cannot_work_are_reported_once(here: Path, args: list[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "found"), [((), "uvloop"), (("--loop", "asyncio"), "asyncio")])
-def test_jobs_run_on_the_loop_asked_for(here: Path, asked: tuple[str, ...], found: str) -> None:
+def test_jobs_run_on_the_loop_of_the_option(here: Path, asked: tuple[str, ...], found: str) -> None:
     with Command("worker", "jobs:app", *asked, cwd=here) as worker:
         worker.wait_for("claiming")
         assert typed(here, "enqueue", "--app", "jobs:app", "loop", "--wait", "30") == f'"{found}"\n'
 
 
-def test_a_loop_that_is_not_installed_is_said_so(here: Path) -> None:
+def test_a_loop_that_is_not_installed_is_an_error(here: Path) -> None:
     (here / "sitecustomize.py").write_text("import sys\nsys.modules['uvloop'] = None\n")
     with Command("worker", "jobs:app", "--loop", "uvloop", cwd=here, PYTHONPATH=str(here)) as worker:
         assert worker.ended() == 2

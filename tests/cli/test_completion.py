@@ -57,7 +57,7 @@ def test_names_and_ids_come_from_the_storage(here: Path) -> None:
     assert completed("wor") == ["worker", "workflows", "workers"]
 
 
-def test_a_look_up_that_takes_long_or_fails_gives_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_that_takes_long_or_fails_returns_no_candidates(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(fill())
     ended = threading.Event()
 

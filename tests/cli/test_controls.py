@@ -45,7 +45,7 @@ async def test_texts_of_a_job_are_shown_escaped(
             assert "u001b" in found.out or "x1b]0;owned" in found.out
 
 
-def test_every_way_to_a_terminal_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_to_a_terminal_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     complain(HOSTILE)
     note(HOSTILE)
     data(HOSTILE)

@@ -18,7 +18,7 @@ def nothing_left(demo: Command, temporary: Path) -> bool:
     return gone(demo.process.pid) and not list(temporary.iterdir())
 
 
-def test_it_reports_what_it_found(tmp_path: Path) -> None:
+def test_the_demo_prints_its_report(tmp_path: Path) -> None:
     with Command("demo", cwd=tmp_path, TMPDIR=str(tmp_path)) as demo:
         assert demo.ended() == 0, demo.stderr
     assert "json.decoder" not in demo.stderr
@@ -47,7 +47,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["enqueued", "killed worker"])
-def test_it_can_be_stopped_at_any_time(tmp_path: Path, number: int, moment: str) -> None:
+def test_the_demo_can_be_stopped_at_any_time(tmp_path: Path, number: int, moment: str) -> None:
     with Command("demo", "--kill", cwd=tmp_path, TMPDIR=str(tmp_path)) as demo:
         demo.wait_for(moment)
         demo.signal(number)
@@ -58,7 +58,7 @@ def test_it_can_be_stopped_at_any_time(tmp_path: Path, number: int, moment: str)
     assert nothing_left(demo, tmp_path)
 
 
-def test_keep_leaves_the_file_and_says_where(tmp_path: Path) -> None:
+def test_keep_leaves_the_file_and_prints_its_path(tmp_path: Path) -> None:
     with Command("demo", "--keep", cwd=tmp_path, TMPDIR=str(tmp_path)) as demo:
         demo.wait_for("enqueued")
         demo.signal(signal.SIGINT)
@@ -68,7 +68,7 @@ def test_keep_leaves_the_file_and_says_where(tmp_path: Path) -> None:
     assert str(folder / "demo.db") in kept
 
 
-def test_memory_cannot_be_shared_and_is_refused(tmp_path: Path) -> None:
+def test_a_storage_in_memory_is_refused(tmp_path: Path) -> None:
     with Command("demo", "--url", "memory://", cwd=tmp_path) as demo:
         assert demo.ended() == 2
     assert demo.stderr.startswith("treadle: the demo's worker processes cannot share a memory://")

@@ -100,7 +100,7 @@ def test_the_plan_of_a_queue(cli: Run) -> None:
     assert "default" in err, "the nearest known name"
 
 
-def test_moments_and_paces_are_short() -> None:
+def test_times_and_rates_are_short() -> None:
     assert when(Range(40, 60, 130), 10) == "1970-01-01 00:01:00 UTC, in 50 s (30 s to 2 m)"
     assert when(None, 10) is None
     assert [pace(each) for each in (0, 3.21, 0.5, 0.01)] == [

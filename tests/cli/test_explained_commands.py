@@ -109,7 +109,9 @@ def test_an_estimate_hides_secrets(
 
 
 @shows("`treadle jobs explain` suggests an id for one that is typed in part, or wrongly")
-def test_hints_for_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_suggests_an_id_for_a_partial_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def fill() -> list[str]:

@@ -154,7 +154,7 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
 
 
 @pytest.mark.slow
-async def test_a_stuck_process_is_killed_if_that_is_asked_for(
+async def test_a_stuck_process_is_killed_with_restart_stuck(
     stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker_process, "STUCK", 0.2)
@@ -326,11 +326,11 @@ def test_a_process_is_due_when_it_reaches_a_limit() -> None:
     ("text", "size"),
     [("16M", 2**24), ("1.5G", 3 * 2**29), ("512 MiB", 2**29), ("33554432", 2**25), ("20000kb", 20_480_000)],
 )
-def test_a_size_is_read(text: str, size: int) -> None:
+def test_a_size_with_a_unit_is_parsed(text: str, size: int) -> None:
     assert memory(text) == size
 
 
-def test_a_process_knows_its_memory() -> None:
+def test_a_process_measures_its_memory() -> None:
     from treadle.cli.supervisor_link import resident_memory
 
     before = resident_memory()

@@ -240,7 +240,7 @@ def test_a_name_that_cannot_be_imported_is_refused(
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a folder that it may not write to")
-def test_a_folder_without_permission_is_a_message(
+def test_a_folder_without_permission_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

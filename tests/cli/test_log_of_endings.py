@@ -127,7 +127,7 @@ class Exporter(logging.Handler):
 
 
 @pytest.mark.parametrize("own", [None, logging.NullHandler()])
-def test_a_worker_prints_its_lines_beside_the_handlers_of_exporters(
+def test_a_worker_with_handlers_of_exporters_prints_its_lines(
     monkeypatch: pytest.MonkeyPatch, own: logging.Handler | None
 ) -> None:
     """An app that has set up logging itself is left alone."""

@@ -231,7 +231,7 @@ def test_names_that_differ_in_a_number_only_are_no_mistake(served: str) -> None:
         assert "warning" not in ask(served, ("POST", "/v1/jobs", {"task": "mail.send", "queue": f"tenant-{number}"}))
 
 
-def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None:
+def test_a_bound_token_sees_no_names_of_other_queues(served: str) -> None:
     for case in ("list queue", "list label", "enqueue queue", "pause queue"):
         method, path, body = CASES[case].http or ("", "", None)
         path = path + ("&queue=fecth" if "label" in path else "")
@@ -264,7 +264,7 @@ async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.Monk
             compared.clear()
 
 
-def test_a_bound_token_does_not_learn_tasks_of_a_worker_that_serves_other_queues_too() -> None:
+def test_a_bound_token_sees_no_tasks_of_other_queues_of_a_worker() -> None:
     app = App("memory://")
     tokens = tuple(
         Token(name=name, digest=digest(name), scopes=("enqueue", "read", "work"), queues=queues)

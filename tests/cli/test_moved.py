@@ -143,7 +143,7 @@ def test_each_public_call_is_known_as_an_act_or_a_look() -> None:
 @pytest.mark.filterwarnings("ignore::treadle.UnknownName", "ignore::treadle.OldRows")
 @pytest.mark.parametrize("way", ["python", "http"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_acts_raise_and_looks_say_that_they_are_old(
+async def test_acts_raise_and_reads_log_that_the_rows_are_old(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, way: str
 ) -> None:
     url = await left(kind, tmp_path)
@@ -163,7 +163,7 @@ async def test_acts_raise_and_looks_say_that_they_are_old(
 
 @pytest.mark.filterwarnings("ignore::treadle.OldRows")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_server_over_it_is_not_ready_and_answers_acts_with_410(tmp_path: Path, kind: str) -> None:
+async def test_a_server_over_a_moved_storage_is_not_ready_and_answers_acts_with_410(tmp_path: Path, kind: str) -> None:
     url = await left(kind, tmp_path)
     async with Serving(make_site(App(url), Settings())) as serving, aiohttp.ClientSession(serving.url) as web:
         async with web.get("/readyz") as answer:
@@ -242,7 +242,7 @@ OLD: dict[str, Callable[[App], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("way", ["python", "http"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_looks_warn_that_they_are_old(tmp_path: Path, kind: str, way: str) -> None:
+async def test_reads_warn_that_the_rows_are_old(tmp_path: Path, kind: str, way: str) -> None:
     url = await left(kind, tmp_path)
     async with seen_from(way, url) as app:
         for name, look in OLD.items():
@@ -258,7 +258,7 @@ async def test_looks_warn_that_they_are_old(tmp_path: Path, kind: str, way: str)
             await Job("done", "t", app._core.client, None).result()
 
 
-async def test_a_process_that_had_it_open_during_the_move_is_warned_too(
+async def test_a_process_with_the_storage_open_during_the_move_is_warned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -278,7 +278,7 @@ async def test_a_process_that_had_it_open_during_the_move_is_warned_too(
 
 
 @pytest.mark.filterwarnings("ignore::treadle.OldRows")
-async def test_a_server_says_it_in_each_answer_to_a_look(tmp_path: Path) -> None:
+async def test_each_answer_of_a_server_to_a_read_warns_of_the_move(tmp_path: Path) -> None:
     url = await left("sqlite", tmp_path)
     async with Serving(make_site(App(url), Settings())) as serving, aiohttp.ClientSession(serving.url) as web:
         for path in ("/v1/jobs", "/v1/jobs/ready", "/v1/stats", "/v1/queues", "/v1/limits", "/v1/schedules"):

@@ -107,7 +107,7 @@ def test_every_command_is_called_here_or_has_a_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_command_says_that_the_jobs_have_moved(
+async def test_every_command_reports_that_the_jobs_have_moved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     url = await left(kind, tmp_path)

@@ -55,7 +55,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tupl
     return found.out, found.err
 
 
-def test_a_list_is_searched_and_says_how_far_it_looked(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_prints_how_far_it_read(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, "jobs", "list", "--search", "JANE@", "--json")
     [job] = json.loads(out)
     assert job["args"] == ["Jane@example.org"]

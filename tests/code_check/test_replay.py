@@ -194,7 +194,7 @@ async def test_dependencies_can_be_overridden_and_nothing_is_stored(tmp_path: Pa
     assert not await asyncio.to_thread((tmp_path / "not-made.db").exists)
 
 
-async def test_secrets_are_hidden_unless_payloads_are_asked_for(tmp_path: Path) -> None:
+async def test_secrets_are_hidden_without_the_option_payloads(tmp_path: Path) -> None:
     async def login(number: int, *, token: str = "") -> None:
         await current().step("session", lambda: {"password": "hunter2", "user": "me"})
         await current().wait_for("go")

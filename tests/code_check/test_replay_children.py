@@ -221,7 +221,7 @@ async def _listed(found: list[str | None], name: str) -> None:
     await current().wait_for("go")
 
 
-async def test_a_list_of_results_has_each_that_is_none(app: App) -> None:
+async def test_results_of_none_stay_in_a_list_of_results(app: App) -> None:
     app.task(name="album")(_listed)
     children_of(app)
     parts = [app.tasks["nothing"].job(), app.tasks["resize"].job("a"), app.tasks["fails"].job()]

@@ -23,7 +23,7 @@ def blobs(tmp_path: Path) -> DirectoryBlobs:
 
 
 @shows("an address in base64 works with its slashes in the path")
-async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs) -> None:
+async def test_an_address_with_slashes_is_valid(blobs: DirectoryBlobs) -> None:
     """In base64, half of all addresses contain a slash."""
     url = memory_url(None, protocols=[blob_routes(blobs)])
     content = next(b"%d" % n for n in range(100) if "/" in sri(hashlib.sha256(b"%d" % n).hexdigest()))
@@ -35,7 +35,7 @@ async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs
 
 
 @shows("a server with SHA-1 look-up serves blobs by SHA-1")
-async def test_by_sha1_over_http(tmp_path: Path) -> None:
+async def test_blobs_are_served_by_sha1_over_http(tmp_path: Path) -> None:
     content = b"old address"
     sha1 = hashlib.sha1(content).hexdigest()
     plain, knowing = [
@@ -61,7 +61,7 @@ def test_addresses_have_two_forms() -> None:
 
 
 @shows("`PUT`, `GET` and `HEAD` work under both names of the blob store")
-async def test_over_http(blobs: DirectoryBlobs) -> None:
+async def test_blobs_are_served_over_http(blobs: DirectoryBlobs) -> None:
     url, content = memory_url(None, protocols=[blob_routes(blobs)]), os.urandom(1_000_000)
     address = hashlib.sha256(content).hexdigest()
     async with aiohttp.ClientSession() as session:

@@ -130,7 +130,7 @@ async def test_posting_may_be_repeated(call: Delayed) -> None:
 
 
 @shows("`GET /stats` counts the stored jobs, and `DELETE` removes one")
-async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
+async def test_stats_counts_jobs_and_delete_removes_one(call: Delayed, clock: HandClock) -> None:
     _, answer = await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
     assert (await call("GET", "/stats"))[1] == {
         "backlog": 1,

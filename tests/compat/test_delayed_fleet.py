@@ -41,7 +41,7 @@ def check(folder: Path, sent: list[str]) -> None:
     "one command starts the API, a leader and two followers, and each of them gets its jobs in due order",
     "a fleet runs on after its leader is killed and stops with exit code 0",
 )
-async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(tmp_path: Path) -> None:
+async def test_a_leader_and_two_followers_run_the_jobs_also_after_the_leader_dies(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLER)
     words = ("up", "shop.py:app", "--protocol", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
     async with command(tmp_path, *words, "--quiet") as up:
@@ -66,7 +66,7 @@ async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(
 
 
 @shows("a follower leads once the leader is gone")
-async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path) -> None:
+async def test_a_follower_leads_once_the_leader_is_dead(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLER)
     words = ("worker", "shop.py:app", "--protocol", "delayed")
     async with (
@@ -122,12 +122,12 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
         ({"REDIS_HOST": "::1"}, "redis://[::1]:6379/0"),
     ],
 )
-def test_where_redis_is(environment: dict[str, str], url: str | None) -> None:
+def test_the_environment_names_the_redis_server(environment: dict[str, str], url: str | None) -> None:
     assert delivery_options.redis_url(environment) == url
 
 
 @shows("options win over `API_HOST`, `API_PORT` and `WORKER_ROLE`, and a wrong value ends the command")
-def test_the_environment_yields_to_options_and_to_what_is_wrong_it_says_so() -> None:
+def test_options_take_precedence_over_the_environment_and_wrong_values_are_named() -> None:
     options: dict[str, Any] = {"host": None, "port": None}
     delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
     assert options == {"host": "1.2.3.4", "port": 99}
@@ -198,6 +198,6 @@ def test_options_that_do_not_fit_together_are_refused(
     assert says in capfd.readouterr().err
 
 
-def test_nobody_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endpoint_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert treadle(["submit-jobs", "--endpoint", "http://127.0.0.1:9", "--patience", "0.2"]) == 3
     assert "does not answer" in capsys.readouterr().err

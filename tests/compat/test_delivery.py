@@ -149,7 +149,7 @@ async def test_without_retry_after_it_is_a_failure_like_any_other() -> None:
     assert [headers["Treadle-Attempt"] for _, headers in hook.got] == ["1", "2"]
 
 
-async def test_a_receiver_that_does_not_answer_or_is_not_there() -> None:
+async def test_a_silent_or_missing_receiver_is_a_failed_attempt() -> None:
     hook = Hook(None, says(200))
     async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,), timeout=0.3)) as send:
         await (await send("x")).result(30)
@@ -169,12 +169,12 @@ def test_retry_after_as_a_number_and_as_a_date() -> None:
 
 
 @pytest.mark.parametrize("url", ["example.org/x", "ftp://example.org", "http://", ""])
-def test_a_webhook_that_is_no_url(url: str) -> None:
+def test_a_webhook_without_a_url_is_refused(url: str) -> None:
     with pytest.raises(BadOption, match="webhook"):
         deliver(App("memory://"), Delivery(how="webhook", target=(url,)))
 
 
-def test_two_handlers_of_one_app() -> None:
+def test_a_second_handler_of_an_app_is_refused() -> None:
     app = App("memory://")
 
     @app.delayed_handler
@@ -203,7 +203,7 @@ async def test_a_command_gets_the_payload_and_its_output_is_the_result(
         assert await job.result(30) == f"{shown(job.id)} 1 {expected}".strip()
 
 
-async def test_an_exit_code_is_a_failure_with_what_it_said(tmp_path: Path) -> None:
+async def test_an_exit_code_is_a_failure_with_the_output_of_the_command(tmp_path: Path) -> None:
     code = (
         "import os, sys\nif os.environ['TREADLE_ATTEMPT'] == '1':\n"
         "    sys.stderr.write('not today')\n    sys.exit(3)\nprint('done')"
@@ -262,7 +262,7 @@ async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again
 
 
 @shows("a worker that stops kills the process group of its command and releases the job uncounted")
-async def test_a_worker_that_stops_kills_it_and_hands_the_job_back(tmp_path: Path) -> None:
+async def test_a_worker_that_stops_kills_the_command_and_releases_the_job(tmp_path: Path) -> None:
     (tmp_path / "family.py").write_text(FAMILY)
     target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
     app = App("memory://")
@@ -317,7 +317,7 @@ def test_a_command_that_is_not_there(words: tuple[str, ...]) -> None:
 
 
 @shows("a job without a target is printed as a line of JSON")
-async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_job_without_a_target_is_printed_as_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     async with delivering(Delivery()) as send:
         job = await send({"a": 1})
         await job.result(30)

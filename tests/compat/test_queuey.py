@@ -73,7 +73,7 @@ def queue(session: aiohttp.ClientSession, clock: HandClock) -> Queue:
 
 
 @shows("`GET /ping` answers `pong`")
-async def test_ping(queue: Queue) -> None:
+async def test_ping_answers_pong(queue: Queue) -> None:
     assert await queue("GET", "/ping") == (200, "pong")
 
 
@@ -145,7 +145,7 @@ async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(
 
 
 @shows("a job is abandoned after more than 300 s of silence, and not before")
-async def test_exactly_the_age_is_active_still_and_more_is_not(queue: Queue, clock: HandClock) -> None:
+async def test_a_job_is_abandoned_after_more_than_its_age_of_silence(queue: Queue, clock: HandClock) -> None:
     job = await queue.create()
     await queue.claim(A)
     clock.advance(300)
@@ -199,7 +199,7 @@ async def test_a_job_that_is_abandoned_too_often_fails(
 
 
 @shows("a job that was abandoned keeps its queue position")
-async def test_a_returned_job_keeps_its_turn(queue: Queue, clock: HandClock) -> None:
+async def test_a_returned_job_keeps_its_position(queue: Queue, clock: HandClock) -> None:
     first = await queue.create()
     await queue.create()
     await queue.claim(A)
@@ -248,7 +248,7 @@ async def test_priority_and_delay_decide_when_a_job_is_claimed(queue: Queue, clo
 
 
 @shows("`failure` says whether a job was reported, abandoned or cancelled")
-async def test_a_failure_says_why(queue: Queue, clock: HandClock) -> None:
+async def test_a_failure_names_its_reason(queue: Queue, clock: HandClock) -> None:
     reported, abandoned, cancelled = [(await queue.create())["job_id"] for _ in range(3)]
     await queue("POST", f"/jobs/{cancelled}/cancel")
     await queue.claim(A)
@@ -303,7 +303,7 @@ async def test_unknown_fields_of_a_body_are_ignored_and_a_large_body_is_refused(
 
 
 @shows("`GET /jobs` lists jobs by state in pages, and a job can be cancelled")
-async def test_list_and_cancel(queue: Queue) -> None:
+async def test_jobs_are_listed_by_state_and_cancelled(queue: Queue) -> None:
     first, second = await queue.create(), await queue.create()
     await queue("POST", f"/jobs/{first['job_id']}/cancel")
     _, page = await queue("GET", "/jobs?status=failed")
@@ -363,7 +363,7 @@ async def test_jobs_that_were_not_sent_by_the_protocol_hide_no_others(session: a
     assert {(row.state, row.reason) for row in found} == {(State.FAILED, "aborted")}
 
 
-async def test_a_result_that_is_no_address_is_shown_as_none(session: aiohttp.ClientSession) -> None:
+async def test_a_result_without_an_address_is_shown_as_null(session: aiohttp.ClientSession) -> None:
     storage = MemoryStorage()
     queue = Queue(session, host().add(App(storage=storage), Settings(max_wait=5), [queue_routes(Rules())]))
     job = await queue.create()

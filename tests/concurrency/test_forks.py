@@ -121,7 +121,7 @@ async def test_middleware_that_enqueues_around_a_process_task_takes_no_child_of_
 
 
 @pytest.mark.parametrize("how", ["exit", "raise", "return"])
-async def test_the_copy_of_a_process_that_forked_answers_nobody(pool: ProcessPool, how: str) -> None:
+async def test_a_forked_copy_of_a_process_sends_no_result(pool: ProcessPool, how: str) -> None:
     for n in range(1, 5):
         assert await run(pool, work.forks_and_exits, how, n) == n * n
     assert len(pool.pids) == 1

@@ -90,7 +90,7 @@ KINDS["cron"] = App.cron
         (flow().then, (), "scop", "scope="),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_right_one(kind: Any, args: Any, wrong: str, meant: str | None) -> None:
+def test_an_error_of_a_wrong_name_has_the_right_one(kind: Any, args: Any, wrong: str, meant: str | None) -> None:
     if meant is None:
         kind(*args, **{wrong: 3})
         return
@@ -100,13 +100,13 @@ def test_a_wrong_name_is_answered_with_the_right_one(kind: Any, args: Any, wrong
     assert meant in str(caught.value).partition("; there are ")[0]
 
 
-def test_a_name_that_is_like_none_is_answered_with_those_there_are() -> None:
+def test_an_error_of_an_unknown_name_lists_the_arguments() -> None:
     with pytest.raises(BadOption, match=r"unknown argument zzz=; expected attempts=, base=, factor=, max=, jitter="):
         Retry(zzz=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_word_of_others_is_none_of_ours(name: str) -> None:
+def test_a_name_of_another_library_is_no_argument_of_ours(name: str) -> None:
     assert not {*ELSEWHERE[name]} & {*inspect.signature(KINDS[name]).parameters}
 
 
@@ -116,7 +116,7 @@ def test_other_wrong_calls_stay_type_errors() -> None:
             call()  # type: ignore[operator]
 
 
-def test_they_are_values_as_before() -> None:
+def test_argument_values_can_be_copied_pickled_and_encoded() -> None:
     retry = Retry(attempts=3, base=1)
     assert pickle.loads(pickle.dumps(retry)) == copy.copy(retry) == retry
     assert msgspec.json.decode(msgspec.json.encode(retry), type=Retry) == retry

@@ -12,7 +12,7 @@ from treadle.core.events import Emitter
 from treadle.testing.shows import shows
 
 
-def test_a_listener_hears_its_events_and_a_star_hears_all() -> None:
+def test_a_listener_gets_its_events_and_a_star_gets_all() -> None:
     emitter, one, every = Emitter(), list[str](), list[str]()
     emitter.on("failed", lambda event: one.append(event.id))
     emitter.on("*", lambda event: every.append(event.id))
@@ -21,7 +21,7 @@ def test_a_listener_hears_its_events_and_a_star_hears_all() -> None:
     assert (one, every) == (["a"], ["a", "b"])
 
 
-def test_an_event_nobody_wants_costs_nothing() -> None:
+def test_an_event_without_a_listener_is_not_made() -> None:
     emitter = Emitter()
     assert not emitter.wants("failed")
     listener = lambda event: None  # noqa: E731
@@ -38,7 +38,7 @@ def test_an_event_that_does_not_exist_is_refused() -> None:
 
 
 @shows("a listener that raises is logged and keeps no other listener from its event")
-async def test_a_listener_that_raises_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     emitter, heard = Emitter(), list[str]()
 
     def broken(event: Event) -> None:
@@ -89,7 +89,7 @@ async def test_a_listener_that_never_ends_is_not_waited_for() -> None:
     await asyncio.wait([task])
 
 
-async def test_a_stream_begins_when_it_is_asked_for_and_leaves_nothing_behind() -> None:
+async def test_a_stream_starts_with_its_call_and_leaves_nothing_behind() -> None:
     emitter = Emitter()
     stream = emitter.stream()
     emitter.emit(Event(name="failed", id="a"))
@@ -118,7 +118,7 @@ def test_a_reader_is_woken_by_events_of_other_threads() -> None:
     assert got == ["a", "b"]
 
 
-def test_a_reader_whose_loop_has_ended_is_forgotten() -> None:
+def test_a_reader_whose_loop_has_ended_is_removed() -> None:
     emitter = Emitter()
     stream = emitter.stream()
 

@@ -48,7 +48,7 @@ def test_a_forked_process_makes_other_ids() -> None:
     assert len({before, theirs, new_id()}) == 3
 
 
-def test_threads_are_given_rising_ids_and_none_twice() -> None:
+def test_threads_get_rising_ids_and_none_twice() -> None:
     new_id = UuidV7()
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: [new_id() for _ in range(2_000)], range(8)))
@@ -65,11 +65,11 @@ def test_derived_ids_are_the_same_for_the_same_parts_only() -> None:
 
 
 @pytest.mark.parametrize("id", ["a", "A-z_0.9:@", "x" * 255, "0" * 32, f"{derived(1)}:mail", f"{derived(1)}-000001-x"])
-def test_good_ids(id: str) -> None:
+def test_a_valid_id_is_accepted(id: str) -> None:
     assert problem(id) is None
 
 
 @shows("an id with forbidden characters, or of a reserved form, is refused", area="Keys and ids")
 @pytest.mark.parametrize("id", ["", "x" * 256, "a b", "ä", "a/b", "cron:daily:1", "treadle:x", None, 7, "a\n", *OURS])
-def test_bad_ids(id: object) -> None:
+def test_an_invalid_id_is_refused(id: object) -> None:
     assert problem(id) is not None

@@ -51,7 +51,7 @@ FORGOTTEN: dict[str, Callable[[App], Any]] = {
 
 
 @pytest.mark.parametrize("instead", FORGOTTEN)
-def test_it_says_what_to_write(shop: App, instead: str) -> None:
+def test_an_error_names_the_call_to_write(shop: App, instead: str) -> None:
     call = FORGOTTEN[instead]
     with pytest.raises(NotAwaited) as found:
         call(shop)
@@ -59,7 +59,7 @@ def test_it_says_what_to_write(shop: App, instead: str) -> None:
     assert f"write {instead.strip()}, or `await` it" in str(found.value)
 
 
-def test_however_the_answer_is_used(shop: App) -> None:
+def test_each_use_of_a_result_without_await_raises(shop: App) -> None:
     greet = shop.tasks["greet"]
     with pytest.raises(NotAwaited):
         greet.enqueue("x")
@@ -95,7 +95,7 @@ def methods() -> Iterator[tuple[str, str]]:
                 yield group, name
 
 
-def test_the_groups_are_all_there_are(shop: App) -> None:
+def test_every_group_of_the_app_is_listed(shop: App) -> None:
     mine = {
         f"app.{name}"
         for name, value in vars(shop).items()
@@ -131,7 +131,7 @@ def coroutine_functions(shop: App) -> Iterator[Callable[..., Any]]:
     yield from (flow(greet.job("x")).enqueue, chain(greet.job("x")).enqueue, Worker(shop).run, Worker(shop).stop)
 
 
-def test_they_are_coroutine_functions(shop: App) -> None:
+def test_the_methods_are_coroutine_functions(shop: App) -> None:
     """Frameworks, mocks and decorators ask `inspect`, and await what such a function returns."""
     for function in coroutine_functions(shop):
         assert asyncio.iscoroutinefunction(function), function
@@ -154,7 +154,7 @@ def test_the_verbs_of_a_storage_are_coroutine_functions(kind: type) -> None:
             assert sys.version_info < (3, 12) or inspect.iscoroutinefunction(found), name
 
 
-def test_they_have_names_and_words(shop: App) -> None:
+def test_the_methods_have_names_and_docstrings(shop: App) -> None:
     assert shop.jobs.cancel.__name__ == "cancel"
     assert (shop.jobs.cancel.__doc__ or "").startswith("Cancel a job")
     assert "coroutine" not in repr(shop.jobs.cancel)
@@ -172,13 +172,13 @@ def test_the_proposed_code_works(shop: App) -> None:
         shop.sync.result(Job("none", "greet", shop._core.client, None))
 
 
-async def test_in_a_coroutine_the_calls_are_as_ever(shop: App) -> None:
+async def test_calls_in_a_coroutine_are_unchanged(shop: App) -> None:
     later = shop.jobs.list(limit=0, count=True)
     assert (await later).total == 0
     await shop.close()
 
 
-def test_asyncio_run_may_be_given_it(shop: App) -> None:
+def test_asyncio_run_accepts_a_call(shop: App) -> None:
     greet = shop.tasks["greet"]
     asyncio.run(greet.enqueue("x"))
     asyncio.run(asyncio.wait_for(greet.enqueue("x"), 30), debug=False)
@@ -188,7 +188,7 @@ def test_asyncio_run_may_be_given_it(shop: App) -> None:
     assert shop.sync.call(shop.jobs.list(limit=0, count=True)).total == 3, "pytest rewrites this line"
 
 
-async def test_in_a_coroutine_it_is_as_ever(shop: App) -> None:
+async def test_a_call_in_a_coroutine_may_be_awaited_later(shop: App) -> None:
     later = shop.tasks["greet"].enqueue("x")
     assert (await later).id
     await shop.close()
@@ -206,7 +206,7 @@ def test_arguments_that_are_no_jobs_are_refused(shop: App) -> None:
         shop.sync.enqueue(5)  # type: ignore[call-overload]
 
 
-def test_the_words_of_other_libraries(shop: App) -> None:
+def test_an_error_translates_names_of_other_libraries(shop: App) -> None:
     greet: Any = shop.tasks["greet"]
     with pytest.raises(AttributeError, match=r"no attribute 'delay': use \.enqueue\("):
         greet.delay("x")

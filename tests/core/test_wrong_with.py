@@ -34,14 +34,14 @@ BLOCKS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_plain_with_says_what_to_write(name: str) -> None:
+def test_the_error_of_a_plain_with_names_the_call_to_write(name: str) -> None:
     make, sentence = BLOCKS[name]
     with pytest.raises(TypeError) as caught, make():
         raise AssertionError("the block was entered")
     assert f"a plain `with` does not work here: {sentence}" in str(caught.value)
 
 
-async def test_an_async_with_says_what_to_write() -> None:
+async def test_the_error_of_an_async_with_names_the_call_to_write() -> None:
     block: Any = app.sync.testing()
     with pytest.raises(
         TypeError, match=r"`async with` does not work here: write `with app\.sync\.testing\(\) as t:`, or"
@@ -60,7 +60,7 @@ async def test_the_audit_still_records_what_fails() -> None:
 
 
 @pytest.mark.slow
-def test_type_checkers_refuse_it_too(tmp_path: Path) -> None:
+def test_type_checkers_refuse_a_plain_with(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(
         textwrap.dedent(

@@ -66,7 +66,7 @@ async def _reopened(shop: Shop, id: str, version: int) -> object:
     return row if row.version > version and str(row.state) == "failed" else None
 
 
-async def test_cancel_asks_first_and_can_be_left(visit: Visit, shop: Shop) -> None:
+async def test_cancel_opens_a_dialog_that_can_be_closed(visit: Visit, shop: Shop) -> None:
     job = await shop.send("print_letter", "Ada", 1)
     page = await visit.open(f"jobs/{job.id}")
     await page.get_by_role("button", name="Cancel").click()

@@ -90,24 +90,24 @@ async def untouched(shop: Shop) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 @pytest.mark.parametrize("page", ["form", "fetch"])
-async def test_they_cannot_act(victim: Visit, target: Shop, evil: Evil, host: str, page: str) -> None:
+async def test_an_evil_page_cannot_act(victim: Visit, target: Shop, evil: Evil, host: str, page: str) -> None:
     await evil.attack(victim, host, page)
     await untouched(target)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-async def test_they_cannot_read(victim: Visit, evil: Evil, host: str) -> None:
+async def test_an_evil_page_cannot_read(victim: Visit, evil: Evil, host: str) -> None:
     tab = await evil.attack(victim, host, "read")
     assert await tab.title() == "done"
 
 
-async def test_they_cannot_show_the_dashboard_in_a_frame(victim: Visit, evil: Evil) -> None:
+async def test_an_evil_page_cannot_show_the_dashboard_in_a_frame(victim: Visit, evil: Evil) -> None:
     tab = await evil.attack(victim, "127.0.0.1", "frame")
     inner = tab.frame("inner")
     assert inner is None or await inner.locator("#app").count() == 0
 
 
-async def test_they_keep_no_hold_of_a_dashboard_that_they_open(victim: Visit, evil: Evil) -> None:
+async def test_an_evil_page_does_not_control_a_dashboard_that_it_opens(victim: Visit, evil: Evil) -> None:
     tab = await evil.attack(victim, "localhost", "opener")
     async with victim.context.expect_page() as opening:
         await tab.get_by_role("button", name="Open").click()

@@ -72,7 +72,7 @@ async def test_a_job_with_hostile_arguments_and_error(visit: Visit, shop: Shop, 
 @pytest.mark.parametrize(
     "path", ["jobs", "jobs/{named}", "failures", "queues", "", "workflows/{named}", "jobs?q=onerror"]
 )
-async def test_lists_with_hostile_names(visit: Visit, shop: Shop, path: str) -> None:
+async def test_lists_show_hostile_names_as_text(visit: Visit, shop: Shop, path: str) -> None:
     page = await visit.open(path.format(**shop.ids))
     await expect(page.get_by_role("heading", level=1)).to_be_visible()
     await expect(page.locator("main")).to_contain_text("onerror=")
@@ -100,7 +100,7 @@ async def test_a_hostile_queue_has_a_page_and_can_be_paused(visit: Visit, shop: 
         "jobs/..%2F..%2Fv1%2Fme",
     ],
 )
-async def test_hostile_addresses(visit: Visit, shop: Shop, path: str) -> None:
+async def test_a_page_at_a_hostile_address_is_harmless(visit: Visit, shop: Shop, path: str) -> None:
     visit.allow("status of 4")
     page = await visit.open(path)
     await expect(page.get_by_role("heading", level=1)).to_be_visible()

@@ -51,13 +51,15 @@ async def walk(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("host", [fastapi_host, django_host])
-async def test_inside_an_asgi_application(browser: Browser, app: App, host: Callable[..., Any]) -> None:
+async def test_the_dashboard_works_inside_an_asgi_application(
+    browser: Browser, app: App, host: Callable[..., Any]
+) -> None:
     async with uvicorn_of(host(app)) as url, Visit(browser, url) as visit:
         await walk(visit)
         await expect(visit.page.get_by_role("button", name="Live")).to_be_visible()
 
 
-async def test_the_user_of_the_host_may_do_what_auth_says(browser: Browser, app: App) -> None:
+async def test_the_user_of_the_host_has_the_rights_of_auth(browser: Browser, app: App) -> None:
     async with uvicorn_of(fastapi_host(app, auth=by_header)) as url:
         async with Visit(browser, url, extra_http_headers={"X-User": "staff"}) as visit:
             await walk(visit)

@@ -158,7 +158,7 @@ async def test_a_dialog_keeps_the_focus_and_returns_it(visit: Visit, shop: Shop)
     await expect(button).to_be_focused()
 
 
-async def test_single_keys_do_nothing_while_somebody_types(visit: Visit, shop: Shop) -> None:
+async def test_single_keys_do_nothing_while_a_field_has_the_focus(visit: Visit, shop: Shop) -> None:
     page = await visit.open("jobs")
     field = page.get_by_role("searchbox")
     await field.fill("")

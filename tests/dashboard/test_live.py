@@ -50,7 +50,7 @@ async def test_the_figures_follow_the_storage(visit: Visit, shop: Shop) -> None:
     await expect(page.get_by_role("button", name="Live")).to_be_visible()
 
 
-async def test_they_come_back_when_the_server_does(visit: Visit, shop: Shop) -> None:
+async def test_the_figures_continue_after_a_restart_of_the_server(visit: Visit, shop: Shop) -> None:
     page = await visit.open()
     await queued(page, await jobs(shop))
     visit.allow("Failed to load|ERR_|status of 5")
@@ -62,7 +62,7 @@ async def test_they_come_back_when_the_server_does(visit: Visit, shop: Shop) -> 
     await expect(page.get_by_role("button", name=re.compile("Live|Polling"))).to_be_visible(timeout=30_000)
 
 
-async def test_where_streams_do_not_come_through_the_page_polls(visit: Visit, shop: Shop) -> None:
+async def test_a_page_without_streams_polls(visit: Visit, shop: Shop) -> None:
     visit.allow("Failed to load|ERR_FAILED")
 
     async def refuse(route: Route) -> None:
@@ -85,7 +85,7 @@ async def test_a_hidden_tab_holds_no_stream_and_a_shown_one_is_up_to_date(visit:
     await queued(page, await jobs(shop))
 
 
-async def test_the_figures_stand_still_while_they_are_paused(visit: Visit, shop: Shop) -> None:
+async def test_paused_figures_do_not_change(visit: Visit, shop: Shop) -> None:
     page = await visit.open()
     before = await jobs(shop)
     await queued(page, before)

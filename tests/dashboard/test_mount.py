@@ -31,7 +31,7 @@ async def app() -> AsyncIterator[App]:
 # --- without auth=
 
 
-async def test_without_auth_this_machine_may_use_it(app: App) -> None:
+async def test_without_auth_this_machine_may_use_the_dashboard(app: App) -> None:
     me = await call(asgi(app), "/v1/me")
     assert me.status == 200
     assert msgspec.json.decode(me.body)["auth"] == "none"
@@ -40,7 +40,9 @@ async def test_without_auth_this_machine_may_use_it(app: App) -> None:
 
 @pytest.mark.parametrize("client", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "testclient"])
 @pytest.mark.parametrize("path", ["/v1/me", "/dashboard/", "/healthz"])
-async def test_without_auth_nobody_else_may(app: App, client: str, path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_auth_other_machines_are_refused(
+    app: App, client: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = await call(asgi(app), path, client=(client, 1))
     assert answer.status == 403
     assert "without auth= and tokens=" in answer.text
@@ -49,7 +51,7 @@ async def test_without_auth_nobody_else_may(app: App, client: str, path: str, ca
 
 
 @pytest.mark.parametrize("header", ["forwarded", "x_forwarded_for", "x_real_ip", "x_forwarded_host"])
-async def test_without_auth_a_proxy_of_this_machine_lets_nobody_in(app: App, header: str) -> None:
+async def test_without_auth_requests_of_a_proxy_are_refused(app: App, header: str) -> None:
     assert (await call(asgi(app), "/v1/me", **{header: "192.0.2.7"})).status == 403
 
 
@@ -124,7 +126,7 @@ async def test_an_error_of_auth_is_logged_and_not_shown(app: App, path: str, cap
 
 
 @pytest.mark.parametrize("found", ["Ada", True, {"name": "Ada"}])
-async def test_auth_that_returns_something_else_lets_nobody_in(
+async def test_auth_that_returns_another_type_admits_no_user(
     app: App, found: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await call(asgi(app, auth=lambda request: found), "/v1/me")).status == 500
@@ -156,7 +158,7 @@ def test_queues_from_an_iterator_bind_the_user() -> None:
     assert (found.token().scopes, found.token().queues) == (("read",), ("mail",))
 
 
-async def test_the_user_of_a_long_stream_is_asked_for_again(app: App) -> None:
+async def test_auth_is_called_again_during_a_long_stream(app: App) -> None:
     found = []
     site = asgi(app, auth=by_header)
     seen = Callers.of
@@ -187,7 +189,7 @@ async def test_the_first_request_opens_the_app_and_later_ones_use_it(app: App) -
     assert (await call(site, "/v1/queues")).status == 200
 
 
-async def test_requests_that_come_together_open_the_app_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_concurrent_first_requests_open_the_app_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     site = asgi(app)
     answers = await asyncio.gather(*(call(site, "/v1/queues") for _ in range(10)))
@@ -204,7 +206,7 @@ async def test_a_storage_that_cannot_be_opened_is_an_error_without_a_stack() -> 
 
 
 @pytest.mark.parametrize("made", [fastapi_host, django_host])
-async def test_inside_an_asgi_application(app: App, made: Callable[..., Any]) -> None:
+async def test_an_asgi_application_serves_the_mounted_dashboard(app: App, made: Callable[..., Any]) -> None:
     async with uvicorn_of(made(app)) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/dashboard/jobs") as answer:
             assert f'<base href="{PREFIX}/dashboard/">' in await answer.text()
@@ -224,7 +226,7 @@ async def test_open_streams_do_not_keep_the_server_of_the_host_from_stopping(app
         assert b"event: bye" in rest
 
 
-def test_inside_flask() -> None:
+def test_flask_serves_the_mounted_dashboard() -> None:
     import urllib.request
 
     app = App("memory://")

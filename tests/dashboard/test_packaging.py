@@ -63,7 +63,7 @@ def test_the_built_files_name_no_other_host(archives: Path) -> None:
                     assert host.endswith(ELSEWHERE), f"{name} names {host}"
 
 
-def test_an_installed_treadle_serves_it(archives: Path, tmp_path: Path) -> None:
+def test_an_installed_treadle_serves_the_dashboard(archives: Path, tmp_path: Path) -> None:
     """In an environment that has the wheel and the packages of the extra, and no checkout."""
     (wheel,) = archives.glob("*.whl")
     uv = shutil.which("uv", path=str(Path(sys.executable).parent))

@@ -119,7 +119,7 @@ async def test_back_and_reload_keep_the_page(visit: Visit, shop: Shop) -> None:
         ("running", "till"),
     ],
 )
-async def test_a_job_says_why_it_is_where_it_is(visit: Visit, shop: Shop, name: str, words: str) -> None:
+async def test_a_job_shows_why_it_is_in_its_state(visit: Visit, shop: Shop, name: str, words: str) -> None:
     page = await visit.open(f"jobs/{shop.ids[name]}")
     await expect(page.get_by_test_id("why")).to_have_text(re.compile(words))
 
@@ -177,7 +177,7 @@ async def test_the_policy_is_enforced(visit: Visit, shop: Shop) -> None:
     assert any("Content Security Policy" in each for each in visit.faults)
 
 
-async def test_motion_is_reduced_where_the_reader_asks_for_it(visit: Visit, shop: Shop) -> None:
+async def test_motion_is_reduced_by_the_setting_of_the_browser(visit: Visit, shop: Shop) -> None:
     page = await visit.open()
     await page.emulate_media(reduced_motion="reduce")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")

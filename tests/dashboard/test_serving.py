@@ -73,12 +73,12 @@ async def test_a_client_that_does_not_take_gzip_gets_none(header: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.js", "index.html", "build.json", "..%2Findex.html", "app.js.gz"])
-async def test_an_asset_that_there_is_not(name: str) -> None:
+async def test_a_missing_asset_is_404(name: str) -> None:
     answer = await call(site(), f"/dashboard/assets/{name}")
     assert answer.status == 404
 
 
-async def test_the_address_without_a_page_leads_to_it_wherever_the_server_is_mounted() -> None:
+async def test_the_root_of_a_mounted_server_redirects_to_the_page() -> None:
     for path, root, place in (
         ("/", "", "dashboard/"),
         ("/dashboard", "", "dashboard/"),
@@ -112,7 +112,7 @@ async def test_the_page_names_the_prefix_and_a_hostile_one_stays_a_path(root: st
     assert prefix_of(await call(site(), f"{root}/dashboard/", root=root)) == written
 
 
-async def test_a_prefix_is_believed_from_a_trusted_proxy_only() -> None:
+async def test_a_prefix_counts_from_a_trusted_proxy_only() -> None:
     behind = site(Settings(proxies=("10.0.0.0/8",)))
     for client, prefix in (("10.1.2.3", "/ops"), ("11.1.2.3", "")):
         answer = await call(behind, "/dashboard/jobs", client=(client, 1), x_forwarded_prefix="/ops/")
@@ -145,7 +145,7 @@ async def test_only_the_page_and_its_files_are_open_without_a_token() -> None:
     assert (await call(guarded, "/dashboard/", "POST")).status == 401
 
 
-async def test_a_host_may_show_it_in_a_frame() -> None:
+async def test_a_host_may_show_the_dashboard_in_a_frame() -> None:
     framed = site(frame_ancestors=("'self'", "https://intranet.example.org"))
     policy = (await call(framed, "/dashboard/")).headers["content-security-policy"]
     assert policy.endswith("frame-ancestors 'self' https://intranet.example.org")

@@ -97,7 +97,7 @@ async def test_a_link_signs_one_browser_in_once_and_leaves_the_address(
         await expect(again.get_by_role("heading", level=1)).to_have_text("Sign in to Treadle")
 
 
-async def test_a_session_that_ends_while_somebody_reads_asks_and_keeps_the_page(visit: Visit, shop: Shop) -> None:
+async def test_a_session_that_ends_opens_a_dialog_and_keeps_the_page(visit: Visit, shop: Shop) -> None:
     page = await sign_in(visit, "operator", "jobs?queue=images")
     await expect(page.get_by_role("row").filter(has_text="shop.thumbnail").first).to_be_visible()
     await visit.context.clear_cookies()
@@ -165,7 +165,7 @@ async def test_a_token_without_payloads_sees_shapes(visit: Visit, shop: Shop) ->
     await expect(page.locator("main")).not_to_contain_text("/img/")
 
 
-async def test_a_token_without_the_right_to_read_is_told_so(visit: Visit, shop: Shop) -> None:
+async def test_a_token_without_the_right_to_read_gets_a_page_that_names_it(visit: Visit, shop: Shop) -> None:
     visit.allow("status of 403")
     page = await sign_in(visit, "sender")
     await expect(page.locator("main")).to_contain_text(re.compile("read", re.IGNORECASE))

@@ -67,7 +67,7 @@ async def until(browser: Browser, enough: Callable[[list[Found]], bool]) -> list
 
 
 @shows("a server announces itself on the network under every service name and withdraws when it stops")
-async def test_a_server_is_found_under_every_name_and_lost_when_it_goes() -> None:
+async def test_a_server_is_found_under_every_name_until_it_stops() -> None:
     async with Browser((*QUEUES, *BLOBS), KNOWN) as browser:
         async with announced(KNOWN, 4321) as made:
             mine = of(made.instance)
@@ -80,7 +80,7 @@ async def test_a_server_is_found_under_every_name_and_lost_when_it_goes() -> Non
         await until(browser, lambda all: not mine(all))
 
 
-async def test_a_later_browser_is_answered(alone: Network) -> None:
+async def test_a_browser_that_starts_later_finds_the_server(alone: Network) -> None:
     async with announced(alone) as made, Browser(QUEUES, alone) as first:
         await until(first, lambda all: of(made.instance)(all) == set(QUEUES))
         async with Browser(QUEUES[:1], alone) as second:
@@ -113,7 +113,7 @@ async def test_a_name_that_is_taken_is_not_used(alone: Network) -> None:
             assert {each.instance for each in found} == {made.instance} != {taken}
 
 
-async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Network) -> None:
+async def test_a_query_of_a_plain_resolver_is_answered(alone: Network) -> None:
     async with announced(alone, 99) as made, Browser(QUEUES, alone) as browser:
         await until(browser, bool)
         loop = asyncio.get_running_loop()
@@ -129,7 +129,7 @@ async def test_a_program_that_asks_like_a_plain_resolver_is_answered(alone: Netw
 
 
 @shows("the zeroconf library finds a server of Treadle, and Treadle finds a server of that library")
-async def test_the_usual_library_finds_us_and_we_find_it() -> None:
+async def test_the_zeroconf_library_and_treadle_find_each_other() -> None:
     """We use the name without the colon, because the usual library refuses the other one."""
     from zeroconf import ServiceBrowser, ServiceInfo, Zeroconf
 
@@ -200,7 +200,7 @@ async def test_a_store_elsewhere_is_taken_and_without_any_the_queues_own_address
             assert (found.queue, found.store) == ("http://127.0.0.1:2", "http://127.0.0.1:1")
 
 
-async def test_a_network_that_is_not_there_is_said() -> None:
+async def test_a_missing_network_raises() -> None:
     with pytest.raises(NoMulticast, match=r"192\.0\.2\.99"):
         async with Browser(QUEUES, Network(("192.0.2.99", 5353))):
             pass

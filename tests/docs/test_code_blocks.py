@@ -18,7 +18,9 @@ PAGES = [path.relative_to(ROOT).as_posix() for path in pages(ROOT)]
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("page", PAGES)
-def test_code_blocks(page: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_the_code_blocks_of_a_page_run(
+    page: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     ran = run(page, (ROOT / page).read_text(encoding="utf-8"), tmp_path)
     for block in ran.not_run:
         record_property("code block not run", block)

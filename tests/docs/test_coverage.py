@@ -18,7 +18,7 @@ def ours() -> list[Marker]:
     return markers()
 
 
-def test_the_page_is_what_the_markers_say() -> None:
+def test_the_page_lists_the_markers() -> None:
     found = difference(PAGE.read_text(), page(ours()))
     assert not found, f"run `python -m tools.coverage_page`:\n{found}"
 
@@ -83,7 +83,7 @@ def one(root: Path, path: str, *decorators: str) -> Path:
     return root
 
 
-def test_a_marker_beside_other_decorators_is_found(tmp_path: Path) -> None:
+def test_a_marker_among_other_decorators_is_found(tmp_path: Path) -> None:
     root = one(tmp_path, "tests/worker/test_new.py", "@pytest.mark.soak", '@shows("a worker works", "it " "rests")')
     assert [tuple(each) for each in markers(root)] == [
         ("Workers", "a worker works", "tests/worker/test_new.py", "test_it"),

@@ -55,7 +55,7 @@ def test_a_row_names_tests_that_exist_or_is_open(row: str) -> None:
         assert not test or test in files()[path_of(file)], each
 
 
-def test_ids_are_given_once_and_no_number_is_left_out() -> None:
+def test_ids_are_unique_and_without_gaps() -> None:
     given = [id for row in rows() for id in ids(first(row))]
     assert len(given) == len(set(given))
     for letters, last in COUNTS.items():

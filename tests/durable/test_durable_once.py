@@ -28,7 +28,7 @@ def ledger() -> Ledger:
 
 
 @shows("`current().once(key)` is true for one of twenty jobs")
-async def test_once_is_won_by_one_of_all(app: App, told: Told) -> None:
+async def test_one_of_many_jobs_wins_once(app: App, told: Told) -> None:
     wins: list[str] = []
 
     @app.task
@@ -63,7 +63,7 @@ async def test_once_is_kept_for_its_time(app: App, clock: HandClock) -> None:
     assert await _run(app, t) is True
 
 
-async def test_a_mark_whose_time_is_over_holds_nobody_up(app: App, clock: HandClock) -> None:
+async def test_an_expired_mark_blocks_no_job(app: App, clock: HandClock) -> None:
     """Even if nothing has ended it yet: the only slot is taken, so the worker claims nothing meanwhile."""
 
     @app.task
@@ -93,7 +93,7 @@ async def _run(app: App, task: Any) -> Any:
 
 
 @shows("an attempt that fails frees its keys of `once`")
-async def test_once_is_given_back_by_an_attempt_that_fails(app: App, ledger: Ledger) -> None:
+async def test_an_attempt_that_fails_frees_its_once_keys(app: App, ledger: Ledger) -> None:
     seen: list[tuple[str, bool]] = []
 
     @app.task(retry=Retry(attempts=2, base=60))
@@ -110,7 +110,7 @@ async def test_once_is_given_back_by_an_attempt_that_fails(app: App, ledger: Led
     assert seen == [("one", True), ("two", True)]
 
 
-async def test_once_is_given_back_when_its_block_raises(app: App) -> None:
+async def test_a_block_that_raises_frees_its_once_key(app: App) -> None:
     seen: list[bool] = []
 
     @app.task
@@ -159,7 +159,7 @@ async def test_once_is_the_same_jobs_in_its_later_runs(app: App, clock: HandCloc
 
 
 @pytest.mark.parametrize("key", ["", "a\n", "x" * 256])
-async def test_once_wants_a_key(app: App, key: str) -> None:
+async def test_once_without_a_valid_key_is_refused(app: App, key: str) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t() -> None:
         async with current().once(key):
@@ -172,7 +172,7 @@ async def test_once_wants_a_key(app: App, key: str) -> None:
     assert BadOption.__name__ in await error_of(app, job)
 
 
-async def test_rows_that_nobody_runs_are_no_dead_letters(app: App, clock: HandClock) -> None:
+async def test_rows_without_a_task_are_no_dead_letters(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None:
         async with current().once("a", keep=60):

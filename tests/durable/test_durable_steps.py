@@ -155,7 +155,7 @@ async def test_a_loop_numbers_its_steps(app: App, ledger: Ledger) -> None:
     assert [step.name for step in (await app.jobs.history(job)).steps] == ["page", "page#2", "page#3"]
 
 
-async def test_steps_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
+async def test_steps_run_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> list[str]:
         found = await asyncio.gather(*(current().step("part", ledger.do, f"part {n}") for n in range(5)))
@@ -209,7 +209,7 @@ async def test_one_name_in_two_branches_is_refused(app: App, ledger: Ledger) -> 
     assert "give each its own name" in await error_of(app, job)
 
 
-async def test_a_function_that_failed_and_was_caught_may_go_another_way(app: App, ledger: Ledger) -> None:
+async def test_a_job_may_take_another_step_after_one_that_raised(app: App, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> str:
         try:
@@ -281,7 +281,7 @@ async def test_more_steps_at_the_end_are_no_mismatch(app: App, ledger: Ledger) -
 
 
 @pytest.mark.parametrize("name", ["", "a#2", "a\nb", "x" * 256, "a>", 3])
-async def test_names_that_cannot_be(app: App, ledger: Ledger, name: Any) -> None:
+async def test_an_invalid_step_name_is_refused(app: App, ledger: Ledger, name: Any) -> None:
     @app.task
     async def t() -> str:
         with pytest.raises(BadStep):
@@ -296,7 +296,7 @@ async def test_names_that_cannot_be(app: App, ledger: Ledger, name: Any) -> None
     assert await job.result(0) == "refused"
 
 
-async def test_limits_of_what_is_remembered(spy: Spy, clock: HandClock, ledger: Ledger) -> None:
+async def test_stored_steps_are_bounded_in_number_and_size(spy: Spy, clock: HandClock, ledger: Ledger) -> None:
     async def text(size: int) -> str:
         ledger.plain("text")
         return "x" * size

@@ -71,7 +71,7 @@ async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
 
 
 @shows("a sleep ends the run until it is over and counts no attempt")
-async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
+async def test_a_sleep_frees_the_slot_and_the_job_continues_when_it_is_over(
     app: App, clock: HandClock, told: Told, ledger: Ledger
 ) -> None:
     @app.task
@@ -99,7 +99,7 @@ async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
     ] * 2
 
 
-async def test_until_a_moment_and_what_is_over_does_not_sleep(app: App, clock: HandClock) -> None:
+async def test_a_sleep_until_a_past_time_ends_at_once(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None:
         await current().sleep(0)
@@ -176,7 +176,7 @@ async def test_a_task_that_catches_the_sleep_fails_with_an_error(
     assert "continued after sleep" in caplog.text
 
 
-async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandClock) -> None:
+async def test_ordinary_except_and_middleware_do_not_catch_the_sleep(app: App, clock: HandClock) -> None:
     seen: list[str] = []
 
     class Layer(Middleware):
@@ -276,7 +276,7 @@ async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> No
 
 
 @shows("a second signal raises `Signalled`, and the first value stays")
-async def test_a_second_signal_says_so(app: App) -> None:
+async def test_a_second_signal_raises(app: App) -> None:
     @app.task
     async def t() -> Any:
         return await current().wait_for("a")
@@ -301,7 +301,7 @@ async def test_a_second_signal_says_so(app: App) -> None:
         await app.jobs.signal(other, "a", "x" * 300_000)
 
 
-async def test_a_wait_that_is_given_up_may_be_waited_for_again(app: App, clock: HandClock, ledger: Ledger) -> None:
+async def test_a_wait_that_timed_out_may_be_repeated(app: App, clock: HandClock, ledger: Ledger) -> None:
     @app.task
     async def t() -> Any:
         while True:
@@ -339,7 +339,7 @@ async def test_a_wait_of_no_time_only_looks(app: App) -> None:
     assert await job.result(0) == [None, 2]
 
 
-async def test_a_given_up_wait_stays_given_up_in_later_runs(app: App, clock: HandClock, ledger: Ledger) -> None:
+async def test_a_wait_that_timed_out_times_out_in_later_runs_too(app: App, clock: HandClock, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> str:
         try:
@@ -447,7 +447,7 @@ async def test_the_rows_of_signals_stay_as_long_as_the_workflow(app: App, clock:
     assert await spy.inner.prune(100) == 2
 
 
-async def test_a_signal_that_races_with_the_wait(app: App) -> None:
+async def test_a_signal_during_the_start_of_a_wait_is_received(app: App) -> None:
     @app.task
     async def t() -> Any:
         return await current().wait_for("go")
@@ -460,7 +460,7 @@ async def test_a_signal_that_races_with_the_wait(app: App) -> None:
         assert [await job.result(30) for job in jobs] == list(range(40))
 
 
-async def test_a_signal_is_not_given_if_its_sender_dies_before(app: App, clock: HandClock, spy: Spy) -> None:
+async def test_a_signal_whose_sender_dies_before_is_not_stored(app: App, clock: HandClock, spy: Spy) -> None:
     @app.task
     async def t() -> Any:
         return await current().wait_for("a", timeout=3600)

@@ -48,7 +48,7 @@ async def app() -> AsyncIterator[App]:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "inside a run middleware"])
-async def test_it_surrounds_the_call_where_the_function_runs(app: App, kind: str, wrapped: bool) -> None:
+async def test_the_middleware_surrounds_the_call_where_the_function_runs(app: App, kind: str, wrapped: bool) -> None:
     """Values of the thread are visible too, which `run` cannot set for a function in a thread."""
     layer = Tenant()
     if wrapped:
@@ -92,7 +92,7 @@ async def test_a_batch_is_one_call(app: App, kind: str) -> None:
     assert layer.calls == [("a", "b")]
 
 
-async def test_a_process_enters_it_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_process_enters_the_middleware_of_its_task(caplog: pytest.LogCaptureFixture) -> None:
     """Only if the module of the function declares the task. `child_headers` of the run arrive there, too."""
 
     class Trace(Middleware):

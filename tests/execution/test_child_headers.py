@@ -88,7 +88,7 @@ async def test_jobs_that_a_run_enqueues(traced: App, kind: str) -> None:
     assert found == [{"trace": "mine"}, {"trace": f"of {name}"}, {}]
 
 
-async def test_each_run_begins_without_any(traced: App) -> None:
+async def test_each_run_starts_without_child_headers(traced: App) -> None:
     @traced.task(name="twice")
     async def twice() -> dict[str, str]:
         before = dict(current().child_headers)

@@ -141,7 +141,9 @@ async def test_abort_fails_at_once(app: App, told: Told) -> None:
     [(Retry.now(), "retrying"), (Defer(30), "deferred"), (Abort("no"), "failed"), (None, "retrying")],
 )
 @pytest.mark.parametrize("where", ["task", "app"])
-async def test_on_error_decides(storage: Storage, clock: HandClock, verdict: Any, event: str, where: str) -> None:
+async def test_on_error_decides_whether_an_attempt_is_retried(
+    storage: Storage, clock: HandClock, verdict: Any, event: str, where: str
+) -> None:
     asked: list[Any] = []
 
     def on_error(error: BaseException, info: Any) -> Any:
@@ -191,7 +193,7 @@ async def test_an_on_error_that_is_broken_is_reported_and_ignored(
 
 
 @shows("`on_error=` is not called for an `Abort`")
-async def test_on_error_is_not_asked_about_what_the_task_said_itself(app: App, told: Told) -> None:
+async def test_on_error_is_not_called_for_an_abort(app: App, told: Told) -> None:
     asked: list[BaseException] = []
 
     @app.task(on_error=lambda error, info: asked.append(error))
@@ -266,7 +268,7 @@ class LeavingAbort(Abort):
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_nothing_a_task_raises_harms_the_worker(app: App, kind: str, error: BaseException) -> None:
+async def test_a_worker_continues_after_any_exception_of_a_task(app: App, kind: str, error: BaseException) -> None:
     def body() -> None:
         raise error
 
@@ -314,7 +316,7 @@ async def test_a_timeout_cancels_the_function_and_counts(app: App, clock: HandCl
 
 
 @shows("a timeout sets `cancelled` for a task in a thread, and the run ends when its function returns")
-async def test_a_timeout_tells_a_thread_and_waits_until_it_has_really_ended(app: App, told: Told) -> None:
+async def test_a_timeout_sets_cancelled_in_a_thread_and_waits_for_its_end(app: App, told: Told) -> None:
     @app.task(timeout=0.02, retry=Retry(attempts=1), queue="a")
     def slow() -> str:
         assert current().wait(30)
@@ -345,7 +347,7 @@ async def test_a_timeout_of_one_job_is_its_own(app: App, told: Told) -> None:
 
 
 @shows("a job that is still delayed at its deadline expires")
-async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
+async def test_a_delayed_job_expires_at_its_deadline(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -357,7 +359,7 @@ async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
 
 
 @shows("a job that still runs at its deadline is cancelled and expires")
-async def test_expires_while_it_runs(app: App, told: Told) -> None:
+async def test_a_running_job_expires_at_its_deadline(app: App, told: Told) -> None:
     cancelled = asyncio.Event()
 
     @app.task
@@ -416,7 +418,7 @@ async def test_an_argument_that_cannot_be_decoded_fails_the_attempt_by_name(app:
     "`JobFilter` adds the job, its task, queue, workflow, attempt and worker to log records",
     area="Results, events and logs",
 )
-async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_records_name_their_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     from treadle import JobFilter
 
     log = logging.getLogger("of.the.user")

@@ -20,7 +20,7 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize("name", CASES)
 @shows("listeners and `judged` hooks that raise, on every event, change the end of no job")
-async def test_a_job_ends_as_it_would_without(name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_observer_changes_the_end_of_no_job(name: str, caplog: pytest.LogCaptureFixture) -> None:
     app, heard = App("memory://", retry=RETRY, sizes=SIZES), set[str]()
 
     def raises(event: Event) -> None:

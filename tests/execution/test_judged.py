@@ -101,7 +101,7 @@ async def test_a_process_reports_in_its_parent() -> None:
 
 
 @pytest.mark.parametrize("way", ["inline", "drain", "testing"])
-async def test_wherever_a_job_runs(here: App, way: str) -> None:
+async def test_judged_is_called_for_each_kind_of_run(here: App, way: str) -> None:
     layer = Judge()
     here.middleware(layer)
 
@@ -164,7 +164,7 @@ async def test_a_run_whose_job_another_worker_took(app: App, clock: HandClock) -
     assert (layer.of(job.id), outcome.final) == (["lost"], False)
 
 
-async def test_a_run_that_its_stopping_worker_hands_back(here: App) -> None:
+async def test_a_run_that_its_stopping_worker_releases(here: App) -> None:
     layer, held = Judge(), Held(here)
     here.middleware(layer)
     worker = work(here)
@@ -280,7 +280,7 @@ async def test_treadles_own_tasks_are_not_reported(app: App, clock: HandClock) -
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
 
 
-async def test_it_runs_in_the_context_of_its_job(here: App) -> None:
+async def test_judged_runs_in_the_context_of_its_job(here: App) -> None:
     seen: list[tuple[str, str]] = []
 
     class Tenant(Middleware):

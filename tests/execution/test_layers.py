@@ -57,7 +57,7 @@ async def test_the_first_is_the_outermost_around_run() -> None:
     assert notes == ORDER
 
 
-def test_only_what_is_overridden_is_called() -> None:
+def test_only_overridden_methods_of_a_middleware_are_called() -> None:
     class OnlyRun(Middleware):
         async def run(self, context: Any, proceed: Any) -> Any:
             return await proceed()

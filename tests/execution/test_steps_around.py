@@ -55,7 +55,7 @@ async def awaited() -> str:
 
 
 @shows("Middleware surrounds the function of each durable step, and no step that was stored before")
-async def test_it_surrounds_each_function_once(app: App) -> None:
+async def test_the_middleware_surrounds_each_step_function_once(app: App) -> None:
     layer = Steps()
     app.middleware(layer)
     runs = 0
@@ -76,7 +76,7 @@ async def test_it_surrounds_each_function_once(app: App) -> None:
     assert layer.seen == [("order", "a", "done"), ("order", "b", "done"), ("order", "b#2", "done")]
 
 
-async def test_in_a_thread_it_is_entered_there(app: App) -> None:
+async def test_the_middleware_of_a_step_in_a_thread_is_entered_there(app: App) -> None:
     layer = Steps()
     app.middleware(layer)
 

@@ -112,7 +112,7 @@ async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool)
     assert len((await app.jobs.list()).records) == (2 if fails else 3)
 
 
-async def test_in_a_thread(app: App, path: Path) -> None:
+async def test_a_transaction_of_a_task_in_a_thread_commits_with_the_job(app: App, path: Path) -> None:
     @app.task
     def pay(fails: bool) -> str:
         with current().transaction() as tx:
@@ -168,7 +168,7 @@ async def test_an_exception_that_is_caught_outside_the_block(app: App, path: Pat
     assert ledger(path) == ["two"]
 
 
-async def test_a_job_that_was_taken_away_is_told_and_writes_nothing(app: App, path: Path) -> None:
+async def test_the_transaction_of_a_lost_job_raises_and_writes_nothing(app: App, path: Path) -> None:
     """Another worker has taken the job over before the block, so its writes are refused there."""
     told: list[BaseException] = []
     went, taken = threading.Event(), threading.Event()
@@ -371,7 +371,7 @@ async def test_a_run_that_is_cut_short_leaves_nothing(app: App, path: Path) -> N
     assert ledger(path) == []
 
 
-async def test_many_at_once_take_turns(app: App, path: Path) -> None:
+async def test_concurrent_transactions_run_one_after_another(app: App, path: Path) -> None:
     @app.task
     async def pay(number: int) -> int:
         async with current().transaction() as tx:
@@ -418,7 +418,7 @@ async def test_a_commit_whose_answer_is_lost(
     assert len(calls) == (1 if applied else 2)
 
 
-async def test_where_there_are_no_transactions(path: Path) -> None:
+async def test_a_storage_without_transactions_raises(path: Path) -> None:
     memory = App("memory://", retry=ONCE)
 
     @memory.task
@@ -480,7 +480,7 @@ async def test_kill_9_leaves_nothing_and_another_worker_does_it(app: App, path: 
     assert (await app.jobs.get(job)).lost == 1
 
 
-async def test_the_storage_alone_begins_and_lets_go(tmp_path: Path) -> None:
+async def test_a_cancelled_begin_of_the_storage_leaves_no_waiter(tmp_path: Path) -> None:
     """The storage's own `begin`: cancelled while it waits for the lock, it leaves no waiter behind."""
     storage = SqliteStorage(str(tmp_path / "x.db"), synchronous="off")
     await storage.open()

@@ -142,7 +142,7 @@ class Vault:
         return pickle.loads(base64.b64decode(text))
 
 
-async def test_a_codec_that_raises_is_asked_again(app: App, told: Told) -> None:
+async def test_a_codec_that_raises_is_called_again(app: App, told: Told) -> None:
     vault = Vault()
 
     @app.task(name="t", codec=vault, retry=Retry(base=0))
@@ -168,7 +168,7 @@ class Customer:
             raise ConnectionError("the directory is away")
 
 
-async def test_a_class_that_raises_for_another_reason_is_asked_again(app: App, told: Told) -> None:
+async def test_a_class_that_raises_for_another_reason_is_called_again(app: App, told: Told) -> None:
     @app.task(name="greet", retry=Retry(attempts=None, base=0))
     async def greet(customer: Customer) -> int:
         return customer.id

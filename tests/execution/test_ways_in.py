@@ -231,7 +231,7 @@ EACH = [("memory", name) for name in WAYS] + [(kind, name) for kind in LASTING f
 
 @pytest.mark.parametrize(("storage", "name"), EACH, indirect=["storage"])
 @shows("every job passes through `Middleware.enqueue`, however it is sent, on every storage")
-async def test_every_job_knows_its_tenant(app: App, clock: HandClock, name: str) -> None:
+async def test_every_job_has_the_headers_of_its_tenant(app: App, clock: HandClock, name: str) -> None:
     app.middleware(Tenancy)
     tasks = Tasks(app, clock)
     token = tenant.set("42")

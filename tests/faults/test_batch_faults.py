@@ -58,7 +58,9 @@ async def play(storage: Faulty, workers: int) -> None:
 @shows("each item of a batch runs as often as it should when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize("call", range(1, 9))
-async def test_one_call_goes_wrong(inner: Storage, call: int, how: Callable[..., list[Fault]]) -> None:
+async def test_jobs_end_once_although_one_call_fails(
+    inner: Storage, call: int, how: Callable[..., list[Fault]]
+) -> None:
     async with asyncio.timeout(30):
         await play(Faulty(inner, how("settle_claim", call)), 1)
 
@@ -66,6 +68,8 @@ async def test_one_call_goes_wrong(inner: Storage, call: int, how: Callable[...,
 @shows("each item of a batch runs as often as it should during bursts of storage errors")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("seed", range(6))
-async def test_bursts_of_errors(inner: Storage, seed: int, workers: int) -> None:
+async def test_items_run_as_often_as_they_should_during_bursts_of_errors(
+    inner: Storage, seed: int, workers: int
+) -> None:
     async with asyncio.timeout(60):
         await play(Faulty(inner, bursts(seed, verbs=("settle_claim", "heartbeat"))), workers)

@@ -107,7 +107,7 @@ async def test_two_transactions_enqueue_with_the_same_keys() -> None:
         assert it.outages == []
 
 
-async def test_endings_of_jobs_that_somebody_begins_to_wait_for() -> None:
+async def test_endings_of_jobs_that_get_a_dependent_meanwhile() -> None:
     """A worker settles two jobs; the user's transaction begins to wait for one of them, and then for the other."""
     async with shop() as (it, stage):
         ends, running = asyncio.Event(), asyncio.Semaphore(0)

@@ -92,7 +92,9 @@ async def patiently(call: Callable[[], Any]) -> Any:
 @shows("each step of a durable job runs once when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize(("verb", "call"), [(v, n) for v in ("heartbeat", "settle_claim", "get") for n in range(1, 7)])
-async def test_one_call_goes_wrong(inner: Storage, verb: str, call: int, how: Callable[..., list[Fault]]) -> None:
+async def test_jobs_end_once_although_one_call_fails(
+    inner: Storage, verb: str, call: int, how: Callable[..., list[Fault]]
+) -> None:
     it = Scene(inner, how(verb, call))
     async with asyncio.timeout(30), it.app, it.worker():
         specs = [it.task.job(n) for n in range(3)]
@@ -104,7 +106,7 @@ async def test_one_call_goes_wrong(inner: Storage, verb: str, call: int, how: Ca
 
 @shows("each step of a durable job runs once during bursts of storage errors")
 @pytest.mark.parametrize("seed", range(8))
-async def test_bursts_of_errors(inner: Storage, seed: int) -> None:
+async def test_steps_run_once_during_bursts_of_errors(inner: Storage, seed: int) -> None:
     it = Scene(inner, bursts(seed, verbs=("heartbeat", "settle_claim", "get")))
     async with asyncio.timeout(30), it.app, it.worker(), it.worker():
         specs = [it.task.job(n) for n in range(6)]
@@ -217,7 +219,7 @@ async def test_a_step_that_was_not_stored_runs_again_and_one_that_was_does_not(
 
 
 @pytest.mark.parametrize("why", ["timeout", "stop"])
-async def test_the_value_of_a_step_survives_the_cancellation_of_its_run(inner: Storage, why: str) -> None:
+async def test_the_value_of_a_step_is_stored_although_its_run_is_cancelled(inner: Storage, why: str) -> None:
     """The storage is unavailable when the step ends, and the run is cancelled before it returns."""
     gate = asyncio.Event()
     away = [False]
@@ -255,9 +257,7 @@ async def test_the_value_of_a_step_survives_the_cancellation_of_its_run(inner: S
     assert ran["step"] == 1
 
 
-async def test_a_mark_is_held_by_the_row_and_not_by_a_late_caller(
-    inner: Storage, clock: HandClock, ends: Signal
-) -> None:
+async def test_a_late_caller_does_not_get_the_mark_of_its_row(inner: Storage, clock: HandClock, ends: Signal) -> None:
     """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""
     app = App(storage=inner, random=lambda: 0.0)
     began, go, effects = asyncio.Event(), asyncio.Event(), list[bool]()
@@ -339,7 +339,7 @@ POINTS = ["begin", "in one", "after one", "after sleep", "after signal", "after 
 @shows("a durable job that is killed repeats only the step that was running")
 @pytest.mark.skipif(sys.platform == "win32", reason="kills its worker by SIGKILL")
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_process_that_is_killed_there(tmp_path: Path, point: str) -> None:
+async def test_a_killed_durable_job_repeats_only_the_running_step(tmp_path: Path, point: str) -> None:
     url, ledger = f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path / "ledger"
     program = tmp_path / "program.py"
     program.write_text(CRASHING)

@@ -135,7 +135,7 @@ async def scene(inner: Storage) -> AsyncIterator[Make]:
 @shows("each job ends once, with its result, when a storage call fails, loses its answer or is repeated")
 @pytest.mark.parametrize("how", [before, lost, twice])
 @pytest.mark.parametrize(("fused", "verb", "call"), PLACES)
-async def test_one_call_goes_wrong(
+async def test_jobs_end_once_although_one_call_fails(
     scene: Make, fused: bool, verb: str, call: int, how: Callable[..., list[Fault]]
 ) -> None:
     it = scene(how(verb, call), fused=fused)
@@ -160,7 +160,9 @@ async def test_one_call_goes_wrong(
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
-async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int, fused: bool) -> None:
+async def test_jobs_end_once_during_bursts_of_errors(
+    scene: Make, seed: int, workers: int, slots: int, fused: bool
+) -> None:
     it = scene(bursts(seed), fused=fused)
     async with asyncio.timeout(30), it.app:
         crew = [it.worker(slots) for _ in range(workers)]
@@ -173,7 +175,7 @@ async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int
     assert len(it.storage.faults) > 5
 
 
-async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -> None:
+async def test_an_outage_of_many_calls_is_reported_once(scene: Make) -> None:
     it = scene([*before("settle_claim", 1, 2, 3), *before("heartbeat", 1, 2, 3)])
     async with asyncio.timeout(30), it.app, it.worker(lease=LEASE):
         jobs = await it.sent(*it.specs(4))
@@ -183,7 +185,7 @@ async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -
     assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]
 
 
-async def test_an_outage_of_heartbeats_alone_is_told_once(scene: Make) -> None:
+async def test_an_outage_of_heartbeats_alone_is_reported_once(scene: Make) -> None:
     it = scene(before("heartbeat", 2, 3, 4, 5))
     async with asyncio.timeout(30), it.app, it.worker(lease=LEASE):
         await it.storage.reached("heartbeat", 7)
@@ -242,7 +244,7 @@ class SecondClaimAway(Faulty):
         raise StorageUnavailable("the second one is not answered")
 
 
-async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> None:
+async def test_a_repeated_claim_returns_the_jobs_held_by_then(inner: Storage) -> None:
     it = Scene(inner, kind=SecondClaimAway, fused=False)
     away = it.storage
     assert isinstance(away, SecondClaimAway)
@@ -292,7 +294,7 @@ async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:
     assert (row.result, row.lost, it.runs[7]) == ("14", 0, 1)
 
 
-async def test_an_inline_claim_that_is_asked_again_while_the_app_closes(scene: Make, inner: Storage) -> None:
+async def test_an_inline_claim_that_is_repeated_while_the_app_closes(scene: Make, inner: Storage) -> None:
     it = scene(lost("claim", 1))
     async with asyncio.timeout(30), it.app:
         job = await it.double.options(inline=True).enqueue(7)

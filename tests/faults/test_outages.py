@@ -115,7 +115,9 @@ async def shop(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "way"), [pytest.param(kind, way, id=f"{kind.name}-{way}") for kind, way in OUTAGES])
-async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_job_is_lost_in_an_outage_under_load(
+    kind: type[Stage], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patience = SHORT if way in SILENT else PATIENCE
     async with shop(kind, monkeypatch, patience) as (it, stage), it.app, it.worker():
         producing = [asyncio.create_task(it.produce(40)) for _ in range(3)]
@@ -209,7 +211,7 @@ async def test_a_network_that_loses_every_few_packets(
 
 
 @pytest.mark.slow
-async def test_a_fail_over_under_load() -> None:
+async def test_no_job_is_lost_in_a_fail_over_under_load() -> None:
     """Replication is asynchronous: jobs that the replica had are not lost, later ones are enqueued again."""
     sentinels = Sentinels(fsync="always")
     try:

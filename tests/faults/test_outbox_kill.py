@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @shows("a writer and a relay of an outbox may be killed at any statement: each committed job is delivered once")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_at_every_statement(kind: str, tmp_path: Path) -> None:
+async def test_a_relay_killed_at_every_statement_delivers_each_job_once(kind: str, tmp_path: Path) -> None:
     data, namespace = a_database(kind, tmp_path), f"killed-{tmp_path.name}"
     data.run("CREATE TABLE orders (name VARCHAR(20))")
     app = an_app(data, namespace)
@@ -47,7 +47,7 @@ async def test_at_every_statement(kind: str, tmp_path: Path) -> None:
 
 @shows("no row of an outbox is lost or delivered twice while its relays are killed with kill -9")
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-async def test_at_random_moments(kind: str, tmp_path: Path) -> None:
+async def test_a_relay_killed_at_random_times_delivers_each_job_once(kind: str, tmp_path: Path) -> None:
     """`bench outbox` does the same with 100,000 rows and 20 kills."""
     data = a_database(kind, tmp_path)
     with valkey.Valkey() as server:

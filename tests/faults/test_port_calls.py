@@ -236,14 +236,14 @@ def sweep(scenario: Scenario, every: int, monkeypatch: pytest.MonkeyPatch, capsy
     area="Ports",
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_every_call_of_a_port_goes_wrong_once(
+def test_jobs_end_once_although_each_call_of_a_port_fails_once(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(scenario, 1000, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("scenario", [enqueue, children])
-def test_also_while_the_log_is_written_down_and_deleted(
+def test_no_job_is_lost_while_the_log_is_written_to_a_base(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(scenario, 2, monkeypatch, capsys)
@@ -251,7 +251,7 @@ def test_also_while_the_log_is_written_down_and_deleted(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_also_while_the_log_is_written_down_in_every_transition(
+def test_no_job_is_lost_while_every_transition_writes_a_base(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(scenario, 3, monkeypatch, capsys)

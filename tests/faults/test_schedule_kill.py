@@ -25,14 +25,14 @@ ROUNDS = 4
 
 @shows("a schedule makes one job for each of its times while its workers are killed")
 @pytest.mark.parametrize("kind", LASTING)
-async def test_each_moment_has_one_job(tmp_path: Path, kind: str) -> None:
+async def test_each_tick_has_one_job(tmp_path: Path, kind: str) -> None:
     await each_moment_has_one_job(kind, tmp_path, ROUNDS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", LASTING)
-async def test_each_moment_has_one_job_for_long(tmp_path: Path, kind: str) -> None:
+async def test_each_tick_has_one_job_for_long(tmp_path: Path, kind: str) -> None:
     await each_moment_has_one_job(kind, tmp_path, 200)
 
 

@@ -87,7 +87,7 @@ async def test_a_page_sees_the_query_and_the_headers(served: PageListener) -> No
         (b"GET /broken HTTP/1.1\r\n\r\n", 500),
     ],
 )
-async def test_a_request_that_no_page_gets(served: PageListener, sent: bytes, status: int) -> None:
+async def test_a_request_without_a_page_is_refused(served: PageListener, sent: bytes, status: int) -> None:
     line, headers, body = await exchange(served, sent)
     assert line.startswith(f"HTTP/1.1 {status} ")
     assert len(body.splitlines()) == 1
@@ -156,7 +156,7 @@ async def test_each_of_600_such_clients_is_closed(
     assert (await exchange(served, b"GET /hello HTTP/1.1\r\n\r\n"))[2] == "hello\n"
 
 
-async def test_600_connections_of_one_moment_leave_room_for_a_probe(served: PageListener) -> None:
+async def test_600_connections_at_once_leave_room_for_a_probe(served: PageListener) -> None:
     """While the loop stands still, the system holds all of them. It would drop the probe's if its queue were full."""
     where, flood = ("127.0.0.1", served.address.port), list[socket.socket]()
     try:
@@ -190,7 +190,7 @@ async def test_a_process_that_may_open_few_files_keeps_half_of_them(
             writer.transport.abort()
 
 
-async def test_connections_of_the_same_moment_do_not_push_out_a_probe(served: PageListener) -> None:
+async def test_connections_at_once_do_not_close_a_probe(served: PageListener) -> None:
     """All of these are accepted in a few turns of the loop: the request of the probe must be read before as many
     others have come as close it."""
     where, flood = ("127.0.0.1", served.address.port), list[socket.socket]()
@@ -211,7 +211,7 @@ async def test_connections_of_the_same_moment_do_not_push_out_a_probe(served: Pa
             each.close()
 
 
-async def test_it_stops_while_a_page_is_being_made() -> None:
+async def test_a_listener_stops_while_a_page_is_being_made() -> None:
     begun = Signal()
 
     async def endless(_: PageRequest) -> Reply:
@@ -255,7 +255,7 @@ async def test_a_port_that_is_taken_is_named(served: PageListener) -> None:
             raise AssertionError
 
 
-async def test_a_host_that_is_no_name_is_named() -> None:
+async def test_an_invalid_host_is_named() -> None:
     with pytest.raises(BadOption, match=r"a\.\.b port 0 .*give another"):
         await PageListener(Address("a..b", 0), {}).__aenter__()
 

@@ -75,7 +75,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @linux_only
 @pytest.mark.parametrize("is_abstract", [False, True])
-async def test_systemd_learns_what_the_process_does(
+async def test_systemd_is_notified_of_the_state_of_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_abstract: bool
 ) -> None:
     name = f"treadle-test-{os.getpid()}"
@@ -158,7 +158,7 @@ def test_variables_of_the_service_manager_are_checked(tmp_path: Path) -> None:
 
 
 @linux_only
-def test_a_manager_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_manager_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = Notifier(str(tmp_path / "nobody"))
     for _ in range(3):
         found.send("WATCHDOG=1")
@@ -191,7 +191,7 @@ async def test_the_file_is_replaced_while_the_process_is_alive(tmp_path: Path, b
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_stuck_process_lets_its_file_grow_old(tmp_path: Path, beats: Signal) -> None:
+async def test_a_stuck_process_does_not_renew_its_file(tmp_path: Path, beats: Signal) -> None:
     path, health = tmp_path / "alive", Health(READY)
     async with HealthReporter(Probes(file=path, systemd=False), health):
         await beats.until(lambda: text_of(path), "the first beat")
@@ -232,6 +232,6 @@ def test_the_first_problem_of_several_parts_is_shown() -> None:
     assert first_problem([READY, READY]) == READY
 
 
-def test_a_wrong_address_is_refused_where_it_is_given() -> None:
+def test_a_wrong_address_is_refused_at_the_call() -> None:
     with pytest.raises(BadOption, match="expected a port"):
         Probes("nowhere")

@@ -90,7 +90,7 @@ def test_each_run_has_a_context_of_its_own_which_ends_in_the_thread_of_the_run(j
     assert ended == list(enumerate(ran))
 
 
-async def test_coroutines_have_it_too(jobs: App) -> None:
+async def test_coroutines_have_the_context_too(jobs: App) -> None:
     web = Flask("shop")
 
     @app_context(web)

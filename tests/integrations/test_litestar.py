@@ -86,7 +86,7 @@ def test_the_tokens_of_a_file(app: App, tmp_path: Path) -> None:
         assert client.get("/ops/jobs/v1/jobs", headers={"Authorization": "Bearer secret"}).status_code == 200
 
 
-def test_tokens_that_are_none(app: App) -> None:
+def test_invalid_tokens_are_refused(app: App) -> None:
     for wrong in (["secret"], [OPS, None], [b"secret"]):
         with pytest.raises(BadOption, match=r"expected a tuple of treadle\.server\.Token") as caught:
             TreadlePlugin(app, path="/ops/jobs", tokens=wrong)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_in_a_test_the_worker_runs_nothing(app: App) -> None:
         assert client.get(f"/jobs/{id}").json() == 2
 
 
-def test_wrong_arguments_are_errors_where_they_are_given(app: App) -> None:
+def test_wrong_arguments_raise_before_the_start(app: App) -> None:
     with pytest.raises(BadOption, match=r"treadle\.App"):
         TreadlePlugin("sqlite:///x.db")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="name of a parameter"):

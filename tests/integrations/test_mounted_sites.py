@@ -82,7 +82,7 @@ async def test_a_mounted_site_next_to_django(app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", FIRST_CALLS)
-async def test_a_storage_that_is_away_is_an_answer(kind: str) -> None:
+async def test_an_unavailable_storage_is_a_503_of_the_mounted_site(kind: str) -> None:
     """The process is alive, is not ready, and says why; no request hangs or shows a traceback."""
     app = App("redis://127.0.0.1:1")
     site = starlette_of(make_site(app, Settings(), PROTOCOLS[kind], kind in ("api", "dashboard")))

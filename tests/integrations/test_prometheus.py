@@ -104,7 +104,7 @@ async def test_a_series_begins_at_0() -> None:
     assert found["lost_total mail rare"] == 0
 
 
-async def test_it_is_made_before_the_app_is_opened() -> None:
+async def test_a_collector_of_an_open_app_is_refused() -> None:
     app = App(storage=MemoryStorage())
     async with app:
         with pytest.raises(BadOption, match="before it is opened"):

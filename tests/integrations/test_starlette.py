@@ -89,7 +89,7 @@ def test_the_own_lifespan_runs_inside_and_its_state_is_that_of_the_application(j
     assert seen == ["shop", "open"]
 
 
-def test_a_worker_beside_the_web_server_runs_the_jobs(jobs: App) -> None:
+def test_a_worker_within_the_web_server_runs_the_jobs(jobs: App) -> None:
     with TestClient(shop(jobs, lifespan=lifespan(jobs, worker={"concurrency": 5, "poll": 0.05}))) as client:
         ids = [client.post(f"/{kind}/{n}").json() for n, kind in enumerate(["awaited", "plain"] * 2)]
         assert [client.get(f"/result/{id}").json() for id in ids] == [0, 2, 4, 6]
@@ -97,7 +97,7 @@ def test_a_worker_beside_the_web_server_runs_the_jobs(jobs: App) -> None:
     assert jobs.sync.queues.stats().workers == ()
 
 
-def test_shutdown_waits_for_running_jobs_and_hands_back_the_rest(jobs: App) -> None:
+def test_shutdown_waits_for_running_jobs_and_releases_the_rest(jobs: App) -> None:
     """The worker stops before the own lifespan ends, so a job has its resources until its end."""
     started, ended = threading.Event(), list[str]()
 
@@ -194,7 +194,7 @@ def test_start_up_fails_with_the_error_of_the_app_and_leaves_nothing_open(tmp_pa
     assert jobs._core.loop is None
 
 
-def test_wrong_arguments_are_errors_where_they_are_given(jobs: App) -> None:
+def test_wrong_arguments_raise_before_the_start(jobs: App) -> None:
     with pytest.raises(BadOption, match=r"expected treadle\.App objects"):
         lifespan(FastAPI())  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="nothing"):

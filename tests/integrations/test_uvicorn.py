@@ -103,7 +103,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server.jobs.sync.close()
 
 
-def test_each_server_process_has_a_worker_and_a_stop_hands_running_jobs_back(serve: Callable[..., Server]) -> None:
+def test_each_server_process_has_a_worker_and_a_stop_releases_running_jobs(serve: Callable[..., Server]) -> None:
     server = serve("--workers", "2")
     server.until(lambda: len(server.workers) == 2, "two workers")
     jobs = server.jobs.sync

@@ -152,7 +152,7 @@ async def test_secrets_are_hidden_and_answers_are_cut(place: Path) -> None:
 
 
 @shows("`treadle mcp` without `--allow-acts` has no tool that changes anything")
-async def test_acts_are_not_even_known(place: Path) -> None:
+async def test_without_allow_acts_no_tool_changes_jobs(place: Path) -> None:
     async with client(place) as it:
         for name in ACTING:
             assert "there is no tool" in await it.refused(name, queue="mail", ids=["x"], id="x", name="x")
@@ -200,7 +200,7 @@ async def test_queues_signals_and_single_jobs(place: Path) -> None:
 
 
 @shows("`treadle mcp --queues` shows and changes jobs of these queues only")
-async def test_other_queues_do_not_exist(place: Path) -> None:
+async def test_tools_see_no_jobs_of_other_queues(place: Path) -> None:
     [failed, *_] = await rows(place, state="failed")
     async with client(place, "--allow-acts", "--queues", "images") as it:
         assert {queue["name"] for queue in (await it.call("list_queues"))["queues"]} == {"images"}

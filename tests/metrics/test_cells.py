@@ -71,7 +71,7 @@ def test_as_many_cells_as_a_folded_row_can_have_are_read() -> None:
     assert len(decode(encode(cells.by_name.values())) or []) == LARGEST_ROW
 
 
-def test_fields_of_a_later_version_are_passed_over() -> None:
+def test_fields_of_a_later_version_are_ignored() -> None:
     more = VERSION + zlib.compress(msgspec.msgpack.encode([["q", "t", 1, 2, 3, 4, {}, {}, "new"]]))
     assert decode(more) == [Cell("q", "t", 1, 2, 3, 4)]
 

@@ -523,5 +523,5 @@ def test_the_report_names_sections_of_the_guide() -> None:
 
 
 @pytest.mark.parametrize("words", [["nowhere"], []])
-def test_usage_errors(words: list[str]) -> None:
+def test_a_usage_error_exits_with_2(words: list[str]) -> None:
     assert run(["from", "celery", *words]) == 2

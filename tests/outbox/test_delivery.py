@@ -15,7 +15,7 @@ from treadle.testing.shows import shows
 
 
 @shows("with an outbox, jobs on Redis are committed or rolled back with the data in PostgreSQL, MySQL or SQLite")
-async def test_commit_and_roll_back(app: App, data: Data) -> None:
+async def test_jobs_are_delivered_after_a_commit_and_not_after_a_roll_back(app: App, data: Data) -> None:
     data.run("CREATE TABLE orders (what VARCHAR(20))")
     with closing(data.connect()) as db:
         cursor = db.cursor()
@@ -57,7 +57,7 @@ async def test_a_worker_without_relay_leaves_them(app: App, data: Data) -> None:
     assert data.run("SELECT count(*) FROM treadle_outbox") == [(1,)]
 
 
-async def test_flows_and_chains_are_handed_over_whole(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flows_and_chains_are_delivered_whole(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of one call go together, also if a page of the relay ends between them."""
     monkeypatch.setattr("treadle.outbox.relay.PAGE", 2)
     task = app.find_task("mail")
@@ -113,7 +113,7 @@ async def test_inline_jobs_are_refused(app: App, data: Data) -> None:
         await app.enqueue(mail(app, "ada", inline=True), within=db)
 
 
-async def test_from_a_plain_thread(app: App, data: Data) -> None:
+async def test_a_plain_thread_writes_to_the_outbox(app: App, data: Data) -> None:
     """Nothing is opened, and no thread of ours takes part."""
     import asyncio
 

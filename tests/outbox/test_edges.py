@@ -132,7 +132,7 @@ async def test_after_a_job_of_an_open_transaction(app: App, data: Data) -> None:
 
 
 @shows("a job of the outbox that the storage refuses blocks no other, is listed with the reason, and can be retried")
-async def test_refused_jobs_block_nobody(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_jobs_block_no_others(app: App, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     assert app.outbox is not None
     specs = [mail(app, str(n)) for n in range(9)]
     jobs = await written(app, data, *specs[:4], mail(app, "poison", after=["nobody"]), *specs[4:])
@@ -226,7 +226,7 @@ async def test_a_job_that_is_sent_twice(app: App, data: Data) -> None:
 
 
 @shows("while the storage of the jobs is away, rows of the outbox pile up, and none counts as refused")
-async def test_rows_pile_up_while_the_storage_is_away(app: App, data: Data) -> None:
+async def test_rows_stay_while_the_storage_is_unavailable(app: App, data: Data) -> None:
     await written(app, data, *[mail(app, str(n)) for n in range(3)])
     data.age_by(100)
 

@@ -65,7 +65,7 @@ def pauses_end(data: Data) -> None:
 
 
 @shows("rows of an outbox for a full queue wait together: one try, one log line, and then delivery in their order")
-async def test_a_full_queue(
+async def test_rows_for_a_full_queue_wait_together(
     app: App, data: Data, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await app.limits.set(Limit("queue:default", max_waiting=10))

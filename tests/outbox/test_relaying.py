@@ -65,7 +65,7 @@ def relay_to(app: App, storage: Any, **options: Any) -> Relay:
 
 
 @shows("a job that the storage denies, for example for its queue, blocks no other job of the outbox")
-async def test_some_jobs_are_denied(app: App, data: Data) -> None:
+async def test_denied_jobs_block_no_others(app: App, data: Data) -> None:
     await written(app, data, "a", "secret 1", "b", "secret 2", "c")
     relay = relay_to(app, Denies(await app.open(), "secret"))
     assert await relay.everything() == 3
@@ -125,7 +125,9 @@ async def test_a_clock_that_is_set_back(app: App, data: Data) -> None:
 
 
 @shows("a relay sets and prepares nothing in the sessions of a pooler, which lends them to other programs")
-async def test_lent_sessions(tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_leaves_nothing_in_a_pooled_session(
+    tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = a_database("postgresql", tmp_path)
     app = an_app(data, namespace)
     assert app.outbox is not None

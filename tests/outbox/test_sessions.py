@@ -37,7 +37,7 @@ def url_for(data: Data, driver: str = "") -> str:
 
 
 @shows("psycopg, psycopg2 and asyncpg write jobs to an outbox, and so does SQLAlchemy over them")
-async def test_drivers_of_postgresql(pg_app: tuple[App, Data]) -> None:
+async def test_each_driver_of_postgresql_writes_to_an_outbox(pg_app: tuple[App, Data]) -> None:
     app, data = pg_app
     async with await psycopg.AsyncConnection.connect(data.url) as db:
         await app.enqueue([mail(app, "psycopg"), mail(app, "å")], within=db)
@@ -60,7 +60,7 @@ async def test_drivers_of_postgresql(pg_app: tuple[App, Data]) -> None:
     assert len(await stored(app)) == 6
 
 
-async def test_drivers_of_sqlite(tmp_path: Path, namespace: str) -> None:
+async def test_each_driver_of_sqlite_writes_to_an_outbox(tmp_path: Path, namespace: str) -> None:
     data = a_database("sqlite", tmp_path)
     app = an_app(data, namespace)
     assert app.outbox is not None
@@ -99,7 +99,7 @@ async def test_a_session_with_savepoints(app: App, data: Data) -> None:
 @pytest.mark.parametrize("data", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
 @shows("a process whose app is open delivers its own jobs when SQLAlchemy reports the commit")
-async def test_a_session_hands_over_at_its_commit(
+async def test_a_session_delivers_at_its_commit(
     app: App, data: Data, is_open: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No relay runs here. In a process whose app is not open, nothing happens at the commit."""
@@ -130,7 +130,9 @@ def django_on(tmp_path: Path) -> Iterator[str]:
 
 
 @shows("a process whose app is open delivers its own jobs when Django's transaction commits")
-async def test_django(django_on: str, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_of_django_delivers_the_jobs_of_its_process(
+    django_on: str, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = a_database("sqlite", tmp_path)
     app, delivered = an_app(data, namespace), Signal().after(monkeypatch, Relay, "deliver")
     assert app.outbox is not None
@@ -160,7 +162,7 @@ async def refused(app: App, given: Any, words: str) -> None:
         await app.enqueue(mail(app, "ada"), within=given)
 
 
-async def test_connections_that_will_not_do(app: App, data: Data, tmp_path: Path) -> None:
+async def test_unusable_connections_are_refused(app: App, data: Data, tmp_path: Path) -> None:
     db = data.connect()
     db.close()
     await refused(app, db, "closed|Cannot operate")
@@ -172,7 +174,7 @@ async def test_connections_that_will_not_do(app: App, data: Data, tmp_path: Path
 
 
 @pytest.mark.parametrize("data", ["mysql"], indirect=True)
-async def test_autocommit_on_mysql(app: App, data: Data) -> None:
+async def test_autocommit_on_mysql_is_refused(app: App, data: Data) -> None:
     parts = urlsplit(data.url)
     words: dict[str, Any] = {"host": "127.0.0.1", "port": parts.port, "user": "root", "database": parts.path[1:]}
     with closing(pymysql.connect(**words, autocommit=True, cursorclass=pymysql.cursors.DictCursor)) as db:
@@ -184,7 +186,7 @@ async def test_autocommit_on_mysql(app: App, data: Data) -> None:
 
 
 @shows("a session of another database than the outbox's, or one without its table, is refused at once")
-async def test_another_database(app: App, data: Data, tmp_path: Path, namespace: str) -> None:
+async def test_a_session_of_another_database_is_refused(app: App, data: Data, tmp_path: Path, namespace: str) -> None:
     (tmp_path / "b").mkdir()
     other = a_database(data.kind, tmp_path / "b")
     with closing(other.connect()) as foreign:

@@ -39,7 +39,9 @@ def data(tmp_path: Path) -> Data:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORAGES)
 @shows("an outbox delivers to every kind of storage")
-async def test_every_storage(data: Data, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outbox_delivers_to_every_storage(
+    data: Data, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("treadle.outbox.relay.PAGE", 20)
     app = App(outbox=Outbox(data.url), **STORAGES[kind](tmp_path))
 

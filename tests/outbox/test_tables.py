@@ -34,7 +34,7 @@ def a_module(folder: Path, namespace: str, data: Data) -> None:
 
 @pytest.mark.slow
 @shows("`treadle migrate` creates the tables of an outbox, and `--check` says whether it must")
-def test_the_commands(
+def test_migrate_creates_the_tables_of_an_outbox(
     data: Data, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one test, because each part needs the one before."""
@@ -142,7 +142,7 @@ async def test_tables_that_are_there_in_part(app: App, data: Data, lost: str) ->
 
 
 @shows("an app that may only insert writes to an outbox, and another role relays")
-async def test_separate_roles(tmp_path: Path, namespace: str) -> None:
+async def test_one_role_may_insert_and_another_relay(tmp_path: Path, namespace: str) -> None:
     data = a_database("postgresql", tmp_path)
     owner = an_app(data, namespace)
     assert owner.outbox is not None
@@ -209,13 +209,13 @@ async def test_a_database_that_does_not_answer() -> None:
         7,
     ],
 )
-def test_urls_that_will_not_do(url: str) -> None:
+def test_unusable_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUrl) as caught:
         Outbox(url)
     assert "hunter2secret" not in str(caught.value)
 
 
-def test_other_arguments_that_will_not_do() -> None:
+def test_other_invalid_arguments_are_refused() -> None:
     with pytest.raises(BadOption, match="expected Outbox"):
         App("memory://", outbox="postgresql://h/db")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="poll"):

@@ -19,7 +19,7 @@ AWAY = "mysql://nobody@127.0.0.1:1/shop"
 
 
 @shows("a test of an app with an outbox needs no database: jobs are stored in memory at the commit of the session")
-async def test_in_memory() -> None:
+async def test_a_test_stores_jobs_of_an_outbox_in_memory() -> None:
     app = an_app(Data("mysql", AWAY, lambda: None), "unused", "redis://127.0.0.1:1/0")
     engine = sqlalchemy.create_engine("sqlite://")
     async with app.testing() as t:

@@ -61,7 +61,7 @@ async def unneeded(app: App, plain: Storage) -> set[str]:
 
 @shows("However a job ends or goes, its texts in the blob store go with it, and no other text does")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_way_to_go(kind: str, tmp_path: Path) -> None:
+async def test_the_texts_of_a_job_are_deleted_with_it(kind: str, tmp_path: Path) -> None:
     clock, place = HandClock(), tmp_path / "texts"
     with a_storage(kind, tmp_path, clock) as plain:
         async with App(storage=plain, clock=clock, blobs=place, offload=2_000, random=lambda: 0.0) as app:
@@ -169,7 +169,7 @@ async def test_a_text_of_an_open_transaction_stays(kind: str, tmp_path: Path) ->
             assert (await app.jobs.get(made[0].job.id)).state == "succeeded"
 
 
-async def test_postgres_sees_how_long_a_transaction_is_open() -> None:
+async def test_postgres_reports_how_long_a_transaction_is_open() -> None:
     with postgres.a_schema() as schema:
         app = App(postgres.url_of(schema, timeout=60))
 
@@ -231,7 +231,7 @@ async def test_a_put_after_a_deletion_writes_the_object_again(tmp_path: Path, mo
     assert await store.get(name) == b"content"
 
 
-async def test_a_crash_between_text_and_row_leaves_what_is_deleted_later(tmp_path: Path) -> None:
+async def test_a_text_without_a_row_after_a_crash_is_deleted_later(tmp_path: Path) -> None:
     class Crashing(MemoryStorage):
         async def enqueue(self, jobs: Any) -> Any:
             if any(job.task == "echo" for job in jobs):

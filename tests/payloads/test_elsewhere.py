@@ -32,7 +32,7 @@ async def payload_of(app: App, id: str) -> str:
     return row.job.payload
 
 
-async def test_in_a_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_texts_are_stored_in_a_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in WHO.items():
         monkeypatch.setenv(name, value)
     bucket = Store(endpoint)
@@ -70,7 +70,7 @@ def in_a_process(text: str) -> str:
     return text * 2
 
 
-async def test_in_a_process(tmp_path: Path) -> None:
+async def test_a_process_reads_and_writes_large_texts(tmp_path: Path) -> None:
     async with App(storage=MemoryStorage(), blobs=tmp_path, offload=2_000, keys=Keys(Keys.make("k"))) as app:
         task = app.task(kind="process", name=in_a_process.name)(in_a_process.function)
         job = await task.enqueue(LARGE)
@@ -79,7 +79,7 @@ async def test_in_a_process(tmp_path: Path) -> None:
 
 
 @shows("Large and encrypted arguments work in the caller's own transaction, on an event loop or in a plain thread")
-async def test_within_a_transaction(tmp_path: Path) -> None:
+async def test_large_texts_are_stored_within_a_transaction(tmp_path: Path) -> None:
     async with App(f"sqlite:///{tmp_path}/a.db", blobs=tmp_path / "blobs", offload=2_000) as app:
 
         @app.task
@@ -139,7 +139,7 @@ async def test_an_outbox_encrypts_and_its_relay_offloads(tmp_path: Path) -> None
 
 
 @shows("A server that has the blob store and the keys serves clients that have neither; without them it passes on")
-async def test_over_http(tmp_path: Path) -> None:
+async def test_large_texts_are_stored_over_http(tmp_path: Path) -> None:
     keys = Keys(Keys.make("k"))
     inner = MemoryStorage()
     with_all = host().add(App(storage=inner, blobs=tmp_path, offload=2_000, keys=keys), Settings())

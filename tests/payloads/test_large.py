@@ -81,7 +81,7 @@ async def test_large_arguments_and_results_are_not_in_the_row(app: App, plain: S
     assert "bytes in the blob store" in arguments(stored.job.payload)[0][0]
 
 
-async def test_every_way_to_enqueue(app: App, plain: Storage) -> None:
+async def test_large_arguments_are_offloaded_in_every_way_to_enqueue(app: App, plain: Storage) -> None:
     seen = list[int]()
 
     @app.task
@@ -134,7 +134,7 @@ async def test_a_result_that_is_passed_on_and_a_large_step(app: App, plain: Stor
     assert offloaded(checkpoints["once"])
 
 
-async def test_large_signals(app: App) -> None:
+async def test_a_large_signal_is_received(app: App) -> None:
     @app.task
     async def waits() -> int:
         return len(await current().wait_for("go"))
@@ -185,7 +185,7 @@ class Away(FolderObjects):
 
 
 @shows("While the blob store is away, jobs that need it wait, and no attempt is counted")
-async def test_a_blob_store_that_is_away(tmp_path: Path) -> None:
+async def test_a_job_waits_while_its_blob_store_is_unavailable(tmp_path: Path) -> None:
     clock, store = HandClock(), Away(tmp_path / "blobs")
     async with App(storage=MemoryStorage(clock), clock=clock, blobs=store, offload=2_000) as app:
 
@@ -209,9 +209,7 @@ async def test_a_blob_store_that_is_away(tmp_path: Path) -> None:
         assert (row.attempt, (await app.jobs.get(job)).attempt) == (0, 1)
 
 
-async def test_an_app_without_the_blob_store_hands_the_job_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_app_without_the_blob_store_releases_the_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     async with App(storage=storage, blobs=tmp_path, offload=2_000) as app, App(storage=storage) as other:
 
@@ -309,7 +307,7 @@ async def test_pages_of_a_folder_are_complete(tmp_path: Path) -> None:
         {"keys": "k"},
     ],
 )
-def test_wrong_options(options: dict[str, object]) -> None:
+def test_invalid_options_of_blobs_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadOption, match=r"blobs|offload|keys"):
         App("memory://", **options)  # type: ignore[arg-type]
 

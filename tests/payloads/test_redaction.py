@@ -92,7 +92,7 @@ async def populated(url: str) -> list[str]:
 
 
 @shows("Values of the names that the app and its tasks hide appear in no list, page, answer, export or log line")
-async def test_no_face_shows_them(
+async def test_no_interface_shows_a_hidden_value(
     url: str, module: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     import asyncio
@@ -143,7 +143,7 @@ async def test_no_face_shows_them(
         assert json.loads(hidden.job.payload)
 
 
-def test_wrong_names() -> None:
+def test_invalid_names_to_redact_are_refused() -> None:
     for wrong in ("password", ["a..b"], [""], [3], 3):
         with pytest.raises(BadOption, match="redact"):
             App("memory://", redact=wrong)  # type: ignore[arg-type]

@@ -36,7 +36,9 @@ def module(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return "redacted_elsewhere:app"
 
 
-async def test_no_command_that_reads_shows_them(url: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_no_reading_command_shows_a_hidden_value(
+    url: str, module: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     import asyncio
 
     ids = await populated(url)
@@ -67,7 +69,7 @@ async def test_no_command_that_reads_shows_them(url: str, module: str, capfd: py
 
 
 @shows("No answer of the HTTP API shows a hidden value, and a search does not find one")
-async def test_no_answer_of_the_api_shows_them(url: str) -> None:
+async def test_no_answer_of_the_api_shows_a_hidden_value(url: str) -> None:
     ids = await populated(url)
     served = host().add(an_app(url), Settings())
     async with aiohttp.ClientSession() as session:
@@ -123,7 +125,7 @@ async def charged(app: App, charge: Any) -> None:
 
 
 @shows("OpenTelemetry spans and Sentry events of a failed job have no hidden value of its arguments")
-async def test_no_span_shows_them() -> None:
+async def test_no_span_shows_a_hidden_value() -> None:
     app, recorded = App("memory://", redact=["card.number"]), Recorded()
     recorded.on(app)
     await charged(app, failing(app))
@@ -156,7 +158,7 @@ def sent() -> Iterator[list[Any]]:
     sentry_sdk.get_global_scope().set_client(None)
 
 
-async def test_no_event_of_sentry_shows_them(sent: list[Any]) -> None:
+async def test_no_event_of_sentry_shows_a_hidden_value(sent: list[Any]) -> None:
     app = App("memory://", redact=["card.number"])
     await charged(app, failing(app))
     [event] = [each for each in sent if "exception" in each]

@@ -52,7 +52,7 @@ def app_of(bucket: FaultyBucket) -> App:
 
 @shows("While a bucket answers anything but NoSuchKey, a job whose text it has waits, without a counted attempt")
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_claimed_job_waits(bucket: FaultyBucket, fault: str) -> None:
+async def test_a_claimed_job_waits_while_its_bucket_fails(bucket: FaultyBucket, fault: str) -> None:
     async with app_of(bucket) as app:
 
         @app.task(name="echo")

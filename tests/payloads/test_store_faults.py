@@ -99,7 +99,7 @@ async def test_an_enqueue_raises_and_a_claimed_job_waits(error: Exception, tmp_p
 
 @shows("While the blob store refuses a result, the jobs with small results end, and the large one ends when it can")
 @pytest.mark.parametrize("error", ERRORS)
-async def test_a_large_result_holds_up_nobody(error: Exception, tmp_path: Path) -> None:
+async def test_a_large_result_delays_no_other_job(error: Exception, tmp_path: Path) -> None:
     store = Faulty(tmp_path)
     async with App(storage=MemoryStorage(), blobs=store, offload=2_000, random=lambda: 0.0) as app:
         ran = asyncio.Event()

@@ -138,7 +138,7 @@ async def test_a_result_or_the_pipeline_chooses_the_next_step(app: App) -> None:
     assert path == ["a", "c", "a", "c", "b"]
 
 
-async def test_a_next_step_that_is_none_fails_the_run_and_says_so(app: App) -> None:
+async def test_an_unknown_next_step_fails_the_run_with_an_error_that_names_it(app: App) -> None:
     p = Pipeline("p", [Step("a")], app=app)
 
     @p.handler("a")
@@ -195,7 +195,7 @@ async def test_priorities_one_is_the_most_urgent_and_steps_shift_it(app: App) ->
 
 
 @shows("`find` selects runs by the values of their labels, also by one value of a list")
-async def test_runs_are_found_by_their_values_and_no_more_when_they_are_gone(app: App) -> None:
+async def test_runs_are_found_by_their_values_until_they_are_deleted(app: App) -> None:
     p = Pipeline("p", [Step("a", delay=3600)], labels=["userId", "roleIds", "guildId"], app=app)
     other = Pipeline("q", [Step("qa")], labels=["userId"], app=app)
     one = await p.start(userId=1, roleIds=[10, 20], guildId=5)
@@ -287,7 +287,7 @@ async def test_a_step_may_be_shared_by_two_pipelines(app: App) -> None:
         assert await (await two.start(n=2)).result(timeout=30) == {"n": 3}
 
 
-async def test_started_where_no_handler_is(app: App) -> None:
+async def test_a_run_can_be_started_by_a_process_without_handlers(app: App) -> None:
     far = App(storage=app.storage)
     sender = Pipeline("p", [Step("a")], app=far)
     p = Pipeline("p", [Step("a")], app=app)

@@ -49,7 +49,7 @@ def utc(*texts: str) -> list[str]:
         ("5/15 * * * *", ["2026-03-01T00:05", "2026-03-01T00:20", "2026-03-01T00:35"]),
     ],
 )
-def test_fields_names_macros(line: str, found: list[str]) -> None:
+def test_a_cron_line_takes_fields_names_and_macros(line: str, found: list[str]) -> None:
     assert first(line, "2026-03-01T00:00+00:00", 3) == utc(*found)
 
 
@@ -76,7 +76,7 @@ def test_two_times_in_the_gap_fire_once() -> None:
     assert first("0,30 2 * * *", "2026-03-28T12:00+00:00", 2, PARIS) == utc("2026-03-29T01:00", "2026-03-30T00:00")
 
 
-def test_a_rhythm_goes_on_through_both_changes() -> None:
+def test_a_half_hourly_line_continues_through_both_clock_changes() -> None:
     assert first("*/30 * * * *", "2026-03-29T00:30+00:00", 3, PARIS) == utc(
         "2026-03-29T01:00", "2026-03-29T01:30", "2026-03-29T02:00"
     )
@@ -86,7 +86,7 @@ def test_a_rhythm_goes_on_through_both_changes() -> None:
     assert first("0 * * * *", "2026-10-25T00:00+00:00", 2, PARIS) == utc("2026-10-25T01:00", "2026-10-25T02:00")
 
 
-def test_a_rhythm_meets_every_time_that_the_wall_shows() -> None:
+def test_an_hourly_line_fires_at_each_local_time() -> None:
     # On Lord Howe 02:00 becomes 02:30 on 4 October 2026, at 15:30 UTC of the day before: 02:30 is shown.
     assert first("30 * * * *", "2026-10-03T14:30+00:00", 3, "Australia/Lord_Howe") == utc(
         "2026-10-03T15:00", "2026-10-03T15:30", "2026-10-03T16:30"
@@ -101,7 +101,7 @@ def test_a_rhythm_meets_every_time_that_the_wall_shows() -> None:
     )
 
 
-def test_a_rhythm_within_named_hours_is_not_left_out() -> None:
+def test_a_line_whose_hours_are_skipped_fires_when_the_gap_ends() -> None:
     """A daily line fires every day. If its hour is skipped, it fires once, when the gap ends; if the hour comes twice,
     at the first."""
     assert first("*/20 2 * * *", "2026-03-07T07:30+00:00", 5, "America/New_York") == utc(
@@ -113,7 +113,7 @@ def test_a_rhythm_within_named_hours_is_not_left_out() -> None:
 
 
 @pytest.mark.parametrize("tz", ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Gaza"])
-def test_a_rhythm_is_what_the_wall_shows_hour_by_hour(tz: str) -> None:
+def test_a_line_fires_as_the_local_clock_shows_all_year(tz: str) -> None:
     """Compared with every half hour of a year with its clock changes, and with a day that is left out."""
     from zoneinfo import ZoneInfo
 
@@ -163,19 +163,19 @@ def test_the_times_of_every_cron_line_only_rise() -> None:
         (None, "expected a line"),
     ],
 )
-def test_a_line_that_is_none_or_never_fires(line: object, words: str) -> None:
+def test_an_invalid_or_never_firing_line_is_refused(line: object, words: str) -> None:
     with pytest.raises(BadOption) as caught:
         cron(line)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("tz", ["Europe/Atlantis", "", "..", 3, "/etc/passwd", "Europe"])
-def test_zones_that_are_none(tz: object) -> None:
+def test_an_invalid_time_zone_is_refused(tz: object) -> None:
     with pytest.raises(BadOption, match="tz"):
         cron("@daily", tz)
 
 
-def test_every() -> None:
+def test_every_takes_seconds_or_a_timedelta() -> None:
     assert every(timedelta(minutes=1)) == Every(60.0)
     assert list(islice(Every(60.0).after(100.0), 3)) == [160.0, 220.0, 280.0]
     for wrong in (0, 0.01, -5, "1m", True):
@@ -216,7 +216,7 @@ def test_a_week_of_seconds_is_not_walked_through() -> None:
     assert len(asked) < 100
 
 
-def test_a_function_is_asked() -> None:
+def test_a_function_computes_the_next_time() -> None:
     assert list(islice(after(FunctionTiming(), lambda now: now + timedelta(hours=1), 0.0), 2)) == [3600.0, 7200.0]
     assert list(after(FunctionTiming(), lambda now: None, 0.0)) == []
     for wrong in (lambda now: now, lambda now: "soon", lambda now: datetime(2030, 1, 1)):  # noqa: DTZ001
@@ -224,6 +224,6 @@ def test_a_function_is_asked() -> None:
             next(after(FunctionTiming(), wrong, 0.0))  # type: ignore[arg-type]
 
 
-def test_stamps() -> None:
+def test_a_stamp_names_the_utc_time() -> None:
     assert stamp(at("2026-03-29T01:00+00:00")) == "20260329T010000Z"
     assert stamp(0.25) == "19700101T000000.250Z"

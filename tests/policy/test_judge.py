@@ -55,7 +55,7 @@ def test_a_deferral_without_delay_leaves_the_head_of_the_queue() -> None:
     assert said(Defer()).delay > 0
 
 
-def test_abort_is_the_end_and_keeps_its_words() -> None:
+def test_an_abort_ends_the_job_with_its_message() -> None:
     out = said(Abort("no such customer"))
     assert (out.state, out.reason, out.error, out.attempt) == (State.FAILED, "aborted", "no such customer", 1)
     by_classifier = said(ValueError("x"), verdict=Abort("not worth another try"))
@@ -63,7 +63,7 @@ def test_abort_is_the_end_and_keeps_its_words() -> None:
     assert by_classifier.error == "not worth another try; ValueError: x\nValueError: x"
 
 
-def test_the_words_of_an_abort_are_bounded_and_storable_too() -> None:
+def test_the_message_of_an_abort_is_bounded_and_storable() -> None:
     assert len(said(Abort("x" * 50_000)).error or "") <= 10_000
     (said(Abort("\ud800")).error or "").encode()
 
@@ -82,12 +82,12 @@ def test_an_abort_from_something_shows_what() -> None:
     assert text.endswith("no such customer")
 
 
-def test_an_exception_of_the_task_outweighs_the_classifier() -> None:
+def test_an_outcome_of_the_task_takes_precedence_over_the_classifier() -> None:
     assert said(Abort("end"), verdict=RetryNow()).state is State.FAILED
     assert said(Defer(9), verdict=Abort()).delay == 9
 
 
-def test_retry_after_counts_and_waits_as_long_as_it_says() -> None:
+def test_retry_after_counts_and_waits_for_its_seconds() -> None:
     for out in (
         said(Retry.after(90)),
         said(ValueError(), verdict=Retry.after(90)),
@@ -122,7 +122,7 @@ def test_a_retry_after_the_deadline_expires_the_job(error: Exception) -> None:
 
 
 @shows("a job that lost too many workers fails, unless `max_lost` is 0")
-def test_lost_too_often() -> None:
+def test_a_job_that_is_lost_too_often_fails() -> None:
     assert lost_too_often(row(lost=2), RULES) is None
     out = lost_too_often(row(lost=3), RULES)
     assert out is not None
@@ -131,7 +131,7 @@ def test_lost_too_often() -> None:
 
 
 @shows("a job that a worker releases keeps its last error")
-def test_success_clears_the_error_and_a_job_handed_back_keeps_it() -> None:
+def test_a_success_clears_the_error_and_a_release_keeps_it() -> None:
     assert succeeded(row(error="old", attempt=1), "4").error is None
     back = released(row(error="old", attempt=1))
     assert (back.error, back.attempt, back.delay) == ("old", 1, 0.0)
@@ -176,7 +176,7 @@ def test_a_long_error_keeps_its_begin_and_its_end() -> None:
     assert text.endswith("b")
 
 
-def test_a_chain_of_errors_is_told() -> None:
+def test_the_text_of_an_error_has_its_causes() -> None:
     def inner() -> None:
         try:
             raise KeyError("deep")

@@ -69,7 +69,7 @@ def test_a_policy_out_of_range_is_refused(fields: dict[str, Any]) -> None:
 
 
 @shows("a `run_at` in the past means now, and one without a time zone is refused", area="Enqueuing jobs")
-def test_a_moment_in_the_past_is_now_and_a_naive_one_is_refused() -> None:
+def test_a_time_in_the_past_is_now_and_a_naive_one_is_refused() -> None:
     assert until(datetime(2020, 1, 1, tzinfo=UTC), "run_at", 2e9) == 0
     assert until(datetime.fromtimestamp(100, UTC), "run_at", 40.0) == 60
     with pytest.raises(BadOption, match="zone"):
@@ -78,7 +78,7 @@ def test_a_moment_in_the_past_is_now_and_a_naive_one_is_refused() -> None:
         until(5, "run_at", 0)
 
 
-def test_defer_takes_seconds_or_a_moment() -> None:
+def test_defer_takes_seconds_or_a_time() -> None:
     assert Defer(5).delay(100.0) == 5
     assert Defer(until=datetime.fromtimestamp(160, UTC)).delay(100.0) == 60
     assert Defer(until=datetime.fromtimestamp(50, UTC)).delay(100.0) == 0
@@ -88,7 +88,7 @@ def test_defer_takes_seconds_or_a_moment() -> None:
             wrong()
 
 
-def test_the_words() -> None:
+def test_the_constructors_make_their_outcomes() -> None:
     assert Retry.now() == RetryNow()
 
 
@@ -126,7 +126,7 @@ def test_a_policy_in_a_row_is_read_back(policy: Policy) -> None:
     assert read_policy(text) == policy
 
 
-def test_nothing_asked_is_nothing_stored_and_nonsense_counts_as_nothing() -> None:
+def test_an_empty_policy_stores_nothing_and_an_invalid_text_counts_as_empty() -> None:
     assert Policy().text() is None
     for text in (None, "", "{", "[]", '{"timeout": "soon"}', '{"retry": {"attempts": -4}}'):
         assert read_policy(text) == Policy()

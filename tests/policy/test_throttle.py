@@ -50,6 +50,6 @@ async def test_a_share_of_failures_may_be_fine_and_other_tasks_do_not_count() ->
 @pytest.mark.parametrize(
     "wrong", [{"max_fail_rate": 2}, {"factor": 0.5}, {"base": 0}, {"step": 0}, {"max": -1}, {"base": "x"}]
 )
-def test_mistakes(wrong: dict[str, float]) -> None:
+def test_invalid_options_of_a_throttle_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadOption):
         AIMD(**wrong)  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
 
 
 @shows("an app with fewer than three ports is refused")
-def test_fewer_than_three_ports_say_why() -> None:
+def test_an_app_with_fewer_than_three_ports_is_refused() -> None:
     with pytest.raises(BadOption, match="give all three"):
         App(ports=(MemoryQueue(), MemoryStore()))
     with pytest.raises(BadOption, match="only one of url=, storage= and ports="):
@@ -110,7 +110,7 @@ async def test_a_waiter_in_another_app_is_woken_without_polling() -> None:
         assert await job.result(PATIENCE) == 3
 
 
-async def test_nobody_listens_and_the_queue_wakes_all_the_same() -> None:
+async def test_the_queue_wakes_workers_although_no_notification_arrives() -> None:
     class Deaf(MemoryPubSub):
         async def publish(self, channel: str, text: str) -> None:
             raise ConnectionError("nobody hears this")
@@ -174,7 +174,7 @@ async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason(queued
 
 
 @shows("a message that comes twice, or names an unknown job, changes nothing")
-async def test_a_message_twice_or_for_nobody_changes_nothing(queued: Signal) -> None:
+async def test_a_repeated_message_or_one_for_an_unknown_job_changes_nothing(queued: Signal) -> None:
     backend, ran = memory_backend(), Counter[str]()
     [app] = fleet(backend, 1, ran)
     async with app:
@@ -261,7 +261,7 @@ async def test_an_idle_worker_pops_once_a_poll(queued: Signal) -> None:
 
 
 @shows("a delay above the maximum of the queue is kept and counts no attempt")
-async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt(queued: Signal) -> None:
+async def test_a_delay_beyond_the_maximum_of_the_queue_counts_no_attempt(queued: Signal) -> None:
     from treadle.testing import HandClock
 
     clock = HandClock()

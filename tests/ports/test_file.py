@@ -76,7 +76,7 @@ async def test_leases_do_not_outlive_the_process_but_their_count_does(tmp_path: 
         await queue.close()
 
 
-async def test_acked_delayed_and_dead_are_what_they_were(tmp_path: Path) -> None:
+async def test_acked_delayed_and_dead_messages_are_the_same_after_a_reopening(tmp_path: Path) -> None:
     clock, path = HandClock(), tmp_path / "q"
     queue = file_queue(path, clock=clock)
     for body in ("gone", "dead"):
@@ -162,9 +162,7 @@ class Failing(Disk):
 
 
 @pytest.mark.parametrize("tear", [None, 0, 5, 30, 10_000])
-async def test_a_write_that_fails_is_told_and_the_queue_goes_on_from_what_is_on_the_disk(
-    tmp_path: Path, tear: int | None
-) -> None:
+async def test_a_failed_write_raises_and_the_queue_continues_from_the_disk(tmp_path: Path, tear: int | None) -> None:
     told: list[Exception] = []
     queue = file_queue(tmp_path / "q", fs=Failing(1, tear), on_error=told.append)
     await queue.push("a")
@@ -202,7 +200,7 @@ async def test_a_foreign_file_of_a_similar_name_is_left_alone(tmp_path: Path) ->
     assert (tmp_path / "q.²").read_bytes() == b"mine"
 
 
-async def test_two_processes_cannot_have_it_at_once(tmp_path: Path) -> None:
+async def test_a_second_process_cannot_open_the_queue(tmp_path: Path) -> None:
     queue, other = file_queue(tmp_path / "q"), file_queue(tmp_path / "q")
     await queue.push("a")
     with pytest.raises(BlockingIOError, match="has locked"):
@@ -239,7 +237,7 @@ async def test_finished_messages_leave_the_disk_in_small_writes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_opened_again_at_any_moment_it_is_the_same_queue(tmp_path: Path, seed: int) -> None:
+async def test_a_queue_that_is_reopened_at_any_time_is_the_same(tmp_path: Path, seed: int) -> None:
     """Random pushes, pops and ends, with small files, compared with a plain model of the expected contents."""
     rng, clock, path = random.Random(seed), HandClock(), tmp_path / "q"
     queue = FileQueue(path, clock=clock, segment=700)
@@ -288,7 +286,7 @@ async def test_pushes_made_at_once_share_their_flushes(tmp_path: Path) -> None:
 
 
 @shows("a file queue whose process is killed keeps each message that it acknowledged")
-def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path) -> None:
+def test_a_queue_killed_during_a_push_has_all_acknowledged_messages(tmp_path: Path) -> None:
     path, said = tmp_path / "q", [0]
     for life in range(5):
         command = [sys.executable, str(Path(__file__).with_name("pushing.py")), str(path), str(said[-1] + 1)]

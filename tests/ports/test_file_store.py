@@ -66,7 +66,7 @@ async def test_jobs_of_a_killed_program_are_run_by_the_next(tmp_path: Path) -> N
 
 
 @shows("a file queue with a memory store is refused")
-def test_a_store_that_forgets_what_the_queue_keeps_is_refused(tmp_path: Path) -> None:
+def test_a_memory_store_with_a_file_queue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"use file_store\(path\)"):
         App(ports=(file_queue(tmp_path / "q"), memory_pubsub(), memory_store()))
 
@@ -104,7 +104,7 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         await store.get("k")
 
 
-async def test_a_caller_that_goes_away_leaves_the_others_their_answers(tmp_path: Path) -> None:
+async def test_a_cancelled_call_cancels_no_other(tmp_path: Path) -> None:
     store = file_store(tmp_path / "s.db")
     gone, stays = asyncio.create_task(store.set("a", "1")), asyncio.create_task(store.set("b", "2"))
     await asyncio.sleep(0)
@@ -133,7 +133,7 @@ def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-async def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+async def test_only_their_owner_can_read_the_files(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store, queue = file_store(tmp_path / "kv.db"), file_queue(tmp_path / "queue.log")

@@ -53,7 +53,7 @@ async def test_a_key_holds_its_message_back_only_while_the_first_is_there() -> N
     assert [one.body for one in await queue.pop(5, 30)] == ["d"]
 
 
-async def test_a_handle_that_is_no_handle_holds_nothing() -> None:
+async def test_an_invalid_handle_acknowledges_nothing() -> None:
     queue = memory_queue()
     await queue.push("a")
     await queue.pop(1, 30)
@@ -70,7 +70,7 @@ async def test_lapsed_leases_come_before_fresh_messages() -> None:
     assert [(one.body, one.attempt) for one in await queue.pop(2, 10)] == [("a", 2), ("b", 1)]
 
 
-async def test_a_released_message_keeps_its_turn_and_its_count() -> None:
+async def test_a_released_message_keeps_its_position_and_its_count() -> None:
     queue = memory_queue()
     for body in "ab":
         await queue.push(body)
@@ -79,7 +79,7 @@ async def test_a_released_message_keeps_its_turn_and_its_count() -> None:
     assert [(one.body, one.attempt) for one in await queue.pop(2, 10)] == [("a", 1), ("b", 1)]
 
 
-async def test_bounds_are_kept_as_real_systems_keep_them() -> None:
+async def test_the_memory_queue_has_the_bounds_of_real_ones() -> None:
     clock = HandClock()
     queue = MemoryQueue(clock, max_batch=2, max_delay=10, max_lease=5)
     for body in "abc":
@@ -128,8 +128,8 @@ class Reopened:
         return queue
 
 
-def test_the_check_of_reopening_holds_whichever_message_was_popped_first() -> None:
-    check = test_queue_one_opened_again_has_what_was_pushed  # noqa: F405
+def test_the_check_of_reopening_accepts_any_first_message() -> None:
+    check = test_queue_a_reopened_one_has_its_messages  # noqa: F405
     check(make_queue=Reopened(1), advance=None)
     with pytest.raises(AssertionError):
         check(make_queue=Reopened(0), advance=None)
@@ -147,7 +147,7 @@ def test_a_port_without_its_methods_is_refused_by_what_it_lacks() -> None:
         three((queue, pubsub, object()))
 
 
-def test_taking_from_a_long_queue_does_not_look_at_all_of_it() -> None:
+def test_a_pop_from_a_long_queue_reads_few_messages() -> None:
     held = Held()
     for number in range(1, 10_001):
         held.put(Item(number, "x"))

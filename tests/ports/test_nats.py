@@ -64,7 +64,7 @@ async def test_an_app_on_nats_alone() -> None:
         assert (await app.jobs.get(job.id)).state == "succeeded"
 
 
-async def test_a_reader_that_dies_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_reader_loses_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.ports.nats.BEAT", 1.0)
     name = next(_names)
     dying, living = nats_queue(url(), name), nats_queue(url(), name)
@@ -87,7 +87,7 @@ class LastMoment:
         raise TimeoutError
 
 
-async def test_an_empty_queue_answers_nothing_also_at_the_last_moment() -> None:
+async def test_an_empty_queue_returns_nothing_also_at_its_timeout() -> None:
     queue = nats_queue(url(), next(_names))
     assert await queue.size() == 0
     queue._reader = LastMoment()

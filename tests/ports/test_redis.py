@@ -63,7 +63,7 @@ def make_store() -> Any:
 
 
 @shows("a Redis store and Redis pub/sub run a workflow")
-async def test_an_app_whose_jobs_live_there() -> None:
+async def test_an_app_on_redis_ports_runs_a_workflow() -> None:
     ports = Ports(memory_queue(), redis_pubsub(valkey.url()), redis_store(valkey.url()))
     app = App(ports=ports, namespace=next(_names).rstrip(":"))
 
@@ -122,7 +122,7 @@ async def test_a_message_that_is_no_text_does_not_stop_the_listening() -> None:
         await pubsub.close()
 
 
-async def test_listeners_hear_again_after_the_server_was_away() -> None:
+async def test_listeners_receive_messages_again_after_an_outage() -> None:
     server = valkey.Valkey().start()
     try:
         pubsub = redis_pubsub(server.url)

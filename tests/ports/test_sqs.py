@@ -102,7 +102,7 @@ async def test_sqs_with_redis_as_its_users_run_it() -> None:
 
 
 @shows("a body that is too large for SQS is stored as a file and comes back whole")
-async def test_a_large_body_lies_beside_the_queue(tmp_path: Path) -> None:
+async def test_a_large_body_is_stored_outside_the_queue(tmp_path: Path) -> None:
     queue = with_blobs(new_queue(), DirectoryBlobs(tmp_path))
     text = "ä" * 300_000
     await queue.push(text)
@@ -123,7 +123,7 @@ def empty(folder: Path) -> None:
 
 
 @shows("a message whose stored body is missing becomes a dead letter with the reason")
-async def test_a_body_that_is_gone_is_a_dead_letter_with_its_reason(tmp_path: Path) -> None:
+async def test_a_missing_body_is_a_dead_letter_with_its_reason(tmp_path: Path) -> None:
     inner = memory_queue()
     queue = with_blobs(inner, DirectoryBlobs(tmp_path), limit=10)
     await queue.push("x" * 100)

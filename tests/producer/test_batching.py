@@ -50,7 +50,7 @@ async def test_a_call_that_is_refused_fails_alone() -> None:
     assert requests.made == [[0], [1, 13, 2], [1], [13], [2]]
 
 
-async def test_a_storage_that_is_away_is_asked_once_for_all_callers() -> None:
+async def test_an_unavailable_storage_is_called_once_for_all_callers() -> None:
     """One by one, the last of a hundred callers would wait for the timeouts of the others."""
     requests = Requests(StorageUnavailable("no route to host"))
     tasks = await batched(requests, 1, 13, 2)
@@ -62,7 +62,7 @@ async def test_a_storage_that_is_away_is_asked_once_for_all_callers() -> None:
     assert requests.made == [[0], [1, 13, 2]]
 
 
-async def test_callers_that_have_given_up_are_not_sent_again() -> None:
+async def test_calls_that_were_cancelled_are_not_sent_again() -> None:
     requests = Requests(BadOption("enqueue", "no"))
     tasks = await batched(requests, 1, 13, 2)
     requests.again.clear()

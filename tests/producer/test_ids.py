@@ -77,7 +77,7 @@ async def test_in_a_flow_and_in_one_call_ids_are_compared_too(app: App, mail: An
     assert await tasks_of(app) == ["mail"]
 
 
-async def test_a_run_that_goes_on_as_a_taken_id_fails(app: App, mail: Any) -> None:
+async def test_a_run_that_returns_a_job_with_a_taken_id_fails(app: App, mail: Any) -> None:
     """The run returns the job, alone or in a flow: nothing of it is stored, and the job's error names the id."""
 
     @app.task(name="one", retry=Retry(attempts=1))
@@ -114,7 +114,7 @@ async def test_inside_a_job_enqueue_raises_it(app: App, mail: Any) -> None:
     assert caught == [("order-1", job.id)]
 
 
-async def test_created_says_whether_the_call_stored_the_job(app: App, mail: Any) -> None:
+async def test_created_is_true_if_the_call_stored_the_job(app: App, mail: Any) -> None:
     """Also in bulk. It is False for a known id, for a held key, and for every job but the first with one id in a
     call."""
     await app.enqueue([mail.options(id=f"order-{n}").job(n) for n in range(3)])

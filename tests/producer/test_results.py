@@ -31,7 +31,7 @@ from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 
-async def test_each_ending_answers_in_its_own_way(app: App, clock: HandClock) -> None:
+async def test_each_ending_has_its_own_result_or_error(app: App, clock: HandClock) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t(how: str) -> str:
         if how == "abort":
@@ -141,7 +141,7 @@ async def test_another_app_on_the_same_storage_waits_by_id(storage: Storage, clo
 
 
 @shows("`result` continues to wait when the wait for a notification fails")
-async def test_a_storage_that_is_away_for_a_moment_is_waited_out(app: App, spy: Spy) -> None:
+async def test_a_result_is_awaited_over_a_short_outage(app: App, spy: Spy) -> None:
     @app.task
     async def t() -> int:
         return 1
@@ -202,7 +202,7 @@ async def test_pass_result_is_the_first_argument(app: App) -> None:
         assert await other.result(timeout=30) == 7
 
 
-async def test_pass_result_without_exactly_one_upstream_says_so(app: App) -> None:
+async def test_pass_result_without_exactly_one_upstream_fails_the_job(app: App) -> None:
     @app.task(pass_result=True, retry=Retry(attempts=1))
     async def t(found: int) -> None: ...
 
@@ -243,7 +243,7 @@ async def test_upstream_from_a_thread_and_without_any(app: App) -> None:
         assert await (await down.enqueue()).result(timeout=30) == []
 
 
-async def test_a_storage_that_is_away_when_the_first_argument_is_fetched_costs_no_attempt(
+async def test_an_outage_while_the_first_argument_is_read_counts_no_attempt(
     app: App, spy: Spy, told: Told, clock: HandClock
 ) -> None:
     @app.task
@@ -298,7 +298,7 @@ async def test_a_wait_looks_a_last_time_at_its_deadline(
     assert (await client.ended(job.id, 0.01)).result == "7"
 
 
-async def test_a_timeout_says_what_was_waited_for(app: App) -> None:
+async def test_the_error_of_a_timeout_names_the_job_and_its_state(app: App) -> None:
     """The job, the seconds, its state, and what to do."""
 
     @app.task(name="mail")

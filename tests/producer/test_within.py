@@ -76,7 +76,7 @@ def clients(path: Path) -> int:
     return found
 
 
-async def test_a_sqlite3_connection(app: App, path: Path) -> None:
+async def test_a_job_is_stored_with_the_commit_of_a_sqlite3_connection(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("INSERT INTO client VALUES ('ada')")
         job = await app.enqueue(spec(app, "ada"), within=db)
@@ -110,7 +110,7 @@ async def test_a_job_rolled_back_to_a_savepoint_is_not_stored(app: App, path: Pa
     assert await stored(app) == ['["a"]', '["d"]']
 
 
-async def test_options_and_tasks_take_it_too(app: App, path: Path) -> None:
+async def test_options_and_tasks_take_within(app: App, path: Path) -> None:
     [task] = app.tasks.values()
     stub = app.stub(task.name)
     with closing(sqlite3.connect(path)) as db:
@@ -152,7 +152,7 @@ async def test_a_connection_with_its_own_row_and_text_factories(app: App, path: 
     assert await stored(app) == ['["ada"]']
 
 
-async def test_within_a_taken_id_is_an_error_and_created_says_what_is_new(app: App, path: Path) -> None:
+async def test_within_a_taken_id_raises_and_created_is_true_for_new_jobs(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN")
         specs = [spec(app, "ada", id="order-1"), spec(app, "ada", id="order-1"), spec(app, "bob")]
@@ -163,7 +163,7 @@ async def test_within_a_taken_id_is_an_error_and_created_says_what_is_new(app: A
     assert await stored(app) == ['["ada"]', '["bob"]']
 
 
-async def test_django(app: App, path: Path, django_on: str) -> None:
+async def test_a_view_of_django_stores_a_job_with_its_commit(app: App, path: Path, django_on: str) -> None:
     """A view runs in a plain thread: the connection belongs to that thread, and sqlite3 refuses to use it in any
     other."""
 
@@ -244,7 +244,7 @@ def closed(path: Path) -> Iterator[App]:
     app.sync.close()
 
 
-def test_without_any_loop(closed: App, path: Path) -> None:
+def test_an_enqueue_within_needs_no_loop(closed: App, path: Path) -> None:
     """In a script or a view: nothing is opened, no thread starts, the jobs are stored in this thread."""
     before = set(threading.enumerate())
     with closing(sqlite3.connect(path)) as db:
@@ -266,7 +266,7 @@ async def test_the_app_need_not_be_open(closed: App, path: Path) -> None:
     await closed.close()
 
 
-async def test_a_file_that_nobody_has_made(path: Path) -> None:
+async def test_an_enqueue_within_creates_the_schema(path: Path) -> None:
     app = App(f"sqlite:///{path}?shared=true")
     app.task(name="send")(lambda to: to)
     with closing(sqlite3.connect(path)) as db:
@@ -310,7 +310,7 @@ async def test_a_view_of_django_that_reads_first(app: App, path: Path, django_on
 
 
 @shows("a connection that is closed, has another database or cannot lock is refused")
-async def test_connections_that_will_not_do(app: App, path: Path, tmp_path: Path) -> None:
+async def test_unusable_connections_are_refused(app: App, path: Path, tmp_path: Path) -> None:
     async def refused(given: Any, words: str) -> None:
         with pytest.raises(BadSession, match=words):
             await app.enqueue(spec(app, "ada"), within=given)
@@ -332,7 +332,7 @@ async def test_connections_that_will_not_do(app: App, path: Path, tmp_path: Path
     assert await stored(app) == ['["meanwhile"]']
 
 
-async def test_calls_that_cannot_be(app: App, path: Path) -> None:
+async def test_invalid_calls_within_a_transaction_are_refused(app: App, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         with pytest.raises(BadOption, match="inline"):
             await app.enqueue(spec(app, "ada", inline=True), within=db)
@@ -352,7 +352,9 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
     await memory.close()
 
 
-async def test_others_wait_for_it_and_go_on(app: App, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_waits_for_an_open_transaction_and_continues(
+    app: App, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker claims during an open transaction of the user's; nothing is lost of either."""
     waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
     async with Worker(app):

@@ -89,7 +89,7 @@ def mail(app: App, order: int) -> Any:
 
 @shows("a job that was enqueued in `session.begin_nested()` vanishes with its rollback")
 @pytest.mark.parametrize("dialect", SYNC, indirect=True)
-async def test_begin_nested(app: App, engine: Engine) -> None:
+async def test_a_rollback_of_begin_nested_removes_its_job(app: App, engine: Engine) -> None:
     with Session(engine) as session, session.begin():
         session.add(Order(id=1, what="a boat"))
         await app.enqueue(mail(app, 1), within=session)

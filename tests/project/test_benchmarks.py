@@ -69,7 +69,7 @@ def test_a_goal_is_reached_missed_or_unknown(
     assert Verdict("drain", "", figure, against, needed, lower, whom="somebody").reached is reached
 
 
-def test_a_goal_without_anybody_to_compare_with_is_a_figure() -> None:
+def test_a_goal_without_a_peer_is_a_figure() -> None:
     assert Verdict("enqueue", "", 70_000.0, None, 60_000.0).reached is True
     assert Verdict("pick-up", "", 3.5, None, 3.0, lower=True).reached is False
     assert Verdict("pick-up", "", None, None, 3.0, lower=True).reached is None
@@ -180,7 +180,7 @@ def test_the_page_changes_between_its_marks_only(results: Results, tmp_path: Pat
     ElementTree.parse(target.parent / "plots/3.11/drain.svg")
 
 
-def test_each_python_has_its_part_and_the_goals_stand_side_by_side(results: Results, tmp_path: Path) -> None:
+def test_each_python_has_its_part_and_the_goals_are_side_by_side(results: Results, tmp_path: Path) -> None:
     target = tmp_path / "docs/benchmarks.md"
     target.parent.mkdir()
     target.write_text("# By hand\n\n" + "".join(page.GOALS) + "\n\nmore by hand\n")
@@ -329,7 +329,7 @@ def test_a_drain_ends_when_nothing_is_left_in_the_storage_and_is_given_up_otherw
             session.finish(5)
 
 
-def test_a_worker_that_ends_is_a_failure_with_its_last_words(place: SqlitePlace) -> None:
+def test_a_worker_that_ends_is_a_failure_with_its_last_output(place: SqlitePlace) -> None:
     ours = work(place)
     session = ours.session(10)
     with opened(session):
@@ -340,7 +340,7 @@ def test_a_worker_that_ends_is_a_failure_with_its_last_words(place: SqlitePlace)
             session.finish(10)
 
 
-def test_processes_leave_when_the_harness_is_gone(place: SqlitePlace, tmp_path: Path) -> None:
+def test_processes_end_with_the_harness(place: SqlitePlace, tmp_path: Path) -> None:
     """A worker whose parent is killed ends by itself, even one that would run for ever."""
     place.reset()
     words = {"url": place.url, "storage": "sqlite-normal", "marks": str(tmp_path)}
@@ -364,7 +364,7 @@ def test_processes_leave_when_the_harness_is_gone(place: SqlitePlace, tmp_path: 
 # --- the command line
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_wrong_name_lists_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--tiny", "--peers", "nobody"]) == 2
     assert "nobody is called 'nobody'" in capsys.readouterr().err
     with pytest.raises(SystemExit):

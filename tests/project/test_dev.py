@@ -79,7 +79,7 @@ def test_the_last_line_counts_skips_and_expected_failures(
         assert len(run.commands) == 1
 
 
-def test_the_slow_tests_run_when_asked_for(
+def test_the_slow_tests_run_with_all(
     dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dev, "checks", list)

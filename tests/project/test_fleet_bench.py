@@ -66,7 +66,7 @@ def test_a_known_mark_has_its_reason_and_covers_nothing_else() -> None:
     assert [each.known for each in judged({FOUR: [Figure(error="no server")]}, [known])] == [None]
 
 
-def test_a_reason_explains_no_more_than_it_says() -> None:
+def test_a_reason_covers_no_slower_figure_than_its_bound() -> None:
     known = Known("slow", "a slot is a row", least=0.2)
     slow, slower = Figure(rate=25.0, plain=100.0), Figure(rate=15.0, plain=100.0)
     assert [each.known for each in judged({ONE: [slow]}, [known])] == [known]
@@ -136,7 +136,7 @@ def test_the_cpu_of_a_job_is_shown_of_the_round_that_took_least() -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-async def test_a_feature_ends_the_jobs_its_row_says(name: str, tmp_path: Path) -> None:
+async def test_a_feature_ends_as_many_jobs_as_its_row_lists(name: str, tmp_path: Path) -> None:
     feature, units, ended = FEATURES[name], 3, list[Event]()
     app = make("memory://", tmp_path, feature.ways)
     resources = {RESOURCE: 20} if "resources" in feature.ways else {}
@@ -163,7 +163,7 @@ def test_each_way_of_a_worker_is_one_of_a_feature() -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_is_held_against_one_that_comes_before_it(name: str) -> None:
+def test_a_feature_is_compared_with_an_earlier_one(name: str) -> None:
     names = list(FEATURES)
     assert names.index(FEATURES[name].against) <= names.index(name)
 
@@ -212,7 +212,7 @@ def test_a_run_compares_and_fails_on_new_marks_only(tmp_path: Path, capsys: pyte
     assert "[1/" not in capsys.readouterr().err, "all of it was measured"
 
 
-def test_new_marks_are_measured_again_beside_what_they_are_slower_than() -> None:
+def test_new_marks_are_measured_again_with_their_base() -> None:
     steps = run.plan(run.parse(["--tiny", "--url", "sqlite", "--only", "tenants", "--workers", "1", "2", "4"]))
     two = ONE._replace(workers=2)
     figures = {ONE: [Figure(rate=1_000.0)], two: [Figure(rate=1_000.0)], FOUR: [Figure(rate=700.0)]}
@@ -254,7 +254,7 @@ def test_a_page_without_marks_and_a_report_of_nothing_are_refused(
         (["--workers", "0"], "expected a number of 1 or more"),
     ],
 )
-def test_wrong_words_are_refused_with_the_nearest(
+def test_wrong_names_are_refused_with_the_nearest(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -116,7 +116,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(dist: Path) ->
     assert kinds >= {".sql", ".lua", ".js", ".css", ".typed"}
 
 
-def test_the_metadata_says_what_pyproject_says(dist: Path) -> None:
+def test_the_metadata_agrees_with_pyproject(dist: Path) -> None:
     wheel = wheel_of(dist)
     info = f"{NAME}-{VERSION}.dist-info"
     metadata = Parser().parsestr(wheel[f"{info}/METADATA"].decode())
@@ -132,7 +132,7 @@ def test_the_metadata_says_what_pyproject_says(dist: Path) -> None:
     assert dict(entries["pytest11"]) == PROJECT["entry-points"]["pytest11"]
 
 
-def test_neither_file_names_this_machine(dist: Path) -> None:
+def test_neither_archive_contains_a_path_of_this_machine(dist: Path) -> None:
     folders = {str(ROOT), str(Path.home()), sys.base_prefix} - {"/", "/root", "/usr"}
     for name, content in {**wheel_of(dist), **sdist_of(dist)}.items():
         for folder in folders:
@@ -164,7 +164,7 @@ def _number(version: str) -> int:
 
 
 @pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13", "3.14"])
-def test_it_works_where_only_the_wheel_is_installed(minor: str, dist: Path, tmp_path: Path) -> None:
+def test_an_environment_with_the_wheel_alone_runs_jobs(minor: str, dist: Path, tmp_path: Path) -> None:
     if minor not in FOUND:
         pytest.skip(f"there is no Python {minor} on this machine")
     env = tmp_path / "env"

@@ -40,7 +40,7 @@ def test_a_public_module_that_no_other_package_imports_is_reported() -> None:
     assert check({"t.worker.leader", "t.core.*"}, inside) == {"private": [], "unused": ["t.core.*", "t.worker.leader"]}
 
 
-def test_a_broken_contract_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_a_broken_contract_names_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     contract = PrivateModules("private", {}, {"public": ["t.core.ids"]})
     contract.render_broken_contract(contract.check(graph(("t.app", "t.worker.core")), verbose=False))
     said = " ".join(capsys.readouterr().out.split())

@@ -93,7 +93,7 @@ def test_the_site_with_a_worker(twin: str, environment: dict[str, str], tmp_path
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_it_is_at_most_as_long_as_its_twin(name: str) -> None:
+def test_an_example_is_at_most_as_long_as_its_twin(name: str) -> None:
     ours, theirs = (sum(map(code_lines, (EXAMPLES / name / twin).glob("*.py"))) for twin in ("", "celery_twin"))
     assert 50 < ours <= theirs
 

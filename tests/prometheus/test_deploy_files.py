@@ -15,7 +15,7 @@ from tools import metrics_page
 PAGE = DEPLOY.parent / "docs/guides/observability.md"
 
 
-def test_each_alert_says_how_bad_it_is_and_which_section_helps() -> None:
+def test_each_alert_has_a_severity_and_a_section() -> None:
     sections = {
         re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-"))
         for heading in re.findall(r"^#+ (.*)$", PAGE.read_text(), re.MULTILINE)

@@ -56,7 +56,7 @@ async def test_many_scrapes_share_one_read_for_15_seconds() -> None:
         assert storage.reads == 2
 
 
-async def test_while_the_storage_is_away_the_old_values_are_shown_with_their_age(
+async def test_during_an_outage_the_old_values_are_shown_with_their_age(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -81,7 +81,7 @@ async def test_while_the_storage_is_away_the_old_values_are_shown_with_their_age
     ]
 
 
-async def test_a_slow_storage_holds_no_scrape_and_its_read_goes_on() -> None:
+async def test_a_scrape_does_not_wait_for_a_slow_storage_and_the_read_continues() -> None:
     storage = Watched()
     async with App(storage=storage) as app:
         reader = StoredReader(app._core, patience=0.0)

@@ -37,7 +37,7 @@ async def use_many(items: list[int], on: Decimal = depends(pool)) -> list[str]:
 
 
 @shows("a dependency is no part of a call, and giving one is refused")
-def test_it_is_no_part_of_the_payload() -> None:
+def test_a_dependency_is_no_part_of_the_payload() -> None:
     assert use.job(1).new.payload == "[1]"
     assert use_many.job(1).new.payload == "[1]"
     for call in (lambda: use.job(1, on=3), lambda: use_here.job(1, on=3)):  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def test_it_is_no_part_of_the_payload() -> None:
     assert "'on'" not in str(call_schema(use._core.signature))
 
 
-async def test_other_programs_cannot_give_it() -> None:
+async def test_other_programs_cannot_pass_a_dependency() -> None:
     async with app:
         payload = '{"args": [1], "kwargs": {"on": 3}}'
         await app.storage.enqueue([NewJob(id="theirs", task="use", payload=payload)])
@@ -63,7 +63,7 @@ async def test_other_programs_cannot_give_it() -> None:
                 await late.result(60)
 
 
-async def test_direct_calls() -> None:
+async def test_a_task_called_directly_takes_its_dependencies_as_arguments() -> None:
     fake: Any = "fake"
     assert await use(1, on=fake) == "1 2 fake"
     assert use_here(1, fake) == "1 fake"

@@ -103,7 +103,7 @@ KINDS = ("plain", "async", "generator", "async generator")
 @shows("dependencies are made once for each run, in order, and closed in reverse, in tasks of every kind")
 @pytest.mark.parametrize("runs", ["async", "thread", "batch", "batch in a thread"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_order(plain: App, kind: str, runs: str) -> None:
+async def test_dependencies_are_made_in_order_and_closed_in_reverse(plain: App, kind: str, runs: str) -> None:
     kit = Kit()
     inner = kit.provider(kind, "inner", pool=depends(kit.pool, scope="process"))
     other = kit.provider("generator" if kind.startswith("async") else "async generator", "other", of=depends(inner))
@@ -299,7 +299,7 @@ async def test_providers_see_the_job_and_the_state(plain: App) -> None:
 
 
 @shows("a dependency of the process that fails at the start ends the worker with the reason")
-async def test_a_failed_start(plain: App) -> None:
+async def test_a_process_dependency_that_fails_ends_the_worker(plain: App) -> None:
     kit, tries = Kit(), list[int]()
 
     @plain.lifespan
@@ -522,7 +522,7 @@ async def test_a_value_of_the_process_that_breaks_stops_the_worker(plain: App) -
 @pytest.mark.parametrize("runs", ["async", "thread"])
 @pytest.mark.parametrize("kind", ["async", "async generator", "late async generator", "generator"])
 @pytest.mark.parametrize("scope", ["run", "process"])
-async def test_exits(plain: App, runs: str, kind: str, scope: Any) -> None:
+async def test_a_provider_that_exits_fails_the_attempt(plain: App, runs: str, kind: str, scope: Any) -> None:
     async def coroutine() -> None:
         raise SystemExit("no settings")
 

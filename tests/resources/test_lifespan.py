@@ -27,7 +27,7 @@ async def plain() -> AsyncIterator[App]:
 
 
 @shows("the lifespan is entered before the first claim and left after the last run, also when a stop hands jobs back")
-async def test_the_order(app: App) -> None:
+async def test_the_lifespan_surrounds_all_claims_and_runs(app: App) -> None:
     happened: list[str] = []
     begun = asyncio.Event()
 
@@ -68,7 +68,7 @@ async def test_the_order(app: App) -> None:
     await nothing_left(before)
 
 
-async def test_workers_of_one_loop_share_it(plain: App) -> None:
+async def test_workers_of_one_loop_share_a_lifespan(plain: App) -> None:
     happened: list[str] = []
 
     @plain.lifespan
@@ -132,7 +132,7 @@ async def test_two_loops_have_one_each(tmp_path: Any) -> None:
         ("cancels itself", "cancelled itself"),
     ],
 )
-async def test_a_failed_start(plain: App, wrong: str, words: str) -> None:
+async def test_a_lifespan_that_fails_ends_the_worker_before_a_claim(plain: App, wrong: str, words: str) -> None:
     fails = True
 
     @plain.lifespan
@@ -267,7 +267,7 @@ async def test_a_second_signal_ends_a_lifespan_that_hangs(plain: App) -> None:
 
 @shows("a task group of the lifespan that fails while jobs run stops the worker, with the reason")
 @pytest.mark.parametrize("swallows", [False, True])
-async def test_it_breaks_while_jobs_run(plain: App, swallows: bool) -> None:
+async def test_a_lifespan_that_fails_while_jobs_run_stops_the_worker(plain: App, swallows: bool) -> None:
     told, breaks = Told(plain), asyncio.Event()
 
     async def watch() -> None:
@@ -302,7 +302,7 @@ async def test_it_breaks_while_jobs_run(plain: App, swallows: bool) -> None:
     await nothing_left(before)
 
 
-async def test_a_lost_event_loop_closes_it(tmp_path: Any) -> None:
+async def test_a_lost_event_loop_closes_the_lifespan(tmp_path: Any) -> None:
     happened: list[str] = []
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
@@ -378,7 +378,7 @@ async def test_an_app_without_a_lifespan_has_no_state(plain: App) -> None:
         assert await (await use.enqueue()).result(60) == "none"
 
 
-async def test_inline_jobs_have_it_too(plain: App) -> None:
+async def test_inline_jobs_have_the_state_too(plain: App) -> None:
     happened: list[str] = []
 
     @plain.lifespan
@@ -402,7 +402,7 @@ async def test_inline_jobs_have_it_too(plain: App) -> None:
 
 
 @shows("tests enter the lifespan with their first drain and leave it at their end")
-def test_in_tests() -> None:
+def test_a_test_enters_the_lifespan_with_its_first_drain() -> None:
     app, happened = App("memory://"), list[str]()
 
     @app.lifespan

@@ -60,7 +60,7 @@ REAL = "session on pool at real with real state"
 
 
 @shows("a test replaces providers and the lifespan; what it does not use is not made")
-async def test_in_app_testing() -> None:
+async def test_a_test_replaces_providers_and_the_lifespan() -> None:
     def fake_url() -> str:
         return "fake"
 
@@ -132,7 +132,9 @@ async def test_a_task_of_a_process_is_not_overridden() -> None:
         ({pool: session}, BadDependency, "pool: depends on itself"),
     ],
 )
-def test_wrong_overrides(overrides: dict[Callable[..., Any], Any], error: type[Exception], words: str) -> None:
+def test_an_invalid_override_is_refused(
+    overrides: dict[Callable[..., Any], Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         app.testing(overrides=overrides)
     with pytest.raises(error, match=words), app.override(overrides):

@@ -75,7 +75,7 @@ async def test_a_cron_line_with_arguments_and_two_schedules_of_one_task(app: App
 
 
 @shows("a function computes the next time of its schedule, and `None` stops it")
-async def test_a_function_becomes_a_task_and_says_when(app: App, clock: HandClock) -> None:
+async def test_a_function_of_a_schedule_computes_its_next_time(app: App, clock: HandClock) -> None:
     ran = []
 
     @app.schedule(lambda now: now + timedelta(seconds=100) if len(ran) < 3 else None)
@@ -211,7 +211,7 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
     assert [row.state for row in await ticks(app, "slow")] == [State.SUCCEEDED] * 4
 
 
-async def test_a_tick_that_another_caller_has_stored_is_told(
+async def test_a_tick_that_another_caller_has_stored_emits_an_event(
     app: App, storage: Storage, clock: HandClock, told: Told
 ) -> None:
     """A row of another queue has the id of the next tick, so the tick is lost, but an event reports it."""
@@ -234,7 +234,7 @@ async def test_a_tick_that_another_caller_has_stored_is_told(
 
 
 @shows("a schedule whose options raise keeps the error in its row and ticks at the next time")
-async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, told: Told) -> None:
+async def test_a_schedule_whose_options_raise_ticks_again(app: App, clock: HandClock, told: Told) -> None:
     ran, wrong = [], [True]
 
     def options() -> dict[str, int]:
@@ -260,7 +260,7 @@ async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, 
 
 
 @shows("a schedule function that raises is called again")
-async def test_a_function_that_raises_is_asked_again(app: App, clock: HandClock) -> None:
+async def test_a_schedule_function_that_raises_is_called_again(app: App, clock: HandClock) -> None:
     ran, wrong = [], [True]
 
     def ask(now: datetime) -> datetime:
@@ -280,7 +280,7 @@ async def test_a_function_that_raises_is_asked_again(app: App, clock: HandClock)
     assert ran
 
 
-async def test_pause_resume_trigger(app: App, clock: HandClock) -> None:
+async def test_a_schedule_is_paused_resumed_and_triggered(app: App, clock: HandClock) -> None:
     ran = []
 
     @app.every(60)
@@ -309,7 +309,7 @@ async def test_pause_resume_trigger(app: App, clock: HandClock) -> None:
             await act("nobody")
 
 
-async def test_a_schedule_made_and_changed_while_it_lives(app: App, clock: HandClock) -> None:
+async def test_a_worker_follows_changes_of_a_schedule(app: App, clock: HandClock) -> None:
     seen = []
 
     @app.task(name="report")
@@ -340,7 +340,7 @@ async def test_a_schedule_made_and_changed_while_it_lives(app: App, clock: HandC
     assert seen[6:] == [3]
 
 
-async def test_a_deploy_takes_over_what_code_says(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_deploy_stores_the_declared_schedule(app: App, spy: Spy, clock: HandClock) -> None:
     @app.every(60)
     @app.task(name="beat")
     async def beat() -> None: ...
@@ -450,7 +450,7 @@ async def test_a_tick_whose_key_is_held_is_answered_by_the_holder(app: App, cloc
 
 
 @shows("a worker makes few claims while all jobs are due in years", area="Queue order and claims")
-async def test_a_long_way_ahead_costs_nothing_now(app: App, clock: HandClock, spy: Spy) -> None:
+async def test_jobs_due_in_years_cause_few_claims(app: App, clock: HandClock, spy: Spy) -> None:
     @app.task(name="later")
     async def later() -> None: ...
 
@@ -462,7 +462,7 @@ async def test_a_long_way_ahead_costs_nothing_now(app: App, clock: HandClock, sp
     assert await drain(app) == 1
 
 
-async def test_mistakes_are_told_where_they_are_written(app: App) -> None:
+async def test_an_invalid_schedule_raises_where_it_is_declared(app: App) -> None:
     @app.task(name="f")
     async def f(n: int) -> None: ...
 
@@ -493,7 +493,7 @@ async def test_mistakes_are_told_where_they_are_written(app: App) -> None:
             await app.schedules.upsert("new", **arguments)  # type: ignore[arg-type]
 
 
-async def test_the_test_app_fires_them(clock: HandClock) -> None:
+async def test_a_test_app_runs_due_schedules(clock: HandClock) -> None:
     app = App("memory://")
     ran = []
 
@@ -508,7 +508,7 @@ async def test_the_test_app_fires_them(clock: HandClock) -> None:
         assert len(t.enqueued(hourly)) == 3
 
 
-async def test_a_worker_starts_when_it_is_told(app: App, spy: Spy) -> None:
+async def test_a_worker_starts_although_its_schedules_cannot_be_stored_yet(app: App, spy: Spy) -> None:
     @app.every(60)
     @app.task(name="beat")
     async def beat() -> None: ...
@@ -527,7 +527,7 @@ async def test_presence_names_the_queues_of_users_only(app: App, spy: Spy) -> No
         assert found[0].queues == ("mine",)
 
 
-async def test_a_schedule_goes_on_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_schedule_ticks_again_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
     """It ticked a day ahead. After the first heartbeat with the right clock it ticks every minute again."""
     ran = []
 

@@ -48,7 +48,7 @@ def test_the_ids_of_the_last_ticks() -> None:
     assert last_ids(schedule(NOW), NOW) == []
 
 
-def test_looking_back_is_bounded() -> None:
+def test_the_search_for_earlier_ticks_is_bounded() -> None:
     """A line that fires every second of one day of the year has 86,400 ticks in it."""
     assert last_ids(schedule(cron="* * * 1 1 *", tz="UTC"), NOW) == []
     yearly = schedule(cron="0 0 1 1 *", tz="UTC")

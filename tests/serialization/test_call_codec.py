@@ -324,7 +324,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("hint", "wrap"), [(Any, False), (JobSpec, False), (Any, True), (list[JobSpec[int]], True)])
-def test_a_spec_is_no_data_whatever_is_annotated(hint: Any, wrap: bool) -> None:
+def test_a_spec_is_refused_as_an_argument_of_any_type(hint: Any, wrap: bool) -> None:
     spec = JobSpec[int](NewJob(id="a", task="t"))
     with pytest.raises(BadArgument, match="cannot be stored: pass plain data"):
         one(hint).encode_call(([spec] if wrap else spec,), {})
@@ -390,7 +390,7 @@ def test_a_call_that_does_not_bind(args: Any, kwargs: Any, name: str, problem: s
     assert problem in str(caught.value)
 
 
-def test_too_many_and_unknown() -> None:
+def test_too_many_or_unknown_arguments_are_refused() -> None:
     with pytest.raises(BadArgument, match="at most 3 positional arguments, got 4"):
         CallCodec("few", few).encode_call((1, 2, 3, 4), {})
     with pytest.raises(BadArgument, match=r"'d' is not one of its parameters \(a, b, c\)"):
@@ -445,7 +445,7 @@ class Later:
     n: int
 
 
-def test_forward_references() -> None:
+def test_forward_references_are_resolved() -> None:
     text = EARLY.encode_call((Later(1), [Later(2)]), {})
     assert text == '[{"n":1},[{"n":2}]]'
     assert EARLY.decode_call(text) == ((Later(1), [Later(2)]), {})
@@ -470,7 +470,7 @@ class Caller:
         functools.wraps(one)(lambda *a: None),
     ],
 )
-def test_other_callables(function: Any) -> None:
+def test_each_kind_of_callable_has_a_codec(function: Any) -> None:
     task = CallCodec("c", function)
     assert task.decode_call(task.encode_call((1,), {})) == ((1,), {})
 
@@ -482,7 +482,7 @@ def test_a_function_that_cannot_be_read() -> None:
         CallCodec("w", wrong)
 
 
-def test_results() -> None:
+def test_a_result_is_checked_against_its_annotation() -> None:
     task = CallCodec("s", few)
     assert task.decode_result(task.encode_result(None)) is None
     with pytest.raises(BadResult, match=r"^s: the result expected None, got int \(1\)$"):
@@ -501,7 +501,7 @@ def test_results() -> None:
     assert decode_any(one(Mixed).encode_result(Mixed.PAIR)) == "PAIR"
 
 
-def test_exceptions_travel_as_data() -> None:
+def test_exceptions_are_encoded_as_data() -> None:
     back = through(list[int | Exception], [1, ValueError("no")])
     assert back == [1, RemoteError("ValueError", "no")]
     assert str(back[1]) == "no"
@@ -526,7 +526,7 @@ def raised(error: Exception) -> Exception:
 
 
 @shows("an exception that travels as data keeps the text of its traceback")
-def test_the_stack_of_an_exception_travels_too() -> None:
+def test_the_traceback_of_an_exception_is_encoded_as_text() -> None:
     """The stack of an exception that was raised, cut to a limit; also if it is sent on, or if its text cannot be
     made."""
     [back] = through(list[Exception], [raised(ValueError("no"))])
@@ -546,7 +546,7 @@ def test_the_stack_of_an_exception_travels_too() -> None:
     assert "in raised" in through(list[Exception], [raised(Broken())])[0].stack
 
 
-def test_cycles_and_depth() -> None:
+def test_cycles_and_deep_values_are_refused() -> None:
     cycle: list[Any] = []
     cycle += [cycle, cycle]
     node = Node("a")
@@ -621,7 +621,7 @@ def test_foreign_texts_that_fit() -> None:
         CallCodec("mail.send", send).decode_call('{"args":["a","b"],"kwargs":{"at":"now"}}')
 
 
-def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
+def test_foreign_texts_are_checked_against_annotations_without_a_decoder() -> None:
     """`Decimal | int` is one. Plain JSON is read in one pass, and each argument is checked all the same."""
 
     def price(net: Decimal | int, gross: Decimal | int = 0) -> None: ...
@@ -635,7 +635,7 @@ def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
             call.decode_call(text)
 
 
-def test_nothing_is_made_that_no_annotation_names() -> None:
+def test_no_object_is_made_without_an_annotation() -> None:
     for text in ('[{"$t":"object","of":"Point","v":{"x":1}}]', '[{"$t":"object","of":"os.system","v":{"x":1}}]'):
         assert one(Any).decode_call(text) == (({"x": 1},), {})
         assert type(one(Any).decode_call(text)[0][0]) is dict
@@ -662,7 +662,7 @@ def test_the_same_name_twice() -> None:
 
 
 @pytest.mark.skipif(pydantic is None, reason="pydantic is not installed")
-def test_pydantic_models() -> None:
+def test_pydantic_models_are_encoded_and_decoded() -> None:
     class User(pydantic.BaseModel):
         name: str = pydantic.Field(alias="userName")
         born: date | None = None
@@ -698,7 +698,7 @@ def test_pydantic_models() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is newer")
-def test_type_aliases() -> None:
+def test_type_aliases_are_resolved() -> None:
     made: dict[str, Any] = {}
     exec("type Tree = int | list[Tree]\ntype Label = str", made)
     text = made["Label"]
@@ -736,7 +736,7 @@ class Bare:
         return json.loads(text)
 
 
-def test_probing_a_codec() -> None:
+def test_a_probe_finds_a_codec_that_cannot_encode() -> None:
     probe(TaggedCodec())
     probe(Hex())
 
@@ -929,7 +929,7 @@ def test_foreign_trees_raise_nothing_else(tree: object, data: Any) -> None:
 
 
 @pytest.mark.slow
-def test_big_payloads() -> None:
+def test_big_payloads_are_decoded_unchanged() -> None:
     rows = [{"id": i, "name": f"name {i}", "score": i / 3, "tags": ["a", None]} for i in range(50_000)]
     free = one(Any)
     assert free.decode_call(free.encode_call((rows,), {})) == ((rows,), {})
@@ -940,7 +940,7 @@ def test_big_payloads() -> None:
     assert free.decode_call(free.encode_call(([numbers, (1,)],), {}))[0][0][1] == (1,)
 
 
-def test_secrets_are_stored_by_name_however_they_are_passed() -> None:
+def test_secrets_are_stored_by_name_for_each_way_to_pass_them() -> None:
     def charge(order: int, db_password: str = "", times: int = 1) -> None: ...
 
     def tagged(token: str, *more: int) -> None: ...

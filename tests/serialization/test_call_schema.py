@@ -65,7 +65,7 @@ def rich(
 ) -> None: ...
 
 
-def test_moments_choices_classes_and_bounds() -> None:
+def test_times_choices_classes_and_bounds() -> None:
     found = schema(rich)
     of = found["properties"]
     moment = {"type": "string", "format": "date-time"}

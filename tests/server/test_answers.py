@@ -242,12 +242,12 @@ def test_an_answer_that_ends_with_its_connection_is_whole() -> None:
         assert Endpoint(url, None).ask("GET", "/jobs/a") == (200, {"status": "completed"})
 
 
-def test_an_answer_that_ends_early_is_said_to() -> None:
+def test_the_error_of_a_truncated_answer_names_the_missing_bytes() -> None:
     with hostile(ends_early) as url, pytest.raises(Stop, match="closed 95 bytes before the end of the response"):
         Endpoint(url, None).ask("GET", "/jobs/a")
 
 
-def test_the_command_line_says_that_an_answer_was_too_large(tmp_path: Path) -> None:
+def test_the_command_line_reports_an_answer_that_is_too_large(tmp_path: Path) -> None:
     with (
         hostile(whole(HELLO), endless) as url,
         Command("jobs", "list", "--url", f"{url}?max_answer={2**20}", cwd=tmp_path) as command,

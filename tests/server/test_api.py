@@ -100,7 +100,7 @@ async def test_a_plain_fail_is_judged_by_the_policy_of_the_row(call: Client, clo
     assert (seen["state"], seen["attempt"], seen["reason"]) == ("failed", 2, "error")
 
 
-async def test_abort_and_defer(call: Client) -> None:
+async def test_a_runner_may_abort_and_defer(call: Client) -> None:
     _, jobs = await call("POST", "/v1/jobs/batch", {"jobs": [{"task": "a"}, {"task": "b"}]})
     first, second = jobs["jobs"]
     rows = {row["job"]["id"]: row["version"] for row in await claim(call, limit=2)}
@@ -155,7 +155,7 @@ async def test_a_chosen_id_is_stored_once_and_refuses_another_job(call: Client) 
     assert (await call("GET", "/v1/jobs/new"))[0] == 404
 
 
-async def test_of_requests_that_come_together_one_stores_the_job(call: Client) -> None:
+async def test_one_of_several_concurrent_requests_stores_the_job(call: Client) -> None:
     headers = {"Idempotency-Key": "order-8"}
     answers = await asyncio.gather(*(call("POST", "/v1/jobs", {"task": "t"}, headers=headers) for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 200, 200, 200, 201]
@@ -196,7 +196,7 @@ async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
     assert await call("DELETE", f"/v1/jobs/{id}") == (200, {"jobs": 1})
 
 
-async def test_queues_and_limits(call: Client) -> None:
+async def test_queues_and_limits_are_read_and_changed(call: Client) -> None:
     await call("POST", "/v1/jobs", {"task": "t", "queue": "mail"})
     _, plan = await call("GET", "/v1/queues/mail/plan")
     assert (plan["queued"], plan["empty"], plan["slots"]) == (1, None, 0)
@@ -238,7 +238,7 @@ async def test_schedules_are_made_looked_at_and_stopped(call: Client, clock: Han
     assert (await call("GET", "/v1/schedules"))[1] == {"schedules": []}
 
 
-async def test_an_id_of_ones_own_is_created_once(call: Client) -> None:
+async def test_a_chosen_id_is_created_once(call: Client) -> None:
     first = await call("POST", "/v1/jobs", {"task": "t", "id": "mine"})
     again = await call("POST", "/v1/jobs", {"task": "t", "id": "mine"})
     assert (first[0], again[0], first[1]["id"], again[1]["id"]) == (201, 200, "mine", "mine")

@@ -48,7 +48,7 @@ async def run_all(app: App, *jobs: Any) -> list[Any]:
         return [await job.result(timeout=20) for job in jobs]
 
 
-async def test_it_runs_flows_steps_signals_marks_and_children(url: str, behind: App) -> None:
+async def test_a_bound_worker_runs_flows_steps_signals_marks_and_children(url: str, behind: App) -> None:
     async with App(url, token="mine") as app:
 
         @app.task(queue="mine")
@@ -192,7 +192,7 @@ async def test_a_forged_signal_is_refused_by_the_job_and_by_its_sender(behind: A
     assert ForeignRow.__name__ in (row.error or "")
 
 
-async def test_a_redrive_of_a_bound_worker_looks_into_its_queues(url: str) -> None:
+async def test_a_bound_worker_redrives_jobs_of_its_queues_only(url: str) -> None:
     async with App(url, token="two") as app:
         tried, again = asyncio.Event(), asyncio.Event()
 
@@ -209,7 +209,7 @@ async def test_a_redrive_of_a_bound_worker_looks_into_its_queues(url: str) -> No
             await asyncio.wait_for(again.wait(), 20)
 
 
-async def test_doctor_checks_what_the_token_may_see_and_says_what_it_may_not(
+async def test_doctor_names_the_checks_that_the_token_may_not_make(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TREADLE_TOKEN", "mine")
@@ -234,7 +234,7 @@ async def test_a_bound_token_reads_why_a_queued_job_is_not_running(url: str) -> 
         assert "queued" in await app.jobs.explain(second)
 
 
-async def test_it_measures_its_own_queue_only(url: str, behind: App) -> None:
+async def test_a_bound_worker_stores_metrics_of_its_queue_only(url: str, behind: App) -> None:
     at = 1_700_000_040.0
     forged = encode([Cell("mine", "t", 1), Cell("theirs", "t", 1_000_000), Cell(OTHER, OTHER, 2)])
     async with App(url, token="mine") as app:

@@ -23,7 +23,7 @@ TOO_MANY = 10**9 + 1
         NewJob(id="a", task="t", required=2**40),
     ],
 )
-async def test_jobs(job: NewJob) -> None:
+async def test_a_client_refuses_jobs_out_of_range(job: NewJob) -> None:
     storage = HttpStorage(memory_url(None))
     await storage.open()
     with pytest.raises(BadOption, match="expected"):
@@ -35,7 +35,7 @@ async def test_jobs(job: NewJob) -> None:
 @pytest.mark.parametrize(
     "change", [Limit("a", slots=TOO_MANY), Declare(Limit("a", rate=TOO_MANY)), Limit("a", rate=1, burst=-1)]
 )
-async def test_limits(change: LimitChange) -> None:
+async def test_a_client_refuses_limits_out_of_range(change: LimitChange) -> None:
     storage = HttpStorage(memory_url(None))
     await storage.open()
     with pytest.raises(BadOption, match="1,000,000,000"):

@@ -89,7 +89,7 @@ async def test_a_group_of_failures_is_retried_and_no_other_job(site: Site) -> No
     assert (await post(site, {"act": "retry", "group": {"key": group["key"]}}, "mail"))[0] == 404
 
 
-async def test_the_words_of_an_operation_show_nobody_what_an_error_says(site: Site) -> None:
+async def test_an_operation_shows_no_error_texts_to_a_token_without_payloads(site: Site) -> None:
     await site.fail(1)
     for group in (await site.get("/v1/failures"))["groups"]:
         status, seen = await post(site, {"act": "retry", "group": {"key": group["key"]}, "dry": True}, "blind-ops")
@@ -129,7 +129,7 @@ async def test_jobs_created_after_the_dialog_opened_are_left_alone(site: Site) -
     assert (found["done"], found["passed_over"]) == (0, {"it was created later": 2})
 
 
-async def test_a_filter_that_matches_nothing_says_what_may_be_mistyped(site: Site) -> None:
+async def test_a_filter_that_matches_nothing_warns_of_a_mistyped_name(site: Site) -> None:
     await site.fail(1)
     _, seen = await post(site, {"act": "retry", "filter": {"task": "sent"}, "dry": True})
     assert (seen["matches"], seen["samples"]) == (0, [])
@@ -304,7 +304,7 @@ async def _set(gate: asyncio.Event) -> None:
     gate.set()
 
 
-async def test_ended_operations_are_forgotten_after_an_hour(site: Site) -> None:
+async def test_ended_operations_are_deleted_after_an_hour(site: Site) -> None:
     found = await run(site, {"act": "retry", "ids": ["a"]})
     site.clock.advance(3_601)
     assert (await site.get("/v1/operations"))["operations"] == []
@@ -441,7 +441,7 @@ async def test_a_process_that_dies_leaves_its_entry_open_for_90_days(site: Site)
     assert [each["act"] for each in await entries(site)] == ["queue.pause"]
 
 
-async def test_an_entry_is_completed_by_nobody_but_the_caller_of_its_act(site: Site) -> None:
+async def test_only_the_caller_of_an_act_completes_its_entry(site: Site) -> None:
     """The list of acts names the id of each entry, also while the act lasts."""
     audit = site.app._core.audit
     begun = [

@@ -123,7 +123,7 @@ async def test_a_child_that_fails_fails_its_parent(call: Client) -> None:
     assert "no luck" in ended["error"]
 
 
-async def test_called_again_it_finds_what_its_children_came_to(call: Client) -> None:
+async def test_a_parent_that_is_called_again_gets_the_results_of_its_children(call: Client) -> None:
     _, parent = await call("POST", "/v1/jobs", {"task": "parent"})
     [row] = await claim(call, 1)
     for _ in range(2):

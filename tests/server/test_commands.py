@@ -108,14 +108,14 @@ async def test_a_server_with_tokens_from_a_file(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_it_does_not_open_itself_to_other_machines_unasked(
+def test_a_server_without_tokens_refuses_to_listen_for_other_machines(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert treadle([*words, "--host", "0.0.0.0", "--url", "memory://"]) == 2
     assert "can be reached from other machines" in capsys.readouterr().err
 
 
-def test_the_help_says_who_is_exempt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_the_protocols_without_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     """Clients of the systems that the protocols replace send no tokens."""
     assert treadle(["server", "--help"]) == 0
     assert "With --protocol and without --api, --host alone allows it" in " ".join(capsys.readouterr().out.split())
@@ -143,7 +143,7 @@ def test_a_protocol_reports_its_allowed_clients(tmp_path: Path, words: tuple[str
         assert server.ended() == 0
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_taken_port_is_an_error_of_one_line(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as taken:

@@ -51,7 +51,7 @@ def test_each_name_of_the_environment_is_one_we_read(name: str) -> None:
         assert delivery_options.role(None, environment) == name
 
 
-def test_the_services_know_each_other() -> None:
+def test_the_services_depend_on_healthy_ones() -> None:
     assert set(SERVICES) == {"redis", "api", "leader", "follower", "submit-jobs"}
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
@@ -82,7 +82,7 @@ def test_the_image_has_what_its_commands_need() -> None:
 
 
 @shows("the commands of `compose.yaml` start an API, a leader and followers that run the posted jobs")
-async def test_the_same_processes_do_what_it_says(tmp_path: Path) -> None:
+async def test_the_commands_of_the_file_run_the_posted_jobs(tmp_path: Path) -> None:
     port, server = free_port(), valkey.shared()
     here = {
         "API_HOST": "127.0.0.1",

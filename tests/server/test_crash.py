@@ -154,7 +154,7 @@ async def claim_all(app: App, number: int) -> set[str]:
 @shows("a server that is killed has stored each job that it acknowledged", area="Crashes and outages")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
-async def test_a_server_that_is_killed_has_lost_nothing_it_answered(kind: str, tmp_path: Path) -> None:
+async def test_a_killed_server_has_stored_each_acknowledged_job(kind: str, tmp_path: Path) -> None:
     url, port = storage_url(kind, tmp_path), free_port()
     load = Load(f"http://127.0.0.1:{port}")
     running = await served(tmp_path, *server(url, port))

@@ -472,7 +472,7 @@ async def probe(call: Client, operation: str, probes: list[Probe], name: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in TOKENS if each.queues])
-async def test_nothing_crosses(sites: Sites, name: str) -> None:
+async def test_no_call_reads_or_changes_another_queue(sites: Sites, name: str) -> None:
     """Calls reveal nothing of the other queues, and change nothing: no row, limit, pause, schedule or worker."""
     await furnish(sites)
     before = await sites.others()
@@ -540,7 +540,7 @@ async def test_a_bound_token_stores_the_metrics_of_its_own_workers(sites: Sites)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "enqueue"])
-async def test_within_its_queue_a_bound_token_does_what_its_scopes_say(sites: Sites, name: str) -> None:
+async def test_a_bound_token_has_its_scopes_within_its_queue(sites: Sites, name: str) -> None:
     await furnish(sites)
     status, job = await sites.native("POST", "/v1/jobs", {"task": "t", "queue": MINE, "key": "k", "id": "m"}, name)
     assert (status, job["queue"]) == (201, MINE)
@@ -570,7 +570,7 @@ async def test_a_token_without_the_scope_read_sees_nothing_of_the_stored_job(sit
 
 
 @pytest.mark.slow
-async def test_explain_says_nothing_of_what_others_do_with_a_limit(sites: Sites) -> None:
+async def test_explain_shows_no_use_of_a_limit_by_other_queues(sites: Sites) -> None:
     """My job may name a limit of the other queue, but not see which jobs it blocks or how much of it is used."""
     await furnish(sites)
     await sites.admin("/v1/limits/shared", {"slots": 1}, "PUT")

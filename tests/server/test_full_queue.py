@@ -110,7 +110,7 @@ def test_no_time_is_named_that_is_not_known(use: LimitUse, expected: float | Non
     assert wait_for_room(QueueFull("mail", 3, 0, 4), [use], 100.0) is None
 
 
-async def test_the_delayed_protocol_says_429(site: Site) -> None:
+async def test_the_delayed_protocol_answers_429_for_a_full_queue(site: Site) -> None:
     await bound(site, "delayed", 1)
     asked = {"payload": "x", "dueTime": wall() + 600}
     assert (await site("POST", "/", asked))[0] == 200

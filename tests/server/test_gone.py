@@ -87,9 +87,7 @@ async def test_a_job_found_for_a_runner_that_left_goes_to_the_next(
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-async def test_a_runner_that_left_while_it_waited_is_given_nothing(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_runner_that_left_while_it_waited_gets_no_job(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Gone(monkeypatch)
     async with case.serving as serving:
         with socket.create_connection((serving.host, serving.port)) as runner:

@@ -177,7 +177,7 @@ async def test_a_flow_of_ten_thousand_jobs_goes_over_http() -> None:
         assert (await sent.workflow.progress()).total == 10_001
 
 
-async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_work_of_many_calls_runs_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an ordinary request, which needs several turns of the loop, would wait for all of them in each turn."""
     monkeypatch.setattr(time_slices, "TURN", 0.0)
     went = list[int]()
@@ -197,7 +197,7 @@ async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.Monke
     assert len(went) == len(set(went)) == 50
 
 
-def test_parts_hold_what_they_may() -> None:
+def test_parts_are_bounded_by_weight() -> None:
     assert [list(part) for part in in_parts([1, 2, 9, 1, 1, 1, 1], 3, int)] == [[1, 2], [9], [1, 1, 1], [1]]
     assert list(in_parts([], 3, int)) == []
 

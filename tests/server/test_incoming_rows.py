@@ -115,7 +115,7 @@ ODD: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession) -> None:
+async def test_odd_rows_are_refused_by_every_call(session: aiohttp.ClientSession) -> None:
     """422, and nothing is stored. In `followups` only the outcome is refused, and its job may still end."""
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
     await call("/v1/jobs", {"task": "t", "id": "run"})
@@ -175,7 +175,7 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("verb", "body"), CALLS)
-async def test_calls_out_of_range(session: aiohttp.ClientSession, verb: str, body: dict[str, Any]) -> None:
+async def test_calls_out_of_range_are_refused(session: aiohttp.ClientSession, verb: str, body: dict[str, Any]) -> None:
     call = Caller(memory_url(None, tokens(*SCOPES)), session)
     status, problem = await call(f"/v1/work/{verb}", body)
     assert (status, problem["error"]) in {(422, "bad_option"), (422, "too_large")}, problem
@@ -290,7 +290,7 @@ async def test_the_native_api_sends_jobs_of_users_only(session: aiohttp.ClientSe
     assert (await call("/v1/jobs", {"task": "t", "queue": "treadle"}))[0] == 422
 
 
-async def test_a_schedule_is_changed_by_operators_only(session: aiohttp.ClientSession) -> None:
+async def test_only_operators_change_schedules(session: aiohttp.ClientSession) -> None:
     """A worker ticks a schedule, and may not define, end or pause it."""
     app = App(storage=MemoryStorage())
     here = host().run
@@ -323,7 +323,7 @@ async def test_a_schedule_is_changed_by_operators_only(session: aiohttp.ClientSe
     assert said["settled"][0]["status"] == "applied"
 
 
-async def test_a_signal_is_given_by_operators_only(session: aiohttp.ClientSession) -> None:
+async def test_only_operators_store_signals(session: aiohttp.ClientSession) -> None:
     """A worker's token may not settle the row of a signal, whose id it can derive."""
     settings = tokens(*SCOPES)
     worker = Token(name="w", digest=digest("w"), scopes=("work", "enqueue", "read"))
@@ -402,7 +402,7 @@ async def test_a_python_program_works_over_http_with_the_scopes_of_a_worker() ->
         assert (await app.jobs.get(rests.id)).state is State.READY
 
 
-async def test_a_python_program_with_operate_gives_signals_and_makes_schedules() -> None:
+async def test_a_python_program_with_operate_stores_signals_and_schedules() -> None:
     async with made(with_secret(memory_url(None, tokens(*SCOPES)))) as app:
         app.every(3_600, name="declared", args=[1])(app.find_task("mail"))
         async with Worker(app, poll=0.05, role="auto"):

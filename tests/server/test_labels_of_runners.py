@@ -32,7 +32,7 @@ async def claimed(call: Client, number: int, **more: Any) -> list[str]:
 
 
 @shows("a runner sends its labels and free resources, and a claim brings only jobs that have room there together")
-async def test_claims_of_runners() -> None:
+async def test_a_claim_of_a_runner_brings_only_jobs_that_it_can_run() -> None:
     served = App(storage=MemoryStorage())
 
     @served.task(name="render", requires={"gpu": ("a100", "h100")}, uses={"memory_mb": 3000})
@@ -95,7 +95,7 @@ async def test_doctor_and_check(app: App) -> None:
 
 
 @shows("the lists of workers show labels, resources and their use")
-async def test_lists() -> None:
+async def test_lists_of_workers_show_labels_and_resources() -> None:
     storage = MemoryStorage()
     served = App(storage=storage)
     url = host().add(served, Settings())
@@ -130,7 +130,7 @@ async def test_lists() -> None:
         (["--resource", f"gpu={10**30}"], "expected 0 to"),
     ],
 )
-def test_refused_options(command: str, words: list[str], found: str) -> None:
+def test_invalid_labels_of_a_runner_are_refused(command: str, words: list[str], found: str) -> None:
     answer = CliRunner().invoke(cli, [command, "shop:app", *words])
     assert answer.exit_code == 2
     assert found in " ".join(answer.output.split())

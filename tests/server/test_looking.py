@@ -104,7 +104,7 @@ async def test_a_text_is_found_in_task_arguments_error_label_and_key(site: Site)
         assert page["cursor"] is None
 
 
-async def test_a_search_looks_at_so_many_rows_and_goes_on_from_there(site: Site) -> None:
+async def test_a_search_reads_a_bounded_number_of_rows_and_continues_there(site: Site) -> None:
     async def work() -> None:
         for number in range(10):
             await site.send.enqueue(f"{'needle' if number % 4 == 0 else 'hay'} {number}")
@@ -128,7 +128,7 @@ async def test_a_search_looks_at_so_many_rows_and_goes_on_from_there(site: Site)
     assert [job["args"] for job in rest["jobs"]] == [["needle 4"], ["needle 0"]]
 
 
-async def test_an_id_or_the_beginning_of_one_goes_straight_to_the_row(site: Site) -> None:
+async def test_a_search_for_an_id_or_its_beginning_finds_the_row(site: Site) -> None:
     async def work() -> str:
         job = await site.send.enqueue("x")
         site.clock.advance(3600)

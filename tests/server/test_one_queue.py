@@ -46,7 +46,7 @@ async def test_a_token_of_one_queue_means_that_queue(
     assert [row["id"] for row in json.loads(capsys.readouterr().out)] == ["a"]
 
 
-async def test_a_bound_client_learns_why_a_child_is_not_running(url: str, storage: MemoryStorage) -> None:
+async def test_a_bound_client_reads_why_a_child_is_not_running(url: str, storage: MemoryStorage) -> None:
     id = f"{'0' * 32}-000001"  # an id as a run derives it: the server looks the run up
     await storage.enqueue([NewJob(id=id, task="t", queue="mine")])
     async with App(url, token="two") as app:
@@ -69,7 +69,7 @@ async def test_a_long_name_of_a_bound_worker_is_cut(url: str, storage: MemorySto
     assert worker_of(mine, "short#7") == "mine/short#7"
 
 
-async def test_the_root_says_where_the_api_is() -> None:
+async def test_the_answer_of_the_root_names_the_api() -> None:
     answer = await asyncio.to_thread(ask, memory_url(None), "GET", "/")
     assert answer.status == 404
     assert "/v1/jobs" in answer.body["message"]
@@ -86,7 +86,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("body", BATCHES.values(), ids=BATCHES)
-async def test_a_large_batch_is_refused_in_the_words_of_a_small_one(body: bytes) -> None:
+async def test_a_large_batch_is_refused_like_a_small_one(body: bytes) -> None:
     url = memory_url(None)
     large = await asyncio.to_thread(ask, url, "POST", "/v1/jobs/batch", body, content_type="application/json")
     small = await asyncio.to_thread(

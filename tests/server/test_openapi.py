@@ -63,7 +63,7 @@ def test_every_operation_is_described() -> None:
     assert {"/v1/jobs", "/v1/jobs/{id}/events", "/v1/work/claim", "/v1/queues/{name}/pause"} <= paths.keys()
 
 
-def test_the_page_that_shows_it_loads_nothing_from_elsewhere() -> None:
+def test_the_page_of_the_document_loads_nothing_from_other_hosts() -> None:
     _document()
     with urllib.request.urlopen(f"{URL}/docs") as answer:
         text = answer.read().decode()

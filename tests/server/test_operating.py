@@ -71,7 +71,7 @@ async def measure(site: Site) -> float:
     return at
 
 
-async def test_metrics_as_series(site: Site) -> None:
+async def test_metrics_are_returned_as_series(site: Site) -> None:
     at = await measure(site)
     found = await site.get(f"/v1/metrics?from={at}&to={at + 120}&step=60")
     assert (found["from"], found["to"], found["step"], found["at"]) == (at, at + 120, 60, [at, at + 60])
@@ -85,7 +85,7 @@ async def test_metrics_as_series(site: Site) -> None:
 
 
 @pytest.mark.parametrize("query", ["from=9&to=5", "from=-1", "step=0", "from=x", "from=1e300", "queue="])
-async def test_a_range_that_is_none(site: Site, query: str) -> None:
+async def test_an_invalid_range_is_refused(site: Site, query: str) -> None:
     status, answer = await site.call("GET", f"/v1/metrics?{query}", None, "all")
     assert status == 422, answer
 
@@ -95,7 +95,7 @@ async def test_series_are_bounded(site: Site) -> None:
     assert len(found["at"]) <= 1_000
 
 
-async def test_tasks_with_their_parameters(site: Site) -> None:
+async def test_tasks_are_listed_with_their_parameters(site: Site) -> None:
     await measure(site)
     found = {each["name"]: each for each in (await site.get("/v1/tasks"))["tasks"]}
     assert list(found) == ["gone.task", "mail.send", "other.task"]
@@ -155,7 +155,7 @@ async def test_names_of_any_characters_are_reachable(site: Site, name: str) -> N
     await call("DELETE", f"/v1/schedules/{part}")
 
 
-async def test_a_schedule_says_when_in_words_and_what_ran(site: Site) -> None:
+async def test_a_schedule_has_its_timing_in_words_and_its_last_jobs(site: Site) -> None:
     job = {"task": "mail.send", "args": ["anna"]}
     _, made = await site.call("PUT", "/v1/schedules/s", {"job": job, "cron": "0 3 * * *", "tz": "Europe/Paris"}, "all")
     assert (made["words"], made["cron"], made["tz"], made["every"], made["declared"]) == (

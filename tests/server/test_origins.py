@@ -116,7 +116,7 @@ async def test_a_page_of_another_site_stores_nothing(site: Site, tmp_path: Path,
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-async def test_a_program_notices_nothing(site: Site, way: Way) -> None:
+async def test_requests_of_programs_are_accepted(site: Site, way: Way) -> None:
     port = site.url.split(":")[2].partition("/")[0]
     for named in (
         None,
@@ -165,7 +165,7 @@ async def test_a_link_to_a_page_may_be_followed_from_anywhere(site: Site) -> Non
         assert (await site(Way("GET", "/docs", b""), sec_fetch_site=own)).status == 200
 
 
-async def test_its_own_pages_may_call_it(site: Site) -> None:
+async def test_pages_of_the_server_may_call_the_api(site: Site) -> None:
     netloc = site.url.split("/")[2]
     for headers in (
         {"origin": f"http://{netloc}", "sec_fetch_site": "same-origin"},
@@ -236,7 +236,7 @@ def test_two_hosts_are_refused() -> None:
         lambda: Settings(origins=("https://*.example.org",)),
     ],
 )
-def test_settings_that_mean_nothing_or_too_much(make: Callable[[], Settings]) -> None:
+def test_invalid_or_too_wide_settings_are_refused(make: Callable[[], Settings]) -> None:
     with pytest.raises(BadOption):
         make()
     Settings(tokens=TOKENS, origins=("*",), hosts=("*",))
@@ -257,12 +257,12 @@ def test_names_without_a_dot_are_those_of_containers_and_of_a_local_network() ->
     assert not _check(border, "api.evil.example", "172.17.0.2")
 
 
-def test_callers_without_a_token_are_told_apart_by_their_network() -> None:
+def test_callers_without_a_token_are_distinguished_by_their_network() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"
 
 
-async def test_answers_say_that_they_are_no_part_of_another_page(site: Site) -> None:
+async def test_answers_forbid_their_use_in_another_page(site: Site) -> None:
     way = WAYS["jobs"]
     for answer in (
         await site(way),
@@ -275,7 +275,7 @@ async def test_answers_say_that_they_are_no_part_of_another_page(site: Site) -> 
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-async def test_nobody_is_sent_to_the_host_of_a_header(site: Site) -> None:
+async def test_no_answer_redirects_to_the_host_of_a_header(site: Site) -> None:
     answer = await site(Way("GET", "/v1/jobs/", b""), host="localhost:1")
     assert (answer.status, answer.headers.get("location")) == (404, None)
 

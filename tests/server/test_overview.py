@@ -104,7 +104,7 @@ def test_a_bound_token_gets_its_queues_and_nothing_of_others() -> None:
     assert "S3CRET" in msgspec.json.encode(compose(whole)).decode()
 
 
-def test_paused_queues_with_jobs_and_queues_that_nobody_serves_are_noticed() -> None:
+def test_paused_queues_with_jobs_and_queues_without_workers_are_noticed() -> None:
     found = compose(
         look(
             queues=(
@@ -194,7 +194,7 @@ def test_the_number_of_warnings_is_for_tokens_that_see_the_checks() -> None:
     assert compose(look(health=3), token("bound", "read", queues=("mail",))).health is None
 
 
-def test_a_storage_that_is_slow_away_or_moved_is_noticed() -> None:
+def test_a_slow_unavailable_or_moved_storage_is_noticed() -> None:
     slow = compose(look(cost=2.5, every=60.0))
     assert texts(slow) == ["The storage took 2.5 s to answer."]
     away = compose(look(cost=10.0, outage=12.4))

@@ -199,7 +199,7 @@ async def test_an_idle_stream_gets_comments(stage: Stage, monkeypatch: pytest.Mo
 
 
 @shows("a dashboard stays connected while the storage is away, and says since when")
-async def test_a_failing_look_is_an_event_and_the_stream_goes_on(
+async def test_a_failing_read_is_an_event_and_the_stream_continues(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.spy.enqueue([NewJob(id="a", task="t", queue="mail")])
@@ -220,14 +220,14 @@ async def test_a_failing_look_is_an_event_and_the_stream_goes_on(
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]  # its begin and its end
 
 
-async def test_a_storage_that_was_never_there_is_an_event_too(stage: Stage) -> None:
+async def test_a_storage_that_was_never_available_is_an_event(stage: Stage) -> None:
     stage.spy.away["glance"] = 1
     async with stage.reader() as read:
         _, away = await read()
         assert (away["queues"], away["notices"][0]["level"]) == ([], "error")
 
 
-async def test_a_fault_of_ours_is_logged_and_the_stream_goes_on(
+async def test_a_fault_of_the_server_is_logged_and_the_stream_continues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(self: object) -> None:

@@ -139,7 +139,7 @@ async def test_a_connection_without_requests_is_closed_and_one_with_them_is_kept
         await gone(serving)
 
 
-async def test_a_request_that_waits_for_work_is_not_silence() -> None:
+async def test_a_request_that_waits_for_work_is_not_ended() -> None:
     """Every limit is shorter than the time until its answer."""
     bounds = Bounds(head_time=SHORT, body_time=SHORT, read_time=SHORT, idle_time=SHORT, late_time=SHORT)
     async with served(bounds, Settings(max_wait=4 * SHORT)) as serving:
@@ -300,7 +300,7 @@ async def test_bytes_that_are_not_http_get_an_error_of_the_api(raw: bytes) -> No
         await gone(serving)
 
 
-async def test_another_protocol_is_not_spoken() -> None:
+async def test_another_protocol_is_refused() -> None:
     asked = {
         "Connection": "Upgrade, close",
         "Upgrade": "websocket",
@@ -316,7 +316,7 @@ async def test_another_protocol_is_not_spoken() -> None:
 # --- number of connections
 
 
-async def test_connections_beyond_the_limit_are_told_so_and_well_again_when_they_leave() -> None:
+async def test_connections_beyond_the_limit_get_503_until_others_end() -> None:
     """All open connections have requests in progress, so none is closed for the new one."""
     async with served(Bounds(connections=4)) as serving:
         await asyncio.to_thread(
@@ -338,7 +338,7 @@ async def test_connections_beyond_the_limit_are_told_so_and_well_again_when_they
             each.close()
 
 
-async def test_silent_connections_make_room_for_those_that_ask() -> None:
+async def test_silent_connections_are_closed_for_those_with_requests() -> None:
     async with served(Bounds(connections=4)) as serving:
         silent = [socket.create_connection((serving.host, serving.port)) for _ in range(40)]
         for _ in range(10):

@@ -104,7 +104,7 @@ async def test_the_stored_jobs_in_the_format_that_the_scraper_asks_for(site: Sit
         assert (await site.get(Accept=odd))[0] == 200, odd
 
 
-async def test_it_needs_the_scope_read_and_shows_a_bound_token_its_queues_only(site: Site) -> None:
+async def test_metrics_need_the_scope_read_and_show_a_bound_token_its_queues(site: Site) -> None:
     assert (await site.get(""))[0] == 401
     assert (await site.get("sender"))[0] == 403
     status, _, text = await site.get("bound")
@@ -115,14 +115,14 @@ async def test_it_needs_the_scope_read_and_shows_a_bound_token_its_queues_only(s
     assert "secret" in (await site.get())[2], "the answer of one token is not kept for another"
 
 
-async def test_a_storage_that_is_away_is_shown_and_no_error_of_the_scrape(site: Site) -> None:
+async def test_an_unavailable_storage_is_shown_and_no_error_of_the_scrape(site: Site) -> None:
     site.storage.away = True
     status, _, text = await site.get()
     assert status == 200
     assert values(text) == {"treadle_storage_up": 0}
 
 
-async def test_without_the_extra_the_server_runs_and_says_what_is_missing(
+async def test_without_the_extra_the_server_runs_and_names_the_missing_package(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)

@@ -55,14 +55,14 @@ planted = trees(plain | st.dictionaries(secret_keys(), secrets, min_size=1, max_
 
 
 @given(planted)
-def test_no_secret_survives_under_such_a_key(tree: Any) -> None:
+def test_no_secret_is_shown_under_a_hidden_key(tree: Any) -> None:
     shown = bytes(Redaction().json(tree)).decode()
     assert PLANTED not in shown
     json.loads(shown)
 
 
 @given(st.dictionaries(secret_keys(), secrets, min_size=1), st.text(max_size=20))
-def test_no_secret_survives_escapes_of_its_key(tree: dict[str, Any], around: str) -> None:
+def test_no_secret_is_shown_under_an_escaped_key(tree: dict[str, Any], around: str) -> None:
     text = json.dumps([around, tree])
     for key in tree:
         escaped = "".join(f"\\u{ord(one):04x}" for one in key)
@@ -175,7 +175,7 @@ def test_hostile_texts_are_searched_in_proportion_to_their_length() -> None:
         assert redacted is not None
 
 
-def test_of_an_error_the_blind_see_its_class() -> None:
+def test_a_token_without_payloads_sees_the_class_of_an_error() -> None:
     blind = Redaction().as_shapes()
     assert blind.error(f"smtplib.SMTPError: {PLANTED}\nTraceback ...") == "smtplib.SMTPError"
     assert blind.error("TimeoutError") == "TimeoutError"
@@ -300,7 +300,7 @@ async def test_the_worker_protocol_is_closed_to_a_token_without_payloads(session
 SCOPES_ALL = tuple(SCOPES)
 
 
-async def test_the_compatible_protocols_are_closed_to_it_too(session: aiohttp.ClientSession) -> None:
+async def test_the_compatible_protocols_are_closed_to_a_token_without_payloads(session: aiohttp.ClientSession) -> None:
     app = App("memory://")
     settings = Settings(tokens=(BLIND,))
     queuey = Client(host().add(app, settings, [queue_routes(Rules())]), session)

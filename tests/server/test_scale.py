@@ -173,7 +173,7 @@ def test_jobs_that_more_workers_do_not_help_are_no_load() -> None:
     assert figures(glance, ("treadle",), {}).load == 8
 
 
-async def test_jobs_of_a_paused_queue_want_no_worker() -> None:
+async def test_jobs_of_a_paused_queue_are_no_load() -> None:
     """Without a worker nothing marks its rows as blocked."""
     app = App("memory://")
 

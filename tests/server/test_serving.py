@@ -66,7 +66,7 @@ async def test_a_request_without_room_in_the_storage_gets_503_and_succeeds_later
     assert (await call("GET", "/v1/jobs?count=true"))[1]["total"] == 1
 
 
-async def test_a_storage_that_is_away_is_503_and_the_process_is_well(session: aiohttp.ClientSession) -> None:
+async def test_an_unavailable_storage_is_503_and_the_process_stays_healthy(session: aiohttp.ClientSession) -> None:
     storage = Faulty(MemoryStorage(), [before("get", 1), before("find", 1)])
     call = Client(host().add(App(storage=storage), Settings()), session)
     assert (await call("GET", "/healthz"))[0] == 200
@@ -105,7 +105,7 @@ async def test_each_request_is_a_line_of_the_log(
     assert (second[0], second[2], second[-2:]) == ("GET", "401", ["-", "mine-2"])
 
 
-async def test_tls_by_file(tmp_path: Path) -> None:
+async def test_a_server_serves_tls_with_a_certificate_of_a_file(tmp_path: Path) -> None:
     pair = ("--tls-cert", str(FOLDER / "server.pem"), "--tls-key", str(FOLDER / "server.key"))
     words = ("server", "--url", "memory://", "--port", "0", *pair)
     async with started(tmp_path, Network((LOOPBACK, free_port())), *words) as server:

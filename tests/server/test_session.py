@@ -106,7 +106,7 @@ async def test_wrong_tokens_of_one_address_are_bounded(site: Site) -> None:
     assert (await site("GET", "/v1/me", authorization="Bearer all")).status == 200
 
 
-def test_a_rate_says_how_long_to_wait_without_counting() -> None:
+def test_delay_returns_the_wait_without_counting() -> None:
     now = 0.0
     rate = Rate(0.5, lambda: now, 2)
     assert [rate.wait("a"), rate.wait("a"), rate.delay("a"), rate.delay("a")] == [0.0] * 4
@@ -188,7 +188,7 @@ async def test_without_tokens_there_is_nothing_to_sign_in_to() -> None:
     assert (me["name"], me["auth"], me["queues"], me["payloads"]) == ("anybody", "none", [], True)
 
 
-async def test_only_a_token_that_reads_every_queue_learns_where_the_jobs_live() -> None:
+async def test_only_a_token_that_reads_every_queue_sees_the_storage_url() -> None:
     app = App("postgresql://user:hunter2@db.example/jobs")  # not opened
     routes = SessionRoutes(app._core, Settings(tokens=(ALL, BOUND)))
     shown = {each.name: routes.storage_for(each) for each in (ALL, BOUND, token("sender", "enqueue"))}
@@ -196,7 +196,7 @@ async def test_only_a_token_that_reads_every_queue_learns_where_the_jobs_live() 
     assert SessionRoutes(App(storage=MemoryStorage())._core, Settings()).storage_for(ALL) == "a storage of the app"
 
 
-async def test_an_expired_session_says_so() -> None:
+async def test_an_expired_session_is_401_expired() -> None:
     site = Site()
     value, _ = session.issue(ALL, wall() - session.LASTS - 1)
     answer = await site("GET", "/v1/me", cookie=f"treadle={value}")

@@ -40,7 +40,7 @@ GOOD = f'[[token]]\nname = "web"\ndigest = "{digest("s")}"\nscopes = ["read"]\n'
         ("payload = false", "unknown field 'payload'; did you mean 'payloads'?"),
     ],
 )
-def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> None:
+def test_an_unknown_word_or_value_is_an_error(line: str, said: str) -> None:
     with pytest.raises(BadTokens) as caught:
         read(GOOD + line + "\n")
     assert said in str(caught.value)
@@ -65,7 +65,7 @@ def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> 
         (GOOD.replace("= [", "= "), ""),
     ],
 )
-def test_a_slip_gives_no_right(text: str, said: str) -> None:
+def test_a_mistake_in_a_token_file_gives_no_right(text: str, said: str) -> None:
     with pytest.raises(BadTokens) as caught:
         read(text)
     assert said in str(caught.value)
@@ -80,7 +80,7 @@ def test_a_written_token_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("value", ["2030-01-31", "2030-01-31T00:00:00", "2030-01-31T01:00:00+01:00"])
-def test_a_day_begins_at_midnight_and_what_has_no_zone_is_in_utc(value: str) -> None:
+def test_a_day_starts_at_midnight_and_times_without_a_zone_are_utc(value: str) -> None:
     [found] = read(f"{GOOD}expires = {value}\n")
     assert found.expires == 1_896_048_000.0
     assert not found.ended(1_896_047_999.9)
@@ -88,7 +88,7 @@ def test_a_day_begins_at_midnight_and_what_has_no_zone_is_in_utc(value: str) -> 
     assert end(found, 0.0) == "2030-01-31 00:00 UTC"
 
 
-async def test_a_token_ends_and_its_holder_is_told_when(session: aiohttp.ClientSession) -> None:
+async def test_a_token_expires_and_the_answer_names_the_time(session: aiohttp.ClientSession) -> None:
     tokens = (
         Token(name="old", digest=digest("old"), scopes=("read",), expires=1_577_836_800.0),
         Token(name="new", digest=digest("new"), scopes=("read",), expires=wall() + 3_600),

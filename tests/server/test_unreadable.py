@@ -84,7 +84,7 @@ def cursors() -> Iterator[str]:
             yield f'["{order}",{",".join(parts)}]'
 
 
-async def test_a_cursor_that_is_none_is_refused(site: Site) -> None:
+async def test_an_invalid_cursor_is_refused(site: Site) -> None:
     """422 for a text that no page returned. One that looks like a cursor is a position, possibly after all rows or
     before."""
     await site.store(*[NewJob(id=f"j{number}", task="t") for number in range(3)])
@@ -154,7 +154,9 @@ async def test_a_policy_is_refused_by_its_field(session: aiohttp.ClientSession, 
         (7, "retry: expected `object`, found 7"),
     ],
 )
-async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry: Any, words: str) -> None:
+async def test_a_policy_of_the_native_api_is_refused_by_its_field(
+    session: aiohttp.ClientSession, retry: Any, words: str
+) -> None:
     call = Client(memory_url(None), session)
     status, answer = await call("POST", "/v1/jobs", {"task": "t", "retry": retry})
     assert status == 422
@@ -175,9 +177,7 @@ async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry
         ("/v1/work/settle", '{"outcomes":[{"id":"a","version":1,"succeed":' + DEEP + "}]}"),
     ],
 )
-async def test_a_body_with_two_mistakes_is_refused_all_the_same(
-    session: aiohttp.ClientSession, path: str, body: str
-) -> None:
+async def test_a_body_with_two_mistakes_is_refused(session: aiohttp.ClientSession, path: str, body: str) -> None:
     """The first mistake is reported without reading the rest."""
     call = Client(memory_url(None), session)
     status, answer = await call("POST", path, raw=body.encode(), headers={"Content-Type": "application/json"})
@@ -204,7 +204,7 @@ async def test_rows_of_treadles_own_that_cannot_be_read(session: aiohttp.ClientS
 # --- stored rows
 
 
-async def test_the_compatible_protocols_pass_over_rows_that_are_none_of_theirs(site: Site) -> None:
+async def test_the_compatible_protocols_skip_rows_of_others(site: Site) -> None:
     """A list shows the other rows, a read of such a row answers 404, and a claim ends such jobs and takes the next."""
     new = UuidV7()
     wasi, delayed = [new() for _ in ODD], [new() for _ in ODD]
@@ -295,9 +295,7 @@ async def test_checkpoints_entries_that_cannot_be_read_keep_no_runner_from_its_j
 
 @pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("note", ODD)
-async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
-    kind: str, note: str, tmp_path: Path
-) -> None:
+async def test_a_follower_ignores_an_unreadable_note_of_the_lead(kind: str, note: str, tmp_path: Path) -> None:
     """A follower does a duty itself if it cannot read whether the leader does it."""
     with a_place(kind, tmp_path) as storage:
         await storage.open()
@@ -313,7 +311,7 @@ async def test_a_follower_passes_over_a_note_of_the_lead_that_it_cannot_read(
 
 
 @pytest.mark.parametrize("kind", EVERY[:-1])  # HTTP refuses to store such rows
-async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: Path) -> None:
+async def test_workers_continue_despite_unreadable_rows(kind: str, tmp_path: Path) -> None:
     """The rest of a limit and a flow end; jobs with odd policies and checkpoints run."""
     with a_place(kind, tmp_path) as storage:
         app = App(storage=storage, retry=Retry(attempts=1))
@@ -364,7 +362,7 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
 
 
 @pytest.mark.parametrize("body", [b'{"records":[],"more":' + DEEP.encode() + b"}", b'{"records":7}', b"<p>", b'{"\xff'])
-async def test_an_answer_that_is_none_of_a_treadle_server(body: bytes) -> None:
+async def test_an_answer_of_another_server_is_an_error(body: bytes) -> None:
     with hostile(whole(HELLO), whole(body)) as url:
         async with App(url) as app:
             with pytest.raises(StorageError, match="expected the response of a Treadle server"):

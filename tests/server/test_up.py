@@ -41,7 +41,7 @@ async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_both_faces_with_all_that_works_for_them(tmp_path: Path) -> None:
+async def test_up_serves_both_protocols_with_their_workers(tmp_path: Path) -> None:
     words = (
         "up",
         "--protocol",
@@ -75,7 +75,7 @@ def sell() -> None:
 """
 
 
-async def test_its_worker_captures_logs_and_stores_no_metrics_when_told(tmp_path: Path) -> None:
+async def test_the_worker_of_up_obeys_the_options_of_logs_and_metrics(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     words = ("up", "shop:app", "--no-discovery", "--port", "0", "--capture-logs", "info", "--no-metrics")
     async with command(tmp_path, *words) as up:

@@ -101,7 +101,7 @@ async def test_the_content_of_a_text_counts_as_no_values() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [LISTS, b"1.5," * 1_000_000 + b"2", b'{"a": {"$t": 1}},' * 5_000 + b"{}"])
-async def test_large_arguments_of_one_job_are_kept_word_for_word(
+async def test_large_arguments_of_one_job_are_stored_unchanged(
     arguments: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(monkeypatch)
@@ -122,7 +122,7 @@ async def test_large_arguments_of_one_job_are_kept_word_for_word(
     )
 
 
-async def test_large_arguments_are_checked_all_the_same() -> None:
+async def test_large_arguments_are_checked() -> None:
     app = App("memory://")
 
     @app.task(name="known")
@@ -150,7 +150,7 @@ async def test_large_arguments_are_checked_all_the_same() -> None:
 
 
 @pytest.mark.slow
-async def test_a_large_delayed_payload_is_kept_word_for_word() -> None:
+async def test_a_large_delayed_payload_is_stored_unchanged() -> None:
     url = memory_url(None, protocols=[delayed_routes()])
     answer = await asyncio.to_thread(post, url, "/", b'{"payload":[' + LISTS + b'],"dueTime":4000000000}')
     assert answer.status == 200
@@ -184,7 +184,7 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(VALUES, st.integers(1, 17), st.booleans())
-def test_values_are_counted_wherever_the_pieces_end(value: Any, piece: int, plain: bool) -> None:
+def test_values_are_counted_across_the_ends_of_pieces(value: Any, piece: int, plain: bool) -> None:
     before = counting.PIECE
     counting.PIECE = piece
     try:
@@ -213,7 +213,7 @@ async def test_large_bodies_of_one_caller_wait_for_each_other_and_not_for_those_
     assert not bodies._held
 
 
-async def test_a_body_that_goes_away_while_it_waits_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_whose_client_leaves_while_it_waits_holds_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = Bodies(MIB)
     held: list[dict[str, Any]] = [{"treadle.caller": f"{number % 4}"} for number in range(8)]
     for each in held:
@@ -231,7 +231,7 @@ async def test_a_body_that_goes_away_while_it_waits_leaves_nothing(monkeypatch: 
     assert not bodies._waiting
 
 
-async def test_half_a_large_body_gives_its_room_back() -> None:
+async def test_half_a_large_body_frees_its_room() -> None:
     tokens = (token("one", "enqueue"),)
     sent = {**HOST, "Content-Type": "application/json", "Authorization": "Bearer one", "Content-Length": str(MIB)}
     whole = b'{"task":"t","args":["' + b"a" * (MIB - 40) + b'"]}'

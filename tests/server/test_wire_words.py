@@ -14,7 +14,7 @@ async def test_a_list_that_may_be_left_out_of_a_body_is_empty() -> None:
     assert found == messages.Beat(Presence(worker="w"))
 
 
-def test_an_error_without_a_word_has_that_of_its_base() -> None:
+def test_an_error_without_a_code_has_that_of_its_base() -> None:
     status, problem = messages.problem_of(AnswerTooLarge("there", 1))
     assert status == 503
     assert type(messages.error_of(problem)) is StorageUnavailable

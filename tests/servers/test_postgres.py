@@ -31,7 +31,7 @@ def test_a_durable_server_keeps_its_data_through_a_kill() -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_when_its_process_is_killed() -> None:
+def test_a_server_ends_when_its_process_is_killed() -> None:
     code = (
         "import os, signal\nfrom tests.servers.postgres import Postgres\nserver = Postgres().start()\n"
         "print(server.url, server.folder, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"

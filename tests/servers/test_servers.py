@@ -37,7 +37,7 @@ def test_a_server_keeps_its_data_through_a_kill() -> None:
     assert not server.folder.exists()
 
 
-def test_it_goes_when_its_process_is_killed() -> None:
+def test_a_server_ends_when_its_process_is_killed() -> None:
     code = (
         "import os, signal\nfrom tests.servers.valkey import Valkey\nserver = Valkey().start()\n"
         "print(server.port, server.folder, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
@@ -59,7 +59,7 @@ def test_a_missing_server_is_reported_with_the_reason(monkeypatch: pytest.Monkey
         binary.cache_clear()
 
 
-def test_one_that_does_not_start_says_why() -> None:
+def test_a_server_that_does_not_start_reports_why() -> None:
     server = Valkey("--no-such-setting", "1")
     try:
         with pytest.raises(ServerFailed, match="no-such-setting"):

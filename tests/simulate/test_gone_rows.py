@@ -47,7 +47,7 @@ def test_retention_is_no_loss() -> None:
     assert simulate(app, for_long, seeds=15, size=3, workers=2).faults > 15
 
 
-def test_a_wrong_value_is_found_although_its_row_is_gone() -> None:
+def test_a_wrong_value_is_found_although_its_row_is_deleted() -> None:
     async def wrong(sim: Simulation) -> None:
         sim.expect(await short.enqueue(1), "2")
         await asyncio.sleep(150)
@@ -110,7 +110,7 @@ DAY = 86_400.0
         (True, [*lived(), at(3, "act", "b", name="delete")]),
     ],
 )
-def test_a_missing_row(lost: bool, entries: list[Entry]) -> None:
+def test_an_acknowledged_job_without_a_row_is_a_violation(lost: bool, entries: list[Entry]) -> None:
     assert rules(entries) == ["acknowledged"] * lost
 
 
@@ -121,7 +121,7 @@ def test_a_job_that_waited_for_one_that_failed() -> None:
     assert rules([*failed, *waiting]) == ["acknowledged"]
 
 
-def test_a_signal_of_a_job_that_is_gone() -> None:
+def test_a_signal_of_a_deleted_job() -> None:
     given = [at(1, "signal", name="s", text="1"), at(1, "signalled", name="s", text="1")]
     assert rules([kept(60), *lived()[1:], *given, until(100)]) == []
     assert sorted(rules([kept(600), *lived()[1:], *given, until(100)])) == ["acknowledged", "signal"]

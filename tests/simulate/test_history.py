@@ -65,7 +65,7 @@ def rules(entries: Sequence[Entry], rows: Sequence[Record], *limits: LimitUse, *
     return [found.rule for found in check(entries, rows, limits, lease=LEASE, **rest)]
 
 
-def test_a_job_that_lived_as_it_should() -> None:
+def test_a_correct_job_breaks_no_rule() -> None:
     assert rules(lived(), [row()]) == []
 
 
@@ -111,7 +111,7 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
         ("after", [*lived("a", 1, 4), *lived("b", 2, 3)], [row("a", 1, 4), row("b", 2, 3, after=("a",))]),
     ],
 )
-def test_a_promise_that_is_not_kept(rule: str, entries: list[Entry], rows: list[Record]) -> None:
+def test_a_broken_promise_is_found_by_its_rule(rule: str, entries: list[Entry], rows: list[Record]) -> None:
     assert rules(entries, rows) == [rule]
 
 
@@ -123,7 +123,7 @@ def test_the_effect_of_a_fault_is_no_violation() -> None:
     assert rules([at(0, "asked")], [replace(row(), result=None)]) == []  # no answer, and it is stored
 
 
-def test_a_signal_that_was_given_is_received_or_stored() -> None:
+def test_a_signal_that_was_sent_is_received_or_stored() -> None:
     given = [*lived(), at(1, "signalled", name="s", text="1")]
     assert rules(given, [row(), signal("1")]) == []
     assert (
@@ -133,7 +133,7 @@ def test_a_signal_that_was_given_is_received_or_stored() -> None:
     assert rules(given, [waits, signal("1")], waiting={"a"}) == ["signal"]
 
 
-def test_limits() -> None:
+def test_more_runs_or_starts_than_a_limit_admits_are_violations() -> None:
     entries = [*lived("a", 1, 5), *lived("b", 2, 6)]
     rows = [row(id, limits=(("l:x", 1),)) for id in "ab"]
     assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", slots=2))) == []
@@ -182,12 +182,12 @@ def test_a_bounded_queue() -> None:
     assert rules(unclaimed, [shed], LimitUse(key="queue:q", rule=rule)) == []
 
 
-def test_kept_counts() -> None:
+def test_wrong_kept_counts_are_a_violation() -> None:
     drift = CountDrift(queue="q", task="t", kind="queued", kept=1, counted=0)
     assert rules(lived(), [row()], drifts=[drift]) == ["counts"]
 
 
-def test_where_jobs_run() -> None:
+def test_a_job_on_a_worker_without_its_labels_or_room_is_a_violation() -> None:
     place = at(0, "worker", "", facts={"labels": {"zone": "a"}, "resources": {"memory": 3}})
 
     def two(**facts: Any) -> list[Entry]:
@@ -201,7 +201,7 @@ def test_where_jobs_run() -> None:
     assert rules([each for each in two(uses={"memory": 2}) if each.what != "worker"], rows) == []
 
 
-def test_values_that_the_caller_knows() -> None:
+def test_values_are_compared_with_those_expected() -> None:
     assert rules(lived(), [row()], expected={"a": "1"}) == []
     assert rules(lived(), [row()], expected={"a": "2"}) == ["expected"]
     assert rules(lived(), [replace(row(), state=State.READY, result=None)], waiting={"a"}) == []

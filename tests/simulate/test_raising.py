@@ -60,7 +60,7 @@ def test_the_line_of_a_scenario_that_raises_is_shown() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_a_worker_that_cannot_start_says_why() -> None:
+def test_a_worker_that_cannot_start_is_reported_with_the_reason() -> None:
     broken = App("memory://")
 
     @broken.lifespan

@@ -59,13 +59,13 @@ def test_an_override_of_nothing_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_takes_only_its_own_resources_along() -> None:
+def test_a_killed_process_closes_only_its_own_resources() -> None:
     """Workers are killed at any await, also while they open the lifespan, and lose the storage there."""
     report = simulate(app, buy, overrides={bank: fake_bank}, seeds=60, faults=["kill", "stop", "cut"], patience=120.0)
     assert report.faults > 60
 
 
-def test_each_process_opens_its_own() -> None:
+def test_each_process_opens_its_own_resources() -> None:
     most = 0
     opened.clear()
 
@@ -79,7 +79,7 @@ def test_each_process_opens_its_own() -> None:
     assert most > 1
 
 
-def test_a_worker_that_cannot_open_its_resources_for_want_of_the_storage_is_started_again() -> None:
+def test_a_worker_whose_resources_need_an_unavailable_storage_is_restarted() -> None:
     tries = 0
 
     async def flaky() -> AsyncIterator[str]:

@@ -133,14 +133,14 @@ def test_a_scenario_that_does_not_end_and_a_job_that_does_not() -> None:
 # --- effects outside of the simulation
 
 
-def test_the_app_is_what_it_was() -> None:
+def test_a_simulation_leaves_the_app_unchanged() -> None:
     before = app.storage, app._core.now, list(app._core.layers), app._core.client._enqueue, app._core.maker.new_id
     simulate(app, buy_once, seeds=2)
     assert (app.storage, app._core.now, app._core.layers, app._core.client._enqueue, app._core.maker.new_id) == before
     assert app._core.emitter.silent
 
 
-async def test_it_may_be_called_where_an_event_loop_runs() -> None:
+async def test_simulate_may_be_called_where_an_event_loop_runs() -> None:
     loop = asyncio.get_running_loop()
     assert simulate(app, buy_once, seeds=2).seeds == 2
     assert asyncio.get_running_loop() is loop
@@ -204,7 +204,7 @@ WORDS: dict[Kind, str] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_fault_happens_and_says_what_it_is(kind: Kind) -> None:
+def test_each_kind_of_fault_happens_and_is_named(kind: Kind) -> None:
     report = simulate(app, buy_once, seeds=30, faults=[kind], size=3)
     assert report.faults > 0
     assert str(Fault(kind, 1, 3, 1.5)) == WORDS[kind]

@@ -46,7 +46,9 @@ def waits(asks: Callable[[], Awaitable[int]]) -> Waits:
     return wait
 
 
-async def test_an_idle_worker_begins_without_asking(app: App, spy: Spy, storage: Storage, waits: Waits) -> None:
+async def test_an_idle_worker_starts_a_handed_off_job_without_a_claim(
+    app: App, spy: Spy, storage: Storage, waits: Waits
+) -> None:
     claims: list[int] = []
 
     @app.task
@@ -61,7 +63,7 @@ async def test_an_idle_worker_begins_without_asking(app: App, spy: Spy, storage:
             assert claims.pop() == before
 
 
-async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
+async def test_a_worker_runs_no_more_jobs_than_its_slots(app: App, storage: Storage) -> None:
     """Whether its jobs come by hand-off or by claim, through either dispatcher."""
     running, most, ran = [0, 0], [0, 0], list[int]()
 
@@ -95,7 +97,9 @@ async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
     assert most[1] <= 1
 
 
-async def test_a_slot_is_kept_for_what_may_be_handed(app: App, spy: Spy, storage: Storage, waits: Waits) -> None:
+async def test_a_worker_without_a_free_slot_has_no_open_claim(
+    app: App, spy: Spy, storage: Storage, waits: Waits
+) -> None:
     """A worker of one slot that runs a job has no open claim: the next job waits for any free worker."""
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -141,7 +145,7 @@ async def test_a_job_without_its_notification_is_found_by_a_claim(storage: Stora
                 assert (row.attempt, row.lost) == (1, 0)
 
 
-async def test_a_worker_that_stops_withdraws_its_ask(app: App, storage: Storage, waits: Waits) -> None:
+async def test_a_worker_that_stops_withdraws_its_open_claim(app: App, storage: Storage, waits: Waits) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -177,7 +181,7 @@ async def test_a_job_enqueued_while_a_worker_stops_runs_or_stays_queued(
             assert await app.jobs.cancel(job)
 
 
-async def test_a_pause_of_the_throttle_withdraws_it(app: App, storage: Storage, waits: Waits) -> None:
+async def test_a_pause_of_the_throttle_withdraws_the_open_claim(app: App, storage: Storage, waits: Waits) -> None:
     pause, asked = 0.0, asyncio.Event()
 
     async def throttle() -> float:

@@ -34,7 +34,7 @@ def make_storage() -> MakeStorage:
 
 @pytest.mark.slow
 @shows("the HTTP storage answers random calls as the memory storage does")
-def test_agrees_with_memory() -> None:
+def test_random_calls_agree_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:
         storage = HttpStorage(memory_url(clock))
         await storage.open()

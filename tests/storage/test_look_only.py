@@ -332,7 +332,7 @@ async def test_a_role_with_select_only_is_enough(tmp_path: Path) -> None:
             await storage.enqueue([NewJob(id="a", task="t")])
 
 
-async def test_a_role_without_rights_is_told_so(tmp_path: Path) -> None:
+async def test_a_role_without_rights_is_refused(tmp_path: Path) -> None:
     url, _ = await filled("postgres", tmp_path)
     role = _role(_options(url)["schema"])
     with pytest.raises(StorageDenied):

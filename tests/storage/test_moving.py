@@ -113,7 +113,7 @@ async def _goes_on(target: Storage) -> None:
     assert (parent.state, parent.function_done) == (State.READY, True)
 
 
-async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
+async def test_workers_and_producers_retry_during_a_move(tmp_path: Path) -> None:
     """A worker at the source finishes its jobs; one at the target starts when it opens; every job runs to its end."""
     old_url, new_url = url_of("sqlite", tmp_path), url_of("redis", tmp_path)
     ends, ran = asyncio.Event(), list[str]()
@@ -225,7 +225,7 @@ async def test_an_impossible_move_is_refused(tmp_path: Path) -> None:
         await move(OpenStorage(Spy(MemoryStorage()), "old"), OpenStorage(Spy(MemoryStorage()), "new"))
 
 
-async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
+async def test_a_copy_that_differs_is_not_opened(tmp_path: Path) -> None:
     async with places("memory", "memory", tmp_path) as (source, target):
         await populate(source, 200)
         loads = target.load  # type: ignore[attr-defined]
@@ -240,7 +240,7 @@ async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
             await target.claim(Claim(worker="w#1"))
 
 
-async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
+async def test_a_late_run_of_the_command_changes_nothing(tmp_path: Path) -> None:
     """A second run has ended the move, and jobs have run in the new storage: the live storage stays open."""
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
@@ -277,7 +277,7 @@ class Sleepy(Cut):
         await super().load(load, mark)
 
 
-async def test_giving_up_a_move_that_is_comparing_keeps_its_target_shut(tmp_path: Path) -> None:
+async def test_an_abort_during_the_comparison_leaves_the_target_unopened(tmp_path: Path) -> None:
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
             await source.enqueue([NewJob(id="a", task="t")])
@@ -321,7 +321,7 @@ async def test_a_prepared_target_waits_for_the_move(tmp_path: Path) -> None:
             assert (await move(old, new, wait=0)).jobs == 2
 
 
-async def test_a_rule_at_the_target_is_found_before_anything_is_shut(tmp_path: Path) -> None:
+async def test_a_rule_at_the_target_is_refused_before_the_move(tmp_path: Path) -> None:
     for one in ("memory", *OUTSIDE):
         async with places(one, one, tmp_path) as (source, target):
             await target.set_limits([Limit("smtp", slots=1)])
@@ -331,7 +331,7 @@ async def test_a_rule_at_the_target_is_found_before_anything_is_shut(tmp_path: P
             assert len((await source.claim(Claim(worker="w#1"))).records) == 1
 
 
-async def test_a_move_that_died_with_some_shards_open_is_completed(tmp_path: Path) -> None:
+async def test_a_move_killed_with_some_shards_open_is_completed(tmp_path: Path) -> None:
     async with places("memory", "shards", tmp_path) as (source, target):
         await source.enqueue([NewJob(id="a", task="t")])
         with pytest.raises(Unplugged):
@@ -453,7 +453,7 @@ def _slowly() -> float:
 
 
 @pytest.mark.slow
-def test_the_command_says_what_it_does(tmp_path: Path) -> None:
+def test_the_command_prints_its_phases(tmp_path: Path) -> None:
     source, target = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
     assert treadle("enqueue", "mail.send", "a", "--url", source).returncode == 0
     dry = treadle("move", source, target, "--dry-run")
@@ -489,5 +489,5 @@ def test_the_command_says_what_it_does(tmp_path: Path) -> None:
         (("sqlite:///a.db",), 2),
     ],
 )
-def test_the_command_refuses(words: tuple[str, ...], code: int) -> None:
+def test_the_command_refuses_wrong_arguments(words: tuple[str, ...], code: int) -> None:
     assert treadle("move", *words).returncode == code

@@ -11,7 +11,7 @@ from treadle.storage.memory.ordered import Ordered
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_a_sorted_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordered_is_a_sorted_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered, "WIDTH", 4)
     rng, line, plain = random.Random(seed), Ordered(), list[ordered.Spot]()
     for n in range(600):

@@ -89,7 +89,7 @@ class Fleet:
 
 
 @pytest.mark.slow
-def test_a_fleet_of_them_agrees_with_memory() -> None:
+def test_a_fleet_of_apps_agrees_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:
         fleet: Any = Fleet(clock)
         await fleet.open()
@@ -172,7 +172,7 @@ async def test_the_pointers_to_bases_have_no_gap(seed: int) -> None:
     assert bases == list(range(1, len(bases) + 1))
 
 
-async def test_a_pointer_that_the_store_forgot_is_stored_again() -> None:
+async def test_a_pointer_that_the_store_lost_is_stored_again() -> None:
     queue, pubsub, store = memory_backend(HandClock())
     storage = ComposedStorage(Ports(queue, pubsub, store), now=HandClock(), every=4)
     await storage.open()
@@ -185,7 +185,7 @@ async def test_a_pointer_that_the_store_forgot_is_stored_again() -> None:
     await storage.close()
 
 
-async def test_a_hint_to_a_base_that_is_gone_is_not_believed() -> None:
+async def test_a_hint_to_a_missing_base_is_ignored() -> None:
     queue, pubsub, store = memory_backend(HandClock())
     await store.set("treadle:base", "7")
     storage = ComposedStorage(Ports(queue, pubsub, store), now=HandClock())
@@ -206,7 +206,7 @@ async def test_a_message_that_is_no_position_is_ignored(text: str, caplog: pytes
     await storage.close()
 
 
-async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
+async def test_a_base_without_its_parts_raises_at_once() -> None:
     clock = HandClock()
     queue, pubsub, store = memory_backend(clock)
     storage = ComposedStorage(Ports(queue, pubsub, store), now=clock, every=4)

@@ -70,7 +70,7 @@ def spoil_count() -> SpoilCount:
 
 @pytest.mark.slow
 @shows("the PostgreSQL storage answers random calls as the memory storage does")
-def test_agrees_with_memory() -> None:
+def test_random_calls_agree_with_memory() -> None:
     taken: list[str] = []
 
     async def make(clock: HandClock) -> Storage:

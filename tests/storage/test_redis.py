@@ -41,7 +41,7 @@ def make_storage() -> MakeStorage:
 
 @pytest.mark.slow
 @shows("the Redis storage answers random calls as the memory storage does")
-def test_agrees_with_memory() -> None:
+def test_random_calls_agree_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:
         storage = RedisStorage(valkey.url(), ns=next(_names), now=clock)
         await storage.open()

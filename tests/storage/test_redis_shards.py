@@ -112,7 +112,7 @@ def _paused_or_not(rule: Limit) -> Limit:
 
 @pytest.mark.slow
 @shows("the sharded Redis storage answers random calls as the memory storage does")
-def test_agrees_with_memory() -> None:
+def test_random_calls_agree_with_memory() -> None:
     make = makes(valkey.url, _names)
 
     async def make_one(clock: HandClock) -> Storage:

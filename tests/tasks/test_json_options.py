@@ -108,7 +108,7 @@ def test_a_description_is_a_phrase_with_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(JobOptions) if "float" in str(each.type)])
-def test_the_description_of_a_duration_or_moment_has_its_unit(name: str) -> None:
+def test_the_description_of_a_duration_or_time_has_its_unit(name: str) -> None:
     assert "econds" in DESCRIPTIONS[name]
 
 

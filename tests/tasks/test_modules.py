@@ -40,7 +40,7 @@ def imported() -> set[str]:
     return {name for name in sys.modules if name.startswith("shop_d") and "tasks" in name}
 
 
-def test_they_are_imported_when_a_worker_is_made() -> None:
+def test_modules_are_imported_when_a_worker_is_made() -> None:
     app = App("memory://")
     app.autodiscover("shop_d")
     assert imported() == set()
@@ -48,7 +48,7 @@ def test_they_are_imported_when_a_worker_is_made() -> None:
     assert imported() == {"shop_d.tasks", "shop_d.orders.tasks"}
 
 
-def test_a_plain_module_means_itself() -> None:
+def test_a_plain_module_is_imported_itself() -> None:
     app = App("memory://")
     app.autodiscover("shop_d.tasks", "shop_d.orders")
     Worker(app)

@@ -39,7 +39,7 @@ def policy(job: NewJob) -> Policy:
     return read_policy(job.retry)
 
 
-def test_nothing_asked_is_the_default() -> None:
+def test_an_enqueue_without_options_stores_the_defaults() -> None:
     job = make().job(1).new
     assert job == NewJob(id=job.id, task="t", payload="[1]")
 
@@ -195,7 +195,7 @@ def test_sizes_only_go_down(fields: dict[str, Any]) -> None:
 
 
 @shows("options at enqueue win over computed options, and those over constants")
-def test_constants_yield_to_computed_ones_and_those_to_what_is_asked_at_enqueue() -> None:
+def test_options_at_enqueue_win_over_computed_ones_and_those_over_constants() -> None:
     t = make(queue="constant", priority=1, lane="l", options=lambda n: {"queue": "computed", "priority": n})
     job = t.options(priority=9).job(5).new
     assert (job.lane, job.queue, job.priority) == ("l", "computed", 9)
@@ -225,7 +225,7 @@ def test_run_at_wins_over_delay_and_deadline_over_expires_on_one_level() -> None
     assert new(expires=5, deadline=moment).deadline == 50
 
 
-def test_a_span_given_later_wins_over_a_moment_given_before() -> None:
+def test_a_later_delay_wins_over_an_earlier_time() -> None:
     moment = datetime.fromtimestamp(NOW + 50, UTC)
     t = make(options=lambda n: {"run_at": moment, "deadline": moment})
     job = t.options(delay=5, expires=6).job(1).new
@@ -234,7 +234,7 @@ def test_a_span_given_later_wins_over_a_moment_given_before() -> None:
     assert new({"delay": 3}, run_at=moment).delay == 50
 
 
-def test_cost_and_limits_meet_from_different_levels() -> None:
+def test_cost_and_limits_of_different_levels_are_combined() -> None:
     assert new({"limits": ["a"]}, cost=3).limits == (("a", 3),)
     assert new({"limits": ["a"], "cost": 3}, limits=["b"]).limits == (("b", 3),)
     assert new({"limits": ["a"], "cost": 3}).limits == (("a", 3),)
@@ -280,7 +280,7 @@ def test_inline_is_kept_from_every_level() -> None:
     assert make(options=lambda n: {"inline": True}).job(1).inline
 
 
-def test_pass_result_is_a_fact_of_the_row_wherever_it_was_given() -> None:
+def test_pass_result_of_each_level_is_stored_in_the_row() -> None:
     rows = [
         make(pass_result=True).job(),
         make(pass_result=True).options(priority=1).job(),
@@ -293,7 +293,7 @@ def test_pass_result_is_a_fact_of_the_row_wherever_it_was_given() -> None:
     assert (whole.payload, policy(whole).pass_result) == ("[1]", False)
 
 
-def test_computed_options_that_are_none_are_refused() -> None:
+def test_invalid_computed_options_are_refused() -> None:
     computed: Any = lambda n: None  # noqa: E731
     with pytest.raises(BadOption, match="mapping"):
         make(options=computed).job(1)
@@ -301,7 +301,7 @@ def test_computed_options_that_are_none_are_refused() -> None:
         make(options=lambda n: {"nope": 1}).job(1)  # type: ignore[typeddict-item]
 
 
-def test_a_wrong_argument_is_named_before_computed_options_stumble_over_it() -> None:
+def test_a_wrong_argument_is_named_before_options_are_computed() -> None:
     with pytest.raises(TypeError, match="'n'"):
         make(options=lambda n: {"priority": n + 1}).job("five")  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
@@ -325,7 +325,7 @@ def test_a_wrong_argument_is_named_before_computed_options_stumble_over_it() -> 
         "smtp",
     ],
 )
-def test_a_limit_that_means_nothing_is_refused(rule: Any) -> None:
+def test_an_invalid_limit_is_refused(rule: Any) -> None:
     with pytest.raises(BadOption, match="limit"):
         check(rule)
 

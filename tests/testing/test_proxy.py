@@ -81,7 +81,7 @@ async def echo() -> AsyncIterator[Echo]:
     await it.stop()
 
 
-async def test_it_passes_on(echo: Echo) -> None:
+async def test_a_proxy_forwards_bytes(echo: Echo) -> None:
     client = await echo.link()
     assert [await client.ask("a"), await client.ask("b" * 200_000)] == ["A", "B" * 200_000]
     assert (echo.proxy.accepted, len(echo.proxy.links)) == (1, 1)
@@ -99,7 +99,7 @@ async def test_a_request_that_is_lost_never_happened(echo: Echo) -> None:
     assert echo.asked == ["one", "two"]
 
 
-async def test_an_answer_that_is_lost_was_given(echo: Echo) -> None:
+async def test_a_request_whose_answer_is_lost_was_carried_out(echo: Echo) -> None:
     client = await echo.link()
     cut = echo.proxy.lose_answer(call=2)
     assert await client.ask("one") == "ONE"
@@ -120,7 +120,7 @@ async def test_an_answer_is_cut_in_its_middle(echo: Echo) -> None:
     assert b"ABC".startswith(got)  # a reset may overtake the bytes before it
 
 
-async def test_an_answer_that_nobody_waits_for(echo: Echo) -> None:
+async def test_a_request_without_an_answer_ends_the_cut(echo: Echo) -> None:
     """A client that says goodbye waits for no answer, so none is lost; a caller that waits for the cut must not wait
     for ever."""
     client = await echo.link()
@@ -157,7 +157,7 @@ async def test_the_searched_bytes_may_arrive_in_two_pieces(echo: Echo, reads: Si
     assert echo.asked in ([], ["hay nee"])
 
 
-async def test_silence_is_of_one_connection(echo: Echo, reads: Signal) -> None:
+async def test_a_silence_affects_one_connection(echo: Echo, reads: Signal) -> None:
     client = await echo.link()
     cut = echo.proxy.silence(b"one")
     client.writer.write(b"one\n")
@@ -171,7 +171,7 @@ async def test_silence_is_of_one_connection(echo: Echo, reads: Signal) -> None:
         await client.ask("three")
 
 
-async def test_refused_and_taken_again(echo: Echo) -> None:
+async def test_a_proxy_refuses_connections_and_accepts_them_again(echo: Echo) -> None:
     client = await echo.link()
     assert await client.ask("a") == "A"
     await echo.proxy.refuse()
@@ -216,7 +216,7 @@ async def test_a_server_that_is_not_there_is_a_reset(echo: Echo) -> None:
     assert await (await echo.link()).ask("a") == "A"
 
 
-async def test_forgotten_is_not_done(echo: Echo) -> None:
+async def test_a_forgotten_cut_is_not_made(echo: Echo) -> None:
     client = await echo.link()
     cut = echo.proxy.lose_answer()
     echo.proxy.forget()
@@ -224,7 +224,7 @@ async def test_forgotten_is_not_done(echo: Echo) -> None:
     assert not cut.done
 
 
-async def test_the_port_is_kept_while_nobody_listens(echo: Echo) -> None:
+async def test_a_refusing_proxy_keeps_its_port(echo: Echo) -> None:
     proxy = Proxy("127.0.0.1", echo.port)
     assert taken(proxy.port)
     with pytest.raises(OSError, match="Connect call failed"):

@@ -82,7 +82,7 @@ async def test_drain_of_an_app_without_tasks_ends(app: App) -> None:
 
 
 @pytest.mark.parametrize("verb", ["claim", "settle"])
-async def test_drain_raises_where_the_storage_stays_away(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+async def test_drain_raises_if_the_storage_stays_unavailable(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     monkeypatch.setattr(import_module("treadle.testing.drain"), "PATIENCE", 0.0)
     storage = faults.Faulty(MemoryStorage(HandClock()), [faults.before(verb, 1)], fused=False)
     app = App(storage=storage)
@@ -112,7 +112,7 @@ async def test_drain_follows_children_into_queues_no_task_names(app: App) -> Non
     assert seen == ["x", "xx", "xxx", "xxxx"]
 
 
-async def test_drain_runs_retries_that_are_due_and_leaves_what_is_later(app: App) -> None:
+async def test_drain_runs_due_retries_and_leaves_later_ones(app: App) -> None:
     @app.task(retry=Retry(attempts=3, base=0))
     async def at_once() -> None:
         raise ValueError("no")
@@ -142,7 +142,7 @@ async def test_drain_runs_retries_that_are_due_and_leaves_what_is_later(app: App
     ]
 
 
-async def test_drain_runs_only_the_tasks_asked_for(app: App) -> None:
+async def test_drain_runs_only_the_named_tasks(app: App) -> None:
     seen: list[str] = []
 
     @app.task(name="one")
@@ -297,7 +297,7 @@ async def test_jobs_that_wait_for_each_other_need_two_at_once(app: App) -> None:
         assert await job.result() == 42
 
 
-async def test_drain_leaves_what_a_limit_holds_back(app: App) -> None:
+async def test_drain_leaves_jobs_that_a_limit_blocks(app: App) -> None:
     @app.task(limits=["smtp"])
     async def send() -> None: ...
 
@@ -341,7 +341,7 @@ async def test_testing_restores_after_an_error_too(app: App, testing: InTest) ->
     assert app._core.loop is None
 
 
-async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App, testing: InTest) -> None:
+async def test_due_jobs_run_when_the_clock_is_moved_by_hand(app: App, testing: InTest) -> None:
     seen: list[tuple[str, float]] = []
 
     @app.task(retry=Retry(base=10, factor=2))
@@ -372,7 +372,7 @@ async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App, 
         assert await t.drain() == 1
 
 
-async def test_advance_is_not_held_up_by_what_is_due_and_cannot_run(app: App, testing: InTest) -> None:
+async def test_advance_ends_with_due_jobs_that_cannot_run(app: App, testing: InTest) -> None:
     @app.task(limits=["shut"])
     async def held() -> None: ...
 
@@ -413,7 +413,7 @@ async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App, tes
         assert await t_.finish() == 0
 
 
-async def test_finish_is_not_held_up_by_what_cannot_run(app: App, testing: InTest) -> None:
+async def test_finish_ends_with_jobs_that_cannot_run(app: App, testing: InTest) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -434,7 +434,7 @@ async def test_finish_gives_up_on_endless_jobs(app: App, testing: InTest) -> Non
             await t_.finish(limit=20)
 
 
-async def test_ids_count_and_order_calls_of_one_moment(app: App, testing: InTest) -> None:
+async def test_ids_count_and_order_calls_of_one_time(app: App, testing: InTest) -> None:
     seen: list[int] = []
 
     @app.task
@@ -591,7 +591,7 @@ class Forgetful:
         return TaggedCodec().decode(text)
 
 
-async def test_a_codec_that_changes_values_is_found_out(app: App, testing: InTest) -> None:
+async def test_a_codec_that_changes_values_is_reported(app: App, testing: InTest) -> None:
     @app.task(codec=Forgetful())
     async def price(of: str, amount: float) -> float:
         return amount + 0.375
@@ -729,7 +729,7 @@ async def test_a_fault_of_no_verb_is_a_mistake() -> None:
         faults.Faulty(connect("memory://"), faults.lost("settel", 1))
 
 
-async def test_fused_is_there_when_it_is_there_below() -> None:
+async def test_a_faulty_storage_fuses_if_its_inner_one_does() -> None:
     inner = connect("memory://")
     assert faults.Faulty(inner).capabilities.settle_claim
     assert not faults.Faulty(inner, fused=False).capabilities.settle_claim

@@ -71,7 +71,7 @@ async def test_a_storage_with_jobs_is_refused_and_left_as_it_is(app: App, given:
         assert await t.drain() == 0
 
 
-async def test_rules_and_workers_of_others_are_refused(app: App, given: Given) -> None:
+async def test_a_storage_with_rules_or_workers_is_refused(app: App, given: Given) -> None:
     await put(given, lambda storage: storage.set_limits([Limit("smtp", slots=2)]))
     with pytest.raises(NotEmpty, match="rules of the limits smtp"):
         await app.testing(storage=given).__aenter__()
@@ -127,7 +127,7 @@ async def test_functions_that_ignore_the_clock_are_refused(app: App, tmp_path: P
     assert app.url == "memory://"
 
 
-async def test_a_server_that_is_away_leaves_the_app_as_it_was(app: App) -> None:
+async def test_a_missing_server_leaves_the_app_unchanged(app: App) -> None:
     storage = app.storage
     with pytest.raises(StorageUnavailable):
         await app.testing(storage="redis://127.0.0.1:1/0").__aenter__()
@@ -193,7 +193,7 @@ async def test_the_next_test_finds_an_empty_storage(app: App, given: Given) -> N
         assert await scene(app, t, tasks) == found[0]
 
 
-async def test_a_test_that_fails_is_removed_too(app: App, given: Given) -> None:
+async def test_jobs_of_a_failed_test_are_removed(app: App, given: Given) -> None:
     @app.task
     async def send() -> None: ...
 
@@ -263,7 +263,7 @@ def sync_testing(app: App, given: Given) -> Callable[[], Any]:
     return partial(app.sync.testing, storage=given)
 
 
-def test_synchronous_tests(app: App, sync_testing: Callable[[], Any]) -> None:
+def test_a_synchronous_test_uses_a_given_storage(app: App, sync_testing: Callable[[], Any]) -> None:
     @app.task(name="then")
     async def then() -> str:
         return "async"

@@ -47,7 +47,7 @@ async def test_nothing_runs_before_the_block_and_after_it(app: App) -> None:
     assert ran == [2]
 
 
-async def test_removed_jobs_are_not_taken_for_none(app: App, tmp_path: Path) -> None:
+async def test_an_assertion_after_the_block_raises(app: App, tmp_path: Path) -> None:
     work: Any = app.find_task("work")
     async with app.testing(storage=f"sqlite:///{tmp_path / 'given.db'}") as t:
         await work.enqueue(1)
@@ -55,7 +55,7 @@ async def test_removed_jobs_are_not_taken_for_none(app: App, tmp_path: Path) -> 
         t.assert_not_enqueued(work)
 
 
-def test_synchronous_tests_too(app: App) -> None:
+def test_synchronous_tests_run_nothing_outside_the_block(app: App) -> None:
     work: Any = app.find_task("work")
     t = app.sync.testing()
 

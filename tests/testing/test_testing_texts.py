@@ -77,7 +77,7 @@ async def test_no_file_of_the_test_has_the_secret(app: App, tmp_path: Path) -> N
         assert SECRET in str(row.error)
 
 
-def test_the_sync_test_too(app: App, folder: Path) -> None:
+def test_a_synchronous_test_encrypts_texts(app: App, folder: Path) -> None:
     @app.task
     def echo(text: str) -> str:
         return text * 2

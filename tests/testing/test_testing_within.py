@@ -147,7 +147,7 @@ async def test_the_error_of_a_held_key_is_raised_where_the_job_is_enqueued(app: 
         assert names(t) == ["ada"]
 
 
-async def test_a_connection_that_tells_of_no_commit(app: App, send: Send) -> None:
+async def test_a_connection_without_commit_notifications_is_refused(app: App, send: Send) -> None:
     """Such a connection is refused at once, and the error names an alternative."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         async with app.testing():
@@ -228,7 +228,7 @@ def test_a_sync_test_reads_its_jobs(app: App, send: Send) -> None:
         assert [row.job.id for row in t.jobs.list().records] == [job.id]
 
 
-def test_errors_of_tasks_come_to_the_test(app: App) -> None:
+def test_errors_of_tasks_are_raised_in_the_test(app: App) -> None:
     @app.task(name="bad")
     def bad() -> None:
         raise LookupError("no such mail")

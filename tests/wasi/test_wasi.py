@@ -49,7 +49,7 @@ async def test_bytes_pass_unharmed(tmp_path: Path, size: int) -> None:
 
 
 @shows("the exit code and the standard error of a module are kept")
-async def test_an_exit_code_and_what_was_said_are_kept(tmp_path: Path) -> None:
+async def test_an_exit_code_and_the_standard_error_are_kept(tmp_path: Path) -> None:
     report, _ = await run("fails", tmp_path)
     assert (report.ok, report.exit_code) == (False, 3)
     assert (tmp_path / "stderr").read_bytes() == b"bad\n"
@@ -165,7 +165,7 @@ async def test_the_runner_completes_and_reports(url: str, tmp_path: Path) -> Non
 
 
 @shows("a missing or corrupt blob fails its job, and the runner continues")
-async def test_a_missing_and_a_spoiled_blob_fail_the_job_and_not_the_runner(
+async def test_a_missing_or_damaged_blob_fails_the_job_and_not_the_runner(
     url: str, tmp_path: Path, blobs: DirectoryBlobs
 ) -> None:
     async with Client(url, patient=False) as client:
@@ -240,7 +240,7 @@ async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(
 
 
 @shows("a runner that is stopped releases a job that outlasts its grace period")
-async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grace(url: str, tmp_path: Path) -> None:
+async def test_a_runner_that_is_stopped_releases_jobs_that_outlast_its_grace(url: str, tmp_path: Path) -> None:
     async with Client(url, patient=False) as client:
         id = await send(client, tmp_path, "endless")
         async with running(url, grace=0.0):
@@ -251,7 +251,7 @@ async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grac
 
 @pytest.mark.slow
 @shows("a runner tickles its job as often as the queue requires")
-async def test_signs_of_life_come_as_often_as_the_queue_needs_them(blobs: DirectoryBlobs, tmp_path: Path) -> None:
+async def test_a_runner_tickles_its_job_as_often_as_the_queue_requires(blobs: DirectoryBlobs, tmp_path: Path) -> None:
     url = memory_url(None, protocols=[queue_routes(Rules(abandoned_age=1.0)), blob_routes(blobs)])
     async with Client(url, patient=False) as client, running(url, tickle=60.0, grace=0.0):
         id = await send(client, tmp_path, "endless")
@@ -275,7 +275,7 @@ async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, byte
 
 @pytest.mark.slow
 @shows("`treadle wasi` runs and enqueues modules, stores blobs, and prints results and lists")
-async def test_the_commands(url: str, tmp_path: Path) -> None:
+async def test_the_commands_run_modules_and_print_results(url: str, tmp_path: Path) -> None:
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "fails.wasm").write_bytes(module("fails"))
     (tmp_path / "in.txt").write_bytes(b"hello")
@@ -294,6 +294,6 @@ async def test_the_commands(url: str, tmp_path: Path) -> None:
 
 
 @shows("`treadle wasi` reports an unreachable server in one line, with exit code 3")
-def test_a_server_that_is_away_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert treadle(["wasi", "list", "--server", "http://127.0.0.1:9"]) == 3
     assert capsys.readouterr().err.count("\n") == 1

@@ -73,7 +73,7 @@ class Calls:
 
 
 @shows("a full batch is called at once")
-async def test_a_full_call_goes_at_once(app: App) -> None:
+async def test_a_full_batch_is_called_at_once(app: App) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     jobs = await it.sent(app, *range(6))
     async with work(app):
@@ -102,7 +102,7 @@ async def test_a_batch_is_called_after_its_wait_with_the_jobs_that_came(app: App
     assert it.calls == [[21]]
 
 
-async def test_without_a_wait_it_takes_what_one_claim_brings(app: App) -> None:
+async def test_a_batch_without_a_wait_has_the_jobs_of_one_claim(app: App) -> None:
     it = Calls(app, size=50, max_wait=0)
     jobs = await it.sent(app, *range(8))
     async with work(app, concurrency=20):
@@ -110,7 +110,7 @@ async def test_without_a_wait_it_takes_what_one_claim_brings(app: App) -> None:
     assert it.calls == [list(range(8))]
 
 
-async def test_drain_waits_for_nobody(app: App) -> None:
+async def test_drain_does_not_wait_for_full_batches(app: App) -> None:
     it = Calls(app, size=4, max_wait=LONG)
     jobs = await it.sent(app, *range(10))
     assert await drain(app) == 10
@@ -155,7 +155,7 @@ async def test_a_call_takes_one_slot(app: App) -> None:
 
 
 @shows("`by=` gathers a batch for each key")
-async def test_by_key(app: App) -> None:
+async def test_by_gathers_a_batch_for_each_key(app: App) -> None:
     it = Calls(app, size=10, max_wait=0.02, by=lambda n: n % 3)
     jobs = await it.sent(app, *range(9))
     async with work(app):
@@ -211,7 +211,7 @@ async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
 
 
 @shows("a batch that raises fails all its jobs, each under its own `Retry`")
-async def test_a_raise_fails_them_all_each_by_its_own_policy(app: App) -> None:
+async def test_an_exception_fails_all_items_each_by_its_policy(app: App) -> None:
     @app.batch(retry=Retry(attempts=1))
     def t(items: list[int]) -> list[int]:
         raise ConnectionError("refused")
@@ -235,7 +235,7 @@ async def test_a_raise_fails_them_all_each_by_its_own_policy(app: App) -> None:
         ((n for n in (1, 2)), "found generator"),
     ],
 )
-async def test_an_answer_that_is_no_list_of_all_fails_them_all(app: App, answer: Any, says: str) -> None:
+async def test_a_result_that_is_no_list_of_all_fails_all_items(app: App, answer: Any, says: str) -> None:
     @app.batch(retry=Retry(attempts=1))
     async def t(items: list[int]) -> Any:
         return answer
@@ -281,7 +281,7 @@ async def test_plain_functions_run_in_a_thread(app: App) -> None:
 
 
 @shows("`current_batch()` gives a batch its jobs")
-async def test_the_jobs_of_a_batch_are_known_to_it(app: App) -> None:
+async def test_a_batch_sees_its_jobs(app: App) -> None:
     ids: list[str] = []
 
     @app.batch()
@@ -325,7 +325,7 @@ async def test_a_job_of_a_batch_takes_steps(app: App) -> None:
     assert ran == [1, 2]
 
 
-async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told, runs: Signal) -> None:
+async def test_an_item_that_is_cancelled_while_it_waits_leaves_the_batch(app: App, told: Told, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     async with work(app) as worker:
         first = await it.sent(app, 0)
@@ -339,7 +339,7 @@ async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told, run
         await first[0].result(0)
 
 
-async def test_cancelled_while_the_call_runs_it_is_for_the_others(app: App, runs: Signal) -> None:
+async def test_an_item_that_is_cancelled_during_the_call_stops_no_other(app: App, runs: Signal) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     it.go.clear()
     async with work(app) as worker:
@@ -395,7 +395,7 @@ async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App, r
     assert list(map(sorted, it.calls)) == [[1, 2]]
 
 
-async def test_all_timed_out_the_call_is_cancelled(app: App) -> None:
+async def test_a_call_whose_items_all_timed_out_is_cancelled(app: App) -> None:
     it = Calls(app, size=2, max_wait=LONG, timeout=0.02, retry=Retry(attempts=1))
     it.go.clear()
     async with work(app):
@@ -431,7 +431,7 @@ async def test_stopping_lets_a_call_end(app: App) -> None:
     assert [await job.result(0) for job in jobs] == [2, 4]
 
 
-async def test_stopping_without_grace_hands_the_call_back(app: App) -> None:
+async def test_stopping_without_grace_releases_the_call(app: App) -> None:
     it = Calls(app, size=2, max_wait=LONG)
     it.go.clear()
     worker = work(app)

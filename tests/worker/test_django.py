@@ -48,7 +48,7 @@ def read(alias: str) -> bool:
 
 @pytest.mark.parametrize(("max_age", "kept"), [(0, False), (None, True), (3600, True)])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_connection_lives_as_long_as_django_says(
+async def test_a_connection_is_kept_for_djangos_max_age(
     alias: str, max_age: int | None, kept: bool, fails: bool
 ) -> None:
     connections.settings[alias]["CONN_MAX_AGE"] = max_age
@@ -72,7 +72,7 @@ async def test_a_connection_lives_as_long_as_django_says(
         assert await said() is kept
 
 
-async def test_a_batch_in_a_thread_gives_its_connection_back(alias: str) -> None:
+async def test_a_batch_in_a_thread_returns_its_connection(alias: str) -> None:
     app = App("memory://")
 
     @app.batch(size=1, max_wait=0)
@@ -102,7 +102,7 @@ async def test_a_thread_of_the_program_keeps_its_connection(alias: str) -> None:
 
 
 @pytest.mark.parametrize(("max_age", "kept"), [(0, False), (3600, True)])
-async def test_a_process_gives_its_connection_back(tmp_path: Path, max_age: int, kept: bool) -> None:
+async def test_a_process_returns_its_connection(tmp_path: Path, max_age: int, kept: bool) -> None:
     app, path = App("memory://"), str(tmp_path / "shop.db")
     task: Any = app.task(kind="process")(django_tasks.in_process)
     async with app, Worker(app, concurrency=1):
@@ -110,7 +110,9 @@ async def test_a_process_gives_its_connection_back(tmp_path: Path, max_age: int,
         assert await (await task.enqueue(path, max_age)).result(timeout=60) == (kept, path)
 
 
-def test_an_app_is_found_beside_the_lazy_settings_of_django(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_is_found_in_a_module_with_lazy_settings_of_django(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shop_jobs.py").write_text(
         "from django.conf import LazySettings\nfrom treadle import App\n\nsettings = LazySettings()\napp = App('memory://')\n"
     )

@@ -57,7 +57,7 @@ async def _forgotten(url: str, app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite", "ports"])
-async def test_declared_limits_and_schedules_come_back(
+async def test_declared_limits_and_schedules_are_stored_again(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(defaults, "DECLARED_EVERY", 0.1)
@@ -66,7 +66,7 @@ async def test_declared_limits_and_schedules_come_back(
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite", "ports"])
-async def test_a_worker_that_loses_a_job_looks_at_once(
+async def test_a_worker_that_loses_a_job_checks_its_declarations_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait for its next regular check: a heartbeat that finds a job lost is a sign."""
@@ -130,7 +130,7 @@ async def _empties(app: App, empty: Empty, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.slow
-async def test_a_file_that_was_replaced_gets_them_from_the_next_process(
+async def test_a_replaced_file_gets_declarations_from_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker of the old file reports the replacement, and stores nothing in either file."""

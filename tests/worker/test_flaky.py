@@ -176,7 +176,7 @@ class Forgetful(Spy):
         return await super().claim(replace(ask, running=()))
 
 
-async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() -> None:
+async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending() -> None:
     """The first run's outcome was refused, so no event says that it succeeded."""
     spy, gate, versions, told = (
         Forgetful(MemoryStorage(clock := HandClock())),

@@ -77,7 +77,7 @@ class Dear(Spy):
 
 
 @shows("a worker runs one job after another with two claims each and no pause in between")
-async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
+async def test_one_new_job_causes_two_claims(app: App, spy: Spy) -> None:
     """Once after its hint, and once after it has ended; not by each dispatcher, and not for each kind of queue."""
 
     @app.task
@@ -110,7 +110,7 @@ async def test_a_notification_during_a_claim_causes_another_claim_at_once(storag
 
 
 @pytest.mark.parametrize(("concurrency", "trips"), [(8, 1), (9, 2)])
-async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dear(
+async def test_a_worker_of_few_slots_makes_one_slow_round_trip_at_a_time(
     storage: Storage, concurrency: int, trips: int
 ) -> None:
     dear = Dear(storage)
@@ -188,9 +188,7 @@ async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Tol
             gc.enable()
 
 
-async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else(
-    app: App, spy: Spy, told: Told
-) -> None:
+async def test_treadles_own_jobs_are_claimed_once_the_queues_are_empty(app: App, spy: Spy, told: Told) -> None:
     """While jobs flow, not every claim asks for them. A claim that finds nothing has therefore not looked for all
     jobs."""
     spy.deaf = True

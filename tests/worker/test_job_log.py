@@ -98,7 +98,7 @@ async def test_a_level_that_is_off_logs_nothing(kept: Kept) -> None:
     assert [each.levelname for each in kept.records] == ["ERROR"]
 
 
-async def test_starts_and_successes_are_logged_at_debug_once_beside_another_worker(kept: Kept) -> None:
+async def test_two_workers_log_starts_and_successes_once_at_debug(kept: Kept) -> None:
     logging.getLogger(LOG).setLevel(logging.DEBUG)
     app = App("memory:")
 
@@ -110,7 +110,7 @@ async def test_starts_and_successes_are_logged_at_debug_once_beside_another_work
     assert [each.msg for each in kept.records if each.__dict__["task"] == "good"] == ["%s started", "%s succeeded"]
 
 
-async def test_a_failure_is_logged_once_beside_listeners_and_another_worker(kept: Kept) -> None:
+async def test_two_workers_with_listeners_log_a_failure_once(kept: Kept) -> None:
     app, bad = app_of("async")
     heard = asyncio.Event()
     app.on("failed")(lambda event: heard.set())

@@ -148,7 +148,7 @@ async def test_a_storage_that_refuses_metrics_disturbs_no_job(
 
 
 @shows("minutes of all workers become ten minutes, then hours, and are deleted after 90 days")
-async def test_the_leader_folds_what_has_come_of_age(
+async def test_the_leader_folds_old_metrics(
     app: App, clock: HandClock, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_folder, "PAUSE", 0)

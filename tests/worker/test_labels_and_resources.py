@@ -100,7 +100,7 @@ async def claims(worker: Worker, times: int = 4) -> None:
 
 
 @shows("a worker claims only the tasks whose required labels it has")
-async def test_labels(app: App, load: Load) -> None:
+async def test_a_worker_claims_only_tasks_whose_labels_it_has(app: App, load: Load) -> None:
     for name, requires in {
         "anywhere": (),
         "gpu": ["gpu"],
@@ -116,7 +116,7 @@ async def test_labels(app: App, load: Load) -> None:
             await load.until("anywhere", "gpu", "europe", "a100", "both")
 
 
-async def test_no_queue_of_tasks_that_it_cannot_run(app: App, load: Load) -> None:
+async def test_a_worker_serves_no_queue_of_tasks_it_cannot_run(app: App, load: Load) -> None:
     load.task(app, "render", queue="gpu", requires=["gpu"])
     load.task(app, "mail", queue="mail")
     assert Worker(app)._core.queues() == {"mail": 1}
@@ -140,7 +140,7 @@ async def test_drain_needs_no_labels(app: App) -> None:
 
 
 @shows("the sum of what runs never exceeds the resources of a worker", "a claim takes no job that has no room")
-async def test_the_sum(app: App, load: Load, fits: None) -> None:
+async def test_running_jobs_use_no_more_than_the_resources(app: App, load: Load, fits: None) -> None:
     small, large = (load.task(app, name, uses={"mb": mb}) for name, mb in (("small", 1000), ("large", 3000)))
     for each in (large, small, small, small, large, load.task(app, "light")):
         await each.enqueue()
@@ -157,7 +157,7 @@ async def test_the_sum(app: App, load: Load, fits: None) -> None:
 
 
 @shows("a worker with resources keeps queue order while its slots, not its resources, bound its claims")
-async def test_queue_order(app: App, load: Load, fits: None) -> None:
+async def test_a_worker_with_resources_keeps_queue_order(app: App, load: Load, fits: None) -> None:
     for name, uses in {"first": {"mb": 1}, "second": {"mb": 1}, "light": None, "last": {"mb": 1}}.items():
         await load.task(app, name, uses=uses).enqueue()
     async with Worker(app, concurrency=1, resources={"mb": 100}, grace=0):
@@ -204,7 +204,7 @@ async def test_one_gpu_for_several_tasks(app: App, load: Load, fits: None) -> No
 
 
 @shows("a task that uses more than a worker has is never claimed by it")
-async def test_too_large(app: App, load: Load) -> None:
+async def test_a_task_larger_than_its_worker_is_not_claimed(app: App, load: Load) -> None:
     for name, uses in {"large": {"gpu": 2}, "other": {"gpu": 1, "disk": 1}, "fits": {"gpu": 1}}.items():
         await load.task(app, name, uses=uses).enqueue()
     async with Worker(app, resources={"gpu": 1}, grace=0) as worker:
@@ -217,7 +217,7 @@ async def test_too_large(app: App, load: Load) -> None:
 
 
 @shows("a job that uses much is not starved: after 5 s the worker keeps resources free for it")
-async def test_turns(app: App, load: Load, fits: None) -> None:
+async def test_a_large_job_gets_a_reservation_after_5_seconds(app: App, load: Load, fits: None) -> None:
     large, small = load.task(app, "large", uses={"mb": 4}), load.task(app, "small", uses={"mb": 1})
     for _ in range(4):
         await small.enqueue()
@@ -292,7 +292,7 @@ async def test_lost_jobs_use_their_resources(app: App, fits: None) -> None:
 
 
 @shows("a durable sleep frees the resources of its job")
-async def test_sleeps(app: App, load: Load, fits: None) -> None:
+async def test_a_durable_sleep_frees_the_resources(app: App, load: Load, fits: None) -> None:
     @app.task(uses={"gpu": 1})
     async def nap() -> None:
         load.ran.append("nap")
@@ -308,7 +308,9 @@ async def test_sleeps(app: App, load: Load, fits: None) -> None:
 
 @shows("a call of a batch uses the resources of its task once, however many items it has")
 @pytest.mark.parametrize("by", [None, lambda item: item % 2], ids=["together", "by key"])
-async def test_batches(app: App, load: Load, fits: None, by: Callable[[int], int] | None) -> None:
+async def test_a_batch_uses_its_resources_once(
+    app: App, load: Load, fits: None, by: Callable[[int], int] | None
+) -> None:
     items: list[list[int]] = []
 
     @app.batch(size=4, max_wait=0.05, by=by, uses={"gpu": 1})
@@ -367,7 +369,7 @@ async def test_inline_jobs_need_a_worker_with_labels(app: App, load: Load) -> No
         ({"num_gpus": 1}, 'uses={"gpu"'),
     ],
 )
-async def test_refused_declarations(options: dict[str, Any], words: str) -> None:
+async def test_invalid_requirements_of_a_task_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadOption) as caught:
         App("memory://").task(name="t", **options)(lambda: None)
     assert words in str(caught.value)
@@ -384,7 +386,7 @@ async def test_refused_declarations(options: dict[str, Any], words: str) -> None
         ({"resource": {"mb": 1}}, "did you mean"),
     ],
 )
-async def test_refused_settings(options: dict[str, Any], words: str) -> None:
+async def test_invalid_resources_of_a_worker_are_refused(options: dict[str, Any], words: str) -> None:
     app = App("memory://")
     with pytest.raises(BadOption) as caught:
         Worker(app, **options)

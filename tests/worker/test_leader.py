@@ -74,7 +74,7 @@ async def test_followers_alone_tick_too(app: App, clock: HandClock) -> None:
     assert await looked(one, two) == [True, False]
 
 
-async def test_a_leader_that_comes_back_leads_again(app: App, clock: HandClock) -> None:
+async def test_a_leader_that_is_restarted_leads_again(app: App, clock: HandClock) -> None:
     for role in ("follower", "auto"):
         stand_in = Candidate(app.storage, "stand-in", role)
         await looked(stand_in)
@@ -86,7 +86,7 @@ async def test_a_leader_that_comes_back_leads_again(app: App, clock: HandClock) 
         clock.advance(5.01)
 
 
-async def test_a_leader_that_stalled_finds_out_and_takes_nothing_back(app: App, clock: HandClock) -> None:
+async def test_a_leader_that_stalled_follows_the_new_one(app: App, clock: HandClock) -> None:
     one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "auto")
     assert await looked(one, two) == [True, False]
     clock.advance(60)
@@ -96,7 +96,7 @@ async def test_a_leader_that_stalled_finds_out_and_takes_nothing_back(app: App, 
     assert await leading(app.storage) == "two"
 
 
-async def test_a_stall_nobody_noticed_ends_nothing(app: App, clock: HandClock) -> None:
+async def test_a_leader_keeps_the_lead_after_an_unnoticed_stall(app: App, clock: HandClock) -> None:
     one = Candidate(app.storage, "one", "auto")
     assert await looked(one) == [True]
     clock.advance(60)
@@ -148,7 +148,7 @@ async def test_a_pause_of_every_queue_stops_no_leader(app: App, clock: HandClock
     assert await leading(app.storage) == "one"
 
 
-async def test_followers_tick_schedules_that_the_leader_does_not_know(app: App) -> None:
+async def test_followers_tick_schedules_that_the_leader_has_not_declared(app: App) -> None:
     one = Candidate(app.storage, "one", "leader", LeaderDuties(("treadle.schedule:a",), ("a",)))
     two = Candidate(app.storage, "two", "follower", LeaderDuties(("treadle.schedule:a", "treadle.schedule:b")))
     assert not two.ticks("treadle.schedule:b")  # no leader is known yet
@@ -261,7 +261,7 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
             await pruned.get()
 
 
-async def test_the_doctor_tells_how_to_serve_each_queue(app: App) -> None:
+async def test_the_doctor_names_the_command_that_serves_each_queue(app: App) -> None:
     for queue in "delayed", "two words":
         await app.storage.enqueue([NewJob(id=queue.replace(" ", "-"), task="t", queue=queue)])
     await app.schedules.upsert("s", app.stub("t").job(), every=60)
@@ -275,7 +275,7 @@ async def test_the_doctor_tells_how_to_serve_each_queue(app: App) -> None:
     }
 
 
-def test_a_role_that_is_none() -> None:
+def test_an_invalid_role_is_refused() -> None:
     with pytest.raises(BadOption, match="role"):
         Worker(App("memory://"), role="boss")  # type: ignore[arg-type]
 

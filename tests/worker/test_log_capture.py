@@ -58,7 +58,7 @@ async def test_lines_of_coroutines_and_threads_are_kept_by_attempt(app: App) -> 
     assert await lines(app, jobs[2]) == [[("error", "plain function")]]
 
 
-async def test_without_it_nothing_is_kept_and_no_handler_is_added(app: App) -> None:
+async def test_without_capture_logs_no_line_is_kept(app: App) -> None:
     @app.task(name="f")
     async def f() -> None:
         log.error("lost")
@@ -100,6 +100,6 @@ async def test_lines_of_a_process_are_kept() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["loud", 0, 99, True, 3.5])
-def test_a_level_that_is_none_is_refused(wrong: object) -> None:
+def test_an_invalid_level_is_refused(wrong: object) -> None:
     with pytest.raises(BadOption, match="capture_logs"):
         Worker(App("memory://"), capture_logs=wrong)  # type: ignore[arg-type]

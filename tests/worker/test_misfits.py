@@ -101,7 +101,7 @@ async def test_two_versions_in_processes() -> None:
         assert {row.attempt for row in await old.storage.get([job.id for job in jobs]) if row is not None} == {1}
 
 
-async def test_without_another_version_it_fails_at_once(tmp_path: Path) -> None:
+async def test_a_misfit_without_another_version_fails_at_once(tmp_path: Path) -> None:
     ran: list[str] = []
     where = {"storage": MemoryStorage()}
     old, new = version(1, where, ran), version(2, where, ran)
@@ -151,7 +151,7 @@ async def test_a_storage_that_does_not_answer_fails_no_job() -> None:
             await told.until("deferred", id=job.id)
 
 
-async def test_it_fails_when_its_time_is_over() -> None:
+async def test_a_misfit_fails_when_its_wait_is_over() -> None:
     """The wait is part of the row, counted by the storage's clock, and named."""
     clock, ran = HandClock(), list[str]()
     storage = MemoryStorage(clock)

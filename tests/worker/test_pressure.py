@@ -36,7 +36,7 @@ async def test_failures_slow_a_worker_down(app: App, told: Told, monkeypatch: py
 
 
 @shows("`on_backlog=` is called once for each episode of a backlog")
-async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
+async def test_a_backlog_is_reported_once_an_episode(app: App) -> None:
     told: list[Backlog] = []
     heard, go = asyncio.Event(), asyncio.Event()
 
@@ -64,7 +64,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
 
 
 @shows("a worker with full slots and an empty queue reports no backlog")
-async def test_busy_is_not_behind(app: App, told: Told) -> None:
+async def test_full_slots_and_an_empty_queue_are_no_backlog(app: App, told: Told) -> None:
     said: list[Backlog] = []
     go = asyncio.Event()
 
@@ -106,7 +106,7 @@ def two_steps(app: App) -> tuple[list[Event], asyncio.Event]:
 
 
 @shows("`workflow.orphaned` is emitted once for a workflow without a waiting caller", area="Workflows")
-async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told) -> None:
+async def test_a_workflow_without_a_waiter_emits_orphaned_once(app: App, told: Told) -> None:
     orphans, heard = two_steps(app)
     job = await app.tasks["root"].enqueue()
     async with work(app), work(app), asyncio.timeout(30):
@@ -119,7 +119,7 @@ async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told)
 
 
 @shows("`workflow.orphaned` is not emitted for a workflow that a caller waited for", area="Workflows")
-async def test_one_that_somebody_waited_for_is_not(app: App, spy: Spy, told: Told) -> None:
+async def test_a_workflow_with_a_waiter_emits_no_orphaned(app: App, spy: Spy, told: Told) -> None:
     orphans, _ = two_steps(app)
     waited = await app.tasks["root"].enqueue()
     waiting = asyncio.create_task(waited.result(timeout=30))
@@ -137,7 +137,7 @@ async def test_one_that_somebody_waited_for_is_not(app: App, spy: Spy, told: Tol
 
 
 @shows("one of two processes emits `workflow.orphaned` for a workflow, not both", area="Workflows")
-async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_one_of_two_processes_emits_the_event(app: App, spy: Spy, clock: HandClock) -> None:
     orphans, heard = two_steps(app)
     other = App(storage=spy, clock=clock)
     other_orphans, _ = two_steps(other)

@@ -132,7 +132,7 @@ async def test_tasks_are_found_under_any_name_with_their_codec(pool: ProcessPool
         await pool.run(alias, record(alias, 2))
 
 
-async def test_arguments_and_results_are_what_the_annotations_say(pool: ProcessPool) -> None:
+async def test_arguments_and_results_have_their_annotated_types(pool: ProcessPool) -> None:
     from datetime import UTC, datetime
 
     at = datetime(2030, 1, 2, 3, 4, 5)  # noqa: DTZ001  the task gives it its zone
@@ -154,14 +154,16 @@ async def test_current_works_inside(pool: ProcessPool) -> None:
     }
 
 
-async def test_it_has_our_surroundings(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_process_has_the_folder_and_paths_of_its_parent(
+    pool: ProcessPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/here/and/there")
     assert await run(pool, work.cwd_and_path) == (str(tmp_path), sys.path, "/here/and/there")
 
 
-async def test_prints_are_seen_as_usual_and_nobody_reads_our_input(
+async def test_a_process_prints_as_usual_and_reads_no_input(
     pool: ProcessPool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await run(pool, work.says, "good morning")
@@ -212,7 +214,7 @@ async def test_an_exception_of_a_process_comes_back_as_text_with_the_traceback(p
     assert len(pool.pids) == 1
 
 
-async def test_words_that_mean_something_keep_their_meaning(pool: ProcessPool) -> None:
+async def test_outcomes_raised_in_a_process_reach_the_worker(pool: ProcessPool) -> None:
     with pytest.raises(Defer) as deferred:
         await run(pool, work.later, 12.5)
     assert deferred.value.seconds == 12.5
@@ -242,7 +244,7 @@ async def test_words_that_mean_something_keep_their_meaning(pool: ProcessPool) -
 
 
 @pytest.mark.slow
-async def test_a_process_that_dies_says_how_and_the_pool_goes_on(pool: ProcessPool) -> None:
+async def test_the_error_of_a_dead_process_has_its_cause_and_the_pool_continues(pool: ProcessPool) -> None:
     with pytest.raises(ProcessDied, match="ended with exit code 3") as left:
         await run(pool, work.dies, 3)
     assert left.value.code == 3
@@ -255,7 +257,7 @@ async def test_a_process_that_dies_says_how_and_the_pool_goes_on(pool: ProcessPo
     assert await run(pool, work.double, 4) == 8
 
 
-async def test_a_process_that_died_while_idle_costs_nobody_an_attempt(pool: ProcessPool) -> None:
+async def test_a_process_that_died_while_idle_costs_no_attempt(pool: ProcessPool) -> None:
     pid = await run(pool, work.pid)
     os.kill(pid, signal.SIGKILL)
     assert await run(pool, work.double, 4) == 8
@@ -328,7 +330,7 @@ async def test_a_function_that_cannot_be_found_is_an_error_of_that_job(
 # --- through a worker
 
 
-async def test_a_worker_runs_them(app: App) -> None:
+async def test_a_worker_runs_tasks_of_processes(app: App) -> None:
     double = app.task(kind="process")(work.double)
     async with Worker(app):
         assert await (await double.enqueue(4)).result(30) == 8
@@ -376,7 +378,7 @@ async def test_failures_are_counted_and_the_row_shows_the_traceback(app: App) ->
 
 @shows("a timeout kills the process of a process task")
 @needs_proc
-async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
+async def test_a_timeout_kills_the_process(app: App, tmp_path: Path) -> None:
     spins = app.task(kind="process")(work.spins)
     warm = app.task(kind="process")(work.pid)
     async with Worker(app, concurrency=1):
@@ -391,7 +393,7 @@ async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_proc
-async def test_a_stopping_worker_kills_after_its_grace_and_hands_back(
+async def test_a_stopping_worker_kills_processes_after_its_grace_and_releases_their_jobs(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spins = app.task(kind="process")(work.spins)

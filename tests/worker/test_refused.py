@@ -117,9 +117,7 @@ async def test_over_http_an_outcome_larger_than_a_request_fails_alone_and_is_not
 
 
 @pytest.mark.parametrize("loop", ["backlog", "redrive"])
-async def test_an_outage_that_a_side_loop_met_is_told_as_over_each_time(
-    app: App, spy: Spy, told: Told, loop: str
-) -> None:
+async def test_each_outage_in_a_side_loop_is_reported_as_over(app: App, spy: Spy, told: Told, loop: str) -> None:
     gate = asyncio.Event()
 
     @app.task(name="waits")

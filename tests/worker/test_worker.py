@@ -68,7 +68,7 @@ class Gate:
 
 
 @shows("a worker claims only as many jobs as it has free slots")
-async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
+async def test_a_worker_claims_as_many_jobs_as_it_has_free_slots(app: App) -> None:
     gate = Gate(app)
     jobs = [await gate.task.enqueue(n) for n in range(5)]
     async with work(app, concurrency=2) as worker:
@@ -106,7 +106,7 @@ async def test_the_job_of_an_unknown_task_stays_queued(app: App, told: Told) -> 
     assert (row.state, row.version, row.attempt) == (State.READY, 0, 0)
 
 
-async def test_tasks_and_queues_bound_it(app: App) -> None:
+async def test_a_worker_claims_only_its_tasks_and_queues(app: App) -> None:
     ran: list[str] = []
 
     @app.task(queue="a")
@@ -166,7 +166,7 @@ async def test_wrong_settings_are_refused(app: App, options: dict[str, Any]) -> 
         Worker(app, **options)
 
 
-async def test_a_task_it_should_run_must_be_there(app: App) -> None:
+async def test_a_worker_of_an_unknown_task_is_refused(app: App) -> None:
     with pytest.raises(UnknownTask, match="nope"):
         await Worker(app, tasks=["nope"]).start()
 
@@ -184,7 +184,7 @@ async def print_nothing() -> None: ...
 
 
 @shows("a worker that stops cancels its runs after the grace period and releases their jobs uncounted")
-async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told: Told) -> None:
+async def test_stop_cancels_runs_after_the_grace_and_releases_them_uncounted(app: App, told: Told) -> None:
     gate = Gate(app)
     job = await gate.task.enqueue(7)
     worker = work(app, name="first")
@@ -225,7 +225,7 @@ async def test_a_job_that_ends_within_the_grace_counts(app: App, monkeypatch: py
     assert await job.result(timeout=0) == "in time"
 
 
-async def test_a_thread_is_told_and_its_result_is_taken(app: App) -> None:
+async def test_a_stop_sets_cancelled_in_a_thread_and_its_result_counts(app: App) -> None:
     began = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -262,7 +262,7 @@ async def test_a_thread_that_raises_after_its_notification_is_released(app: App)
     assert (row.state, row.attempt) == (State.READY, 0)
 
 
-async def test_a_thread_that_never_ends_keeps_its_lease_and_nobody_else_waits(app: App) -> None:
+async def test_a_thread_that_never_ends_keeps_its_lease_and_delays_no_other_job(app: App) -> None:
     began, end = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -280,7 +280,7 @@ async def test_a_thread_that_never_ends_keeps_its_lease_and_nobody_else_waits(ap
     end.set()
 
 
-async def test_stop_twice_at_once_is_once(app: App, told: Told) -> None:
+async def test_two_stops_at_once_are_one(app: App, told: Told) -> None:
     gate = Gate(app)
     await gate.task.enqueue()
     worker = work(app)
@@ -292,7 +292,7 @@ async def test_stop_twice_at_once_is_once(app: App, told: Told) -> None:
     assert (await app.storage.stats()).workers == ()
 
 
-async def test_it_opens_what_is_not_open_and_closes_only_that(storage: Storage, clock: HandClock) -> None:
+async def test_a_worker_closes_the_app_only_if_it_opened_it(storage: Storage, clock: HandClock) -> None:
     spy = Spy(storage)
     app = App(storage=spy, clock=clock)
 
@@ -313,7 +313,7 @@ async def test_it_opens_what_is_not_open_and_closes_only_that(storage: Storage, 
 
 
 @shows("a worker that has stopped leaves no task of the event loop behind")
-async def test_nothing_runs_on_when_it_has_stopped(app: App) -> None:
+async def test_a_stopped_worker_leaves_no_task_running(app: App) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -396,7 +396,7 @@ async def _program(path: Path, grace: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_hands_back_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_signal_releases_running_jobs_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "jobs.db"
     async with App(f"sqlite:///{path}") as app:
         job = await app.stub("t").enqueue(1)
@@ -411,7 +411,7 @@ async def test_a_signal_hands_back_and_exits_with_0(tmp_path: Path, number: sign
 
 
 @pytest.mark.parametrize("task", ["t", "hung"])
-async def test_a_second_signal_is_at_once(tmp_path: Path, task: str) -> None:
+async def test_a_second_signal_stops_the_worker_at_once(tmp_path: Path, task: str) -> None:
     path = tmp_path / "jobs.db"
     async with App(f"sqlite:///{path}") as app:
         await app.stub(task).enqueue(*([1] if task == "t" else []))
@@ -428,9 +428,7 @@ async def test_a_second_signal_is_at_once(tmp_path: Path, task: str) -> None:
 # --- quiet
 
 
-async def test_with_all_slots_busy_the_storage_is_left_alone(
-    app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_with_all_slots_busy_claims_nothing(app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, decided = Gate(app), Signal().after(monkeypatch, Dispatcher, "_limit")
     jobs = await app.enqueue([gate.task.job(n) for n in range(4)])
     async with work(app, concurrency=2) as worker:
@@ -447,7 +445,7 @@ async def test_with_all_slots_busy_the_storage_is_left_alone(
 
 
 @shows("a notification starts a new job on an idle worker")
-async def test_an_idle_worker_hears_of_new_work_at_once(
+async def test_a_notification_starts_a_new_job_on_an_idle_worker(
     app: App, spy: Spy, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_nothing = Signal().after(monkeypatch, Demand, "nothing")
@@ -585,7 +583,7 @@ async def test_a_poison_pill_is_not_run_again(app: App, clock: HandClock, told: 
     assert told.names("started", "failed") == ["failed"]
 
 
-async def test_a_worker_of_the_same_name_does_not_take_up_what_the_one_before_still_runs(app: App) -> None:
+async def test_a_worker_does_not_take_over_running_jobs_of_an_earlier_one_of_its_name(app: App) -> None:
     gate = Gate(app)
     job = await gate.task.enqueue()
     first = work(app, name="same", concurrency=1)
@@ -647,7 +645,7 @@ async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> N
 
 @shows("an outage of the storage ends no run and no worker")
 @pytest.mark.parametrize("verb", ["claim", "settle", "heartbeat", "watch"])
-async def test_a_storage_that_is_away_for_a_while_ends_nothing(
+async def test_an_outage_of_the_storage_ends_no_run(
     app: App, spy: Spy, told: Told, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.01)  # hints fail too
@@ -670,7 +668,7 @@ async def test_a_storage_that_is_away_for_a_while_ends_nothing(
         assert told.of("worker.error")
 
 
-async def test_an_outcome_is_settled_when_the_storage_is_back(app: App, spy: Spy, told: Told) -> None:
+async def test_an_outcome_is_settled_after_an_outage(app: App, spy: Spy, told: Told) -> None:
     @app.task
     async def t() -> int:
         spy.away["settle"] = 3
@@ -803,7 +801,7 @@ async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock,
 
 
 @shows("`throttle=` pauses the claims of a worker until it returns 0")
-async def test_a_throttle_pauses_claims_until_it_says_so(app: App, spy: Spy, told: Told) -> None:
+async def test_a_throttle_pauses_claims_until_it_returns_0(app: App, spy: Spy, told: Told) -> None:
     asked, paused = asyncio.Queue[None](), True
 
     async def throttle() -> float:
@@ -881,7 +879,7 @@ async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: 
         assert await job.result(timeout=30) == 1
 
 
-async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
+async def test_an_inline_job_cancelled_from_outside_is_cancelled(app: App) -> None:
     gate = Gate(app, inline=True)
     job = await gate.task.enqueue()
     await gate.began.get()
@@ -894,7 +892,9 @@ async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
 
 
 @shows("listeners receive the events of a run, and one that raises does not harm it", area="Results, events and logs")
-async def test_listeners_hear_what_happens_and_cannot_harm_it(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_listeners_receive_events_and_their_errors_change_no_run(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
     heard: list[str] = []
 
     @app.on("started", "succeeded")
@@ -916,7 +916,7 @@ async def test_listeners_hear_what_happens_and_cannot_harm_it(app: App, caplog: 
     assert "a broken listener" in caplog.text
 
 
-async def test_events_as_a_stream(app: App) -> None:
+async def test_the_events_of_an_app_can_be_read_as_a_stream(app: App) -> None:
     @app.task
     async def t() -> None: ...
 
@@ -993,7 +993,7 @@ async def test_a_claimed_job_that_has_not_started_is_released_when_the_worker_st
     assert back
 
 
-async def test_progress_takes_a_text_that_is_no_text(app: App) -> None:
+async def test_progress_accepts_a_text_with_lone_surrogates(app: App) -> None:
     """The name of a file may contain bytes that are no characters. Noting it must not fail the job."""
 
     @app.task

@@ -94,7 +94,7 @@ async def test_pass_result_of_an_id_that_is_known(app: App, shop: Shop) -> None:
         assert await (await chain(one.job(7), shop.take).enqueue()).result(timeout=30) == "took 7"
 
 
-async def test_gather_hands_over_as_many_results_as_it_was_given_jobs(app: App, shop: Shop) -> None:
+async def test_gather_passes_as_many_results_as_it_has_jobs(app: App, shop: Shop) -> None:
     """In their order, also if a key was held before the call or is named twice in it."""
     async with work(app, concurrency=8):
         held = await gather(shop.page(), shop.fetch.job(5)).into(shop.join).enqueue()

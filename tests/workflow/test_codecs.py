@@ -74,7 +74,7 @@ def _cut(value: Any) -> Any:
     return value[:500] if isinstance(value, str) else value
 
 
-def test_a_codec_that_loses_something_is_refused_with_the_value() -> None:
+def test_a_value_that_its_codec_changes_is_refused() -> None:
     class NoTuples(Wrapped):
         def decode(self, text: str) -> Any:
             found = super().decode(text)

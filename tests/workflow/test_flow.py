@@ -100,7 +100,7 @@ async def test_a_parent_ends_when_its_children_have_with_one_slot_in_all(app: Ap
 
 
 @shows("`.value(v)` gives a job its own result before its children end")
-async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, site: Site) -> None:
+async def test_the_own_value_of_a_parent_is_available_after_its_run(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[str, int]:
         return flow(site.number.options(delay=3600).job(7)).value("begun")
@@ -138,7 +138,7 @@ async def test_a_waiter_for_the_value_of_a_parent_is_woken(
 @shows(
     "`.then` waits for the jobs before it and for all their children", "`None` adds nothing to the value of a workflow"
 )
-async def test_then_waits_for_all_that_came_of_those_before(app: App, site: Site) -> None:
+async def test_then_waits_for_all_descendants_of_the_jobs_before(app: App, site: Site) -> None:
     @app.task
     async def parent(n: int) -> Flow[int]:
         site.function_done.append("parent")
@@ -180,7 +180,7 @@ async def test_a_job_after_the_run_alone_depends_on_its_failure(app: App, site: 
 
 
 @shows("`gather(...).into` passes the results in the order of its jobs")
-async def test_gather_hands_the_values_over_in_order(app: App, site: Site) -> None:
+async def test_gather_passes_the_values_in_order(app: App, site: Site) -> None:
     @app.task
     async def parent() -> Flow[int]:
         return gather(site.number.job(n) for n in (3, 1, 2)).into(site.total, plus=100)
@@ -203,7 +203,7 @@ async def test_gather_of_those_that_succeeded(app: App, site: Site) -> None:
 
 
 @shows("`chain` passes each result to the next job")
-async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> None:
+async def test_a_chain_passes_each_result_to_the_next_job(app: App, site: Site) -> None:
     late: Any = site.add
     async with work(app):
         job = await chain(site.number.job(1), late.job(more=10), site.add).enqueue()
@@ -238,7 +238,7 @@ async def test_a_flow_inside_a_flow_is_one_job_of_it(app: App, site: Site) -> No
 
 
 @shows("a task that returns a job continues as that job, and its result is that job's")
-async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
+async def test_a_task_that_returns_a_job_continues_as_that_job(app: App, site: Site) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:
         site.function_done.append(n)
@@ -256,7 +256,7 @@ async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
 
 @pytest.mark.slow
 @shows("a task may return itself as its next job two hundred times")
-async def test_a_long_loop(app: App) -> None:
+async def test_a_task_may_return_itself_two_hundred_times(app: App) -> None:
     @app.task(name="loop")
     async def loop(n: int) -> int | JobSpec[int]:
         return n if n == 200 else loop.job(n + 1)
@@ -266,7 +266,7 @@ async def test_a_long_loop(app: App) -> None:
 
 
 @shows("`reduce=` folds the contributions of a workflow by a built-in function or by one of the app")
-async def test_reducers(app: App, site: Site) -> None:
+async def test_reduce_folds_the_contributions_of_a_workflow(app: App, site: Site) -> None:
     @app.reducer
     def longest(values: list[Page]) -> Page:
         return max(values, key=lambda page: page.size)
@@ -366,7 +366,7 @@ async def test_a_failed_child_fails_its_parent_and_is_named(app: App, site: Site
 
 
 @shows("a failure that `when=` allows does not fail the workflow")
-async def test_a_failure_somebody_provided_for_is_none(app: App, site: Site) -> None:
+async def test_an_allowed_failure_does_not_fail_the_workflow(app: App, site: Site) -> None:
     @app.task
     async def reports() -> list[str]:
         return [type(each).__name__ for each in await current().upstream()]
@@ -526,7 +526,7 @@ async def test_functions_in_threads_and_processes_may_return_flows(app: App, sit
 
 
 @shows("`workflow.ended` is emitted once for each workflow")
-async def test_the_end_of_a_workflow_is_told_once(app: App, site: Site, told: Told) -> None:
+async def test_the_end_of_a_workflow_is_emitted_once(app: App, site: Site, told: Told) -> None:
     async with work(app), work(app):
         jobs = [await flow(site.number.job(n), site.number.job(n)).enqueue() for n in range(5)]
         for job in jobs:
@@ -594,7 +594,7 @@ async def test_a_job_that_a_run_enqueues_directly_is_independent_of_it(app: App,
 
 
 @shows("a workflow waits for an id that is not stored yet")
-async def test_a_workflow_waits_for_an_id_nobody_knows_yet(app: App, site: Site) -> None:
+async def test_a_workflow_waits_for_an_id_that_is_stored_later(app: App, site: Site) -> None:
     async with work(app):
         job = await app.enqueue(site.nothing.job(), after="to-come", wait_timeout=600)
         await site.number.options(id="to-come").enqueue(1)

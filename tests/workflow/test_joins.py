@@ -60,7 +60,7 @@ async def is_final(app: App, id: str) -> bool:
 
 @shows("a workflow ends once while storage calls fail at random")
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None:
+async def test_a_workflow_ends_once_although_storage_calls_fail(seed: int) -> None:
     storage = Flaky(MemoryStorage(), random.Random(seed))
     async with App(storage=storage, random=lambda: 0.0) as app:
         told = Told(app)

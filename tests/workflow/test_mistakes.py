@@ -17,7 +17,7 @@ def bare() -> App:
     return App(storage=MemoryStorage())
 
 
-async def test_at_the_place_where_it_is_written(bare: App) -> None:
+async def test_an_invalid_flow_raises_where_it_is_written(bare: App) -> None:
     @bare.task(name="n")
     async def number(n: int) -> int:
         return n
@@ -89,7 +89,7 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
     await bare.close()
 
 
-async def test_a_circle_is_refused_wherever_it_is_sent(bare: App) -> None:
+async def test_a_circle_is_refused_in_each_way_to_send_it(bare: App) -> None:
     @bare.task(name="n")
     async def number(n: int) -> int:
         return n
@@ -106,7 +106,7 @@ async def test_a_circle_is_refused_wherever_it_is_sent(bare: App) -> None:
 
 
 @shows("a task that returns an invalid flow fails and stores none of its jobs")
-async def test_a_task_that_returns_what_cannot_be_fails_and_leaves_nothing(bare: App) -> None:
+async def test_a_task_that_returns_an_invalid_flow_fails_and_stores_nothing(bare: App) -> None:
     @bare.task(name="n")
     async def number(n: int) -> int:
         return n

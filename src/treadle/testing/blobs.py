@@ -115,7 +115,7 @@ async def test_blobs_a_flipped_byte_is_found_and_set_aside(shelf: Shelf, blobs: 
 
 
 @checked
-async def test_blobs_a_spoiled_one_is_replaced_when_it_is_put_again(shelf: Shelf, blobs: Blobs) -> None:
+async def test_blobs_a_damaged_one_is_replaced_when_it_is_put_again(shelf: Shelf, blobs: Blobs) -> None:
     address, _ = await blobs.put(pieces(b"whole"))
     for spoiled in (b"who", b"whale"):
         await shelf.spoil(address, spoiled)
@@ -152,7 +152,7 @@ async def test_blobs_each_of_many_concurrent_writes_of_a_blob_succeeds(shelf: Sh
 
 @shows("a store finds blobs by SHA-1 only if it was made with `sha1=True`")
 @checked
-async def test_blobs_are_found_by_their_sha1_if_that_was_asked_for(shelf: Shelf, blobs: Blobs) -> None:
+async def test_blobs_are_found_by_their_sha1_with_the_option(shelf: Shelf, blobs: Blobs) -> None:
     content = b"old address"
     sha1 = hashlib.sha1(content, usedforsecurity=False).hexdigest()
     with pytest.raises(BadAddress):

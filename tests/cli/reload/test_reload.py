@@ -134,7 +134,7 @@ def test_ctrl_c_during_a_reload_ends_it_after_the_grace(here: Path, lib: Path) -
     assert (row.lost, row.attempt) == (0, 0)
 
 
-def test_up_waits_for_a_save_that_mends_an_error(here: Path, lib: Path) -> None:
+def test_up_waits_for_a_save_that_repairs_an_error(here: Path, lib: Path) -> None:
     (here / "jobs.py").write_text(JOBS + "\nx = (\n")
     with Command("up", "--reload", "--port", "0", cwd=here, PYTHONPATH=str(lib)) as up:
         up.wait_for("was never closed")

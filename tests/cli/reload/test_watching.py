@@ -18,7 +18,7 @@ def watched(*paths: Path, every: bool = False) -> set[str]:
     return {Path(path).name for path in Watched([Root(path, every) for path in paths]).look()}
 
 
-def test_it_watches_the_sources_of_a_project_and_nothing_that_programs_write(tmp_path: Path) -> None:
+def test_a_watcher_sees_sources_and_no_files_that_programs_write(tmp_path: Path) -> None:
     for name in ("a.py", "pkg/b.py", "pkg/deep/c.py", "t/page.html", ".env", "treadle.db", "treadle.db-wal", "x.log"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -99,19 +99,19 @@ async def test_a_file_that_is_written_twice_is_one_change() -> None:
     assert len(looks.left) == 1
 
 
-async def test_a_file_that_is_away_for_a_moment_was_not_deleted() -> None:
+async def test_a_file_that_is_missing_in_one_look_counts_as_changed() -> None:
     found = Watcher(Looks(A, {}, WHOLE, WHOLE))
     await found.begin()
     assert await found.changed() == (["a.py"], [])
 
 
-async def test_a_save_that_is_taken_back_is_none() -> None:
+async def test_a_save_that_is_undone_is_no_change() -> None:
     found = Watcher(Looks(A, {**A, "4.py": (1, 1, 1)}, A, A, WHOLE, WHOLE))
     await found.begin()
     assert await found.changed() == (["a.py"], [])
 
 
-async def test_a_storm_of_saves_does_not_put_off_the_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_constant_saves_do_not_delay_the_reload(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(1_000_000))
     monkeypatch.setattr(watcher, "monotonic", lambda: next(seconds) * 0.5)
     looks = Looks(A, *({"a.py": (1, 1, number)} for number in range(2, 100)))
@@ -121,7 +121,7 @@ async def test_a_storm_of_saves_does_not_put_off_the_reload(monkeypatch: pytest.
     assert len(looks.left) > 50
 
 
-async def test_a_save_after_a_file_was_loaded_is_a_change_before_the_supervisor_knows_the_file(tmp_path: Path) -> None:
+async def test_a_save_of_a_loaded_file_counts_before_the_supervisor_lists_it(tmp_path: Path) -> None:
     file = tmp_path / "helper.py"
     file.write_text("NUMBER = 1")
     ours, theirs = os.pipe()

@@ -71,7 +71,7 @@ def test_a_text_that_does_not_fit_ends_with_an_ellipsis() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=90), st.integers(0, 40))
-def test_bars_fit_and_show_whatever_is_not_zero(values: list[float], width: int) -> None:
+def test_bars_fit_and_show_each_value_above_zero(values: list[float], width: int) -> None:
     line = spark(values, width)
     assert len(line) <= width
     if values and width and len(values) <= width:
@@ -90,7 +90,7 @@ def test_neighbours_share_a_bar() -> None:
 # --- rows
 
 
-def test_a_queue_says_in_words_what_holds_it_up() -> None:
+def test_a_queue_shows_why_its_jobs_wait() -> None:
     found = overview(
         queues=(
             QueueGlance(name="mail", queued=3, oldest=75.0),
@@ -175,7 +175,7 @@ def test_a_worker_shows_its_labels_and_resources() -> None:
         ),
     ],
 )
-def test_a_limit_says_why_it_starts_no_job(use: LimitUse, words: str) -> None:
+def test_a_limit_shows_why_it_starts_no_job(use: LimitUse, words: str) -> None:
     assert texts(rows.limits(overview(limits=(use,)))[0])[-1] == words
 
 
@@ -186,7 +186,7 @@ def test_limits_that_block_come_first() -> None:
     assert [row.key for row in rows.limits(overview(limits=uses))] == ["c", "b", "a"]
 
 
-def test_a_worker_says_whether_it_is_alive() -> None:
+def test_a_worker_shows_whether_it_sends_heartbeats() -> None:
     found = overview(
         workers=(
             Presence(worker="a", slots=2, running=2),
@@ -214,7 +214,7 @@ def test_a_group_of_failures_shows_its_signature() -> None:
 # --- figures
 
 
-def test_figures_say_what_was_not_counted_to_the_end() -> None:
+def test_figures_show_which_counts_are_bounds() -> None:
     found = overview(queues=(QueueGlance(name="a", queued=10_000, queued_capped=True, blocked=2),), capped=("blocked",))
     figures = {each.label: (each.value, each.detail) for each in summary.tiles(Snapshot(overview=found))}
     assert figures["queued"] == ("10,000+", "none waits")
@@ -224,7 +224,7 @@ def test_figures_say_what_was_not_counted_to_the_end() -> None:
     assert summary.strip(Snapshot(overview=found)).startswith("10,000+ queued · 0 running · 0 failed")
 
 
-def test_the_link_says_how_old_the_figures_are() -> None:
+def test_the_link_shows_the_age_of_the_figures() -> None:
     assert summary.link(None, None, 2.0, NOW)[0] == "◌ connecting"
     assert summary.link(None, 1.0, 2.0, NOW)[0] == "● live, every 2.0 s"
     assert summary.link(None, 30.0, 2.0, NOW)[0] == "◌ figures are 30 s old"

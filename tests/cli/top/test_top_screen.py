@@ -176,7 +176,7 @@ async def test_a_failed_job_is_opened_and_retried(opened: Open) -> None:
         await it.sees("1 Queues")
 
 
-async def test_a_blocked_job_says_which_limit_blocks_it(opened: Open) -> None:
+async def test_a_blocked_job_shows_the_limit_that_blocks_it(opened: Open) -> None:
     async with opened() as it:
         await it.press("3", "enter")
         await it.sees("─ 4 blocked")
@@ -236,7 +236,7 @@ async def test_an_outage_is_shown_and_ends(opened: Open) -> None:
         assert "● live" in it.lines[0]
 
 
-async def test_a_storage_that_is_away_at_first_is_awaited(opened: Open) -> None:
+async def test_a_storage_that_is_unavailable_at_first_is_awaited(opened: Open) -> None:
     async with opened(fill=False) as it:
         it.place.away, it.top.reader.snapshot = True, None
         await it.look()
@@ -285,7 +285,7 @@ async def test_without_colours_the_words_remain(opened: Open, monkeypatch: pytes
         assert "‖ paused" in it.text
 
 
-async def test_light_and_dark_all_keys_and_no_looks(opened: Open) -> None:
+async def test_the_theme_the_list_of_keys_and_the_pause_have_keys(opened: Open) -> None:
     async with opened() as it:
         await it.press("t")
         assert it.top.theme == "treadle-light"
@@ -301,7 +301,7 @@ async def test_light_and_dark_all_keys_and_no_looks(opened: Open) -> None:
         await it.rests.until(lambda: it.pauses[-1] == 2.0, "looks again")
 
 
-async def test_texts_of_strangers_are_shown_as_they_are(opened: Open) -> None:
+async def test_texts_of_jobs_are_shown_without_markup(opened: Open) -> None:
     async with opened(fill=False) as it:
 
         @it.treadle.task(name="[red]x", queue="[bold]q", retry=Retry(attempts=1))

@@ -23,12 +23,12 @@ def lines(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("folder", [SITE, TWIN], ids=["treadle", "celery"])
-def test_its_own_tests(folder: Path) -> None:
+def test_the_tests_of_the_site_pass(folder: Path) -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", "manage.py", "test", "--noinput"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ, timeout=200)
     assert ran.returncode == 0, ran.stderr
     assert "Ran 4 tests" in ran.stderr
 
 
-def test_it_is_not_longer_than_its_twin() -> None:
+def test_the_site_is_no_longer_than_its_twin() -> None:
     assert lines(SITE) <= lines(TWIN)

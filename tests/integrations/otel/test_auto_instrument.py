@@ -77,7 +77,7 @@ def spans_of(printed: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="it stops a process by SIGTERM")
 @shows("`opentelemetry-instrument treadle worker` records a program that does not know OpenTelemetry")
-def test_a_program_without_a_word_of_it(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_program_that_does_not_name_opentelemetry_is_traced(tmp_path: Path, environment: dict[str, str]) -> None:
     """Sent from another process; run in a worker process of the supervisor, and in a process of that one."""
     command = instrumented("worker", "jobs:app")
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -111,7 +111,7 @@ def instrumentor() -> Iterator[TreadleInstrumentor]:
 
 
 @shows("`TreadleInstrumentor` traces every app of a program; an app with a `Tracing` of its own keeps that one")
-async def test_apps_are_traced_until_it_is_undone(instrumentor: TreadleInstrumentor) -> None:
+async def test_apps_are_traced_until_the_instrumentation_is_removed(instrumentor: TreadleInstrumentor) -> None:
     async def use(app: App) -> None:
         @app.task(name="leaf")
         async def leaf() -> None: ...

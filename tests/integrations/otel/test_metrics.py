@@ -66,7 +66,7 @@ def at(found: dict[tuple[Any, ...], Any], **about: Any) -> Any:
 
 
 @shows("OpenTelemetry: metrics of sends, runs and waits by the conventions for messaging, also without traces")
-async def test_sends_and_runs(metered: Metered, clock: HandClock) -> None:
+async def test_sends_runs_and_waits_are_measured(metered: Metered, clock: HandClock) -> None:
     app = metered.on(App(storage=MemoryStorage(clock), clock=clock, retry=Retry(attempts=2, base=0, jitter=0)))
 
     @app.task(name="leaf", queue="mail")
@@ -105,7 +105,7 @@ async def test_sends_and_runs(metered: Metered, clock: HandClock) -> None:
 
 
 @shows("OpenTelemetry: the number of stored jobs and the age of the oldest come from one process")
-async def test_the_stored_jobs(metered: Metered, clock: HandClock) -> None:
+async def test_one_process_reports_the_stored_jobs(metered: Metered, clock: HandClock) -> None:
     spy = Spy(MemoryStorage(clock))
     app = metered.on(App(storage=spy, clock=clock), queue_metrics=True)
 

@@ -63,7 +63,9 @@ async def test_a_view_its_job_and_the_children_of_that(app: App, recorded: Recor
 
 
 @shows("OpenTelemetry: the jobs of flows and chains belong to the trace of the call that sent them")
-async def test_flows_and_chains(app: App, recorded: Recorded, leaf: Any) -> None:
+async def test_jobs_of_flows_and_chains_belong_to_the_trace_of_their_call(
+    app: App, recorded: Recorded, leaf: Any
+) -> None:
     await app.enqueue(flow(leaf.job(), leaf.job()).then(leaf.job()))
     await app.enqueue(chain(leaf.job(), leaf.job()))
     await drain(app)
@@ -83,7 +85,9 @@ async def test_flows_and_chains(app: App, recorded: Recorded, leaf: Any) -> None
 
 @shows("OpenTelemetry: a retry that is due within a minute belongs to the trace; a later one has its own, with links")
 @pytest.mark.parametrize("delay", [5, 300])
-async def test_retries(app: App, recorded: Recorded, clock: HandClock, delay: float) -> None:
+async def test_a_retry_within_a_minute_belongs_to_the_trace(
+    app: App, recorded: Recorded, clock: HandClock, delay: float
+) -> None:
     @app.task(name="flaky", retry=Retry(attempts=3, base=delay, factor=1, jitter=0))
     async def flaky() -> None:
         if current().attempt < 3:
@@ -114,7 +118,7 @@ async def test_retries(app: App, recorded: Recorded, clock: HandClock, delay: fl
 
 
 @shows("OpenTelemetry: with traces='linked' each run begins a trace, with links to the sender and the previous run")
-async def test_linked(app: App) -> None:
+async def test_each_run_of_linked_traces_starts_a_trace_with_links(app: App) -> None:
     recorded = Recorded()
     recorded.on(app, traces="linked")
 
@@ -202,7 +206,7 @@ async def test_a_step_that_fails(app: App, recorded: Recorded) -> None:
 
 
 @shows("OpenTelemetry: one call of a batch is one span, with a link to the sender of each of its jobs")
-async def test_batches(app: App, recorded: Recorded) -> None:
+async def test_one_call_of_a_batch_is_one_span_with_links(app: App, recorded: Recorded) -> None:
     @app.batch(name="mails", size=10)
     async def mails(items: list[int]) -> list[Any]:
         with recorded.tracer.start_as_current_span("smtp"):
@@ -245,7 +249,7 @@ async def test_a_batch_that_raises(app: App, recorded: Recorded) -> None:
 
 
 @shows("OpenTelemetry: spans show jobs that were aborted, had arguments that do not fit, or failed by a child")
-async def test_endings_without_a_return(app: App, recorded: Recorded) -> None:
+async def test_spans_show_endings_without_a_return(app: App, recorded: Recorded) -> None:
     @app.task(name="aborts")
     async def aborts() -> None:
         raise Abort("never again")
@@ -312,7 +316,7 @@ async def test_a_delayed_job_begins_its_own_trace(app: App, recorded: Recorded, 
 
 
 @shows("OpenTelemetry: each tick of a schedule is a trace of its own")
-async def test_schedules(app: App, recorded: Recorded, clock: HandClock) -> None:
+async def test_each_tick_of_a_schedule_is_a_trace(app: App, recorded: Recorded, clock: HandClock) -> None:
     @app.cron("* * * * *", name="beat")
     @app.task(name="beat")
     async def beat() -> None: ...

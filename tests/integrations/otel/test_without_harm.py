@@ -34,7 +34,7 @@ def an_app(**options: Any) -> App:
 
 
 @shows("OpenTelemetry: without an SDK, tracing is no layer of a call or of a worker, and adds no header")
-async def test_without_an_sdk_it_is_absent() -> None:
+async def test_without_an_sdk_no_tracing_is_added() -> None:
     app = an_app()
     tracing = Tracing(tracer_provider=ProxyTracerProvider(), meter_provider=metrics.NoOpMeterProvider())
     app.middleware(tracing)
@@ -162,7 +162,7 @@ async def test_an_exporter_that_raises(caplog: pytest.LogCaptureFixture) -> None
 
 
 @shows("OpenTelemetry: a trace that is sampled out is sampled out in the run, and exports nothing")
-async def test_sampled_out() -> None:
+async def test_a_run_of_a_trace_that_is_sampled_out_exports_nothing() -> None:
     recorded, app = Recorded(sampler=ALWAYS_OFF), an_app(retry=Retry(attempts=2, base=0, jitter=0))
     recorded.on(app)
 
@@ -251,7 +251,7 @@ async def test_a_trace_in_the_headers_of_the_caller_is_continued() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00-zz", "x" * 400, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "\ud800"])
-async def test_headers_that_are_no_trace(text: str) -> None:
+async def test_a_run_with_invalid_trace_headers_starts_its_own_trace(text: str) -> None:
     """Any client may send them. The run begins a trace of its own."""
     recorded, app = Recorded(), an_app()
     if text == "\ud800":
@@ -326,6 +326,6 @@ async def test_the_log_line_of_the_worker(kind: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"traces": "both"}, {"continue_within": -1}, {"continue_within": "soon"}])
-def test_wrong_options(wrong: dict[str, Any]) -> None:
+def test_an_invalid_option_of_tracing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="expected"):
         Tracing(**wrong)

@@ -75,7 +75,7 @@ async def test_tags_and_breadcrumbs_of_a_run_are_in_its_event_only(app: App, ini
     assert "mine" not in sentry_sdk.get_isolation_scope()._tags
 
 
-async def test_arguments_are_sent_only_if_asked_for(app: App, init: Init) -> None:
+async def test_arguments_are_sent_only_with_the_option(app: App, init: Init) -> None:
     fails = failing(app)
     for allowed in (False, True):
         kept = init(integration=TreadleIntegration(send_arguments=allowed))
@@ -88,7 +88,7 @@ async def test_arguments_are_sent_only_if_asked_for(app: App, init: Init) -> Non
     assert "s3cret" not in arguments[1]
 
 
-async def test_every_attempt_if_asked_for(app: App, init: Init) -> None:
+async def test_every_attempt_is_sent_with_the_option(app: App, init: Init) -> None:
     fails = failing(app)
     kept = init(integration=TreadleIntegration(report="every"))
     async with work(app):

@@ -72,14 +72,14 @@ async def test_a_retry_of_many_is_one_statement_a_group(app: App) -> None:
     }
 
 
-async def test_bringing_many_into_line_is_one_statement_a_group(app: App) -> None:
+async def test_a_run_now_of_many_is_one_statement_a_group(app: App) -> None:
     await fill(app, "later")
     assert await app.jobs.run_now(queue="q") == MANY
     rows = (await app.storage.claim(Claim(worker="w#2", queues=(("q", MANY),), limit=MANY))).records
     assert len(rows) == MANY
 
 
-async def test_letting_many_go_is_one_statement_a_group(app: App) -> None:
+async def test_a_delete_of_many_is_one_statement_a_group(app: App) -> None:
     await fill(app, "failed")
     assert await app.jobs.delete(queue="q") == MANY
     rows = (await app.jobs.list(queue="q", limit=MANY)).records

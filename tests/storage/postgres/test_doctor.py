@@ -108,7 +108,7 @@ def test_manual_changes_are_reported(url: str, done: str, name: str, says: str) 
             execute(url, "ROLLBACK PREPARED 'forgotten'")
 
 
-def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_open_transaction_is_a_warning(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "OLD", 0.0)
     with psycopg.connect(url, autocommit=False) as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -120,7 +120,7 @@ def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch
     assert doctor(url)[1]["transactions"][0] == "ok"
 
 
-def test_a_role_that_owns_nothing(url: str, role: str) -> None:
+def test_jobs_run_under_a_role_that_owns_nothing(url: str, role: str) -> None:
     """Jobs run, and doctor reports what the role may not do."""
     run("migrate", "--url", url)
     execute(
@@ -239,7 +239,7 @@ def test_each_state_of_a_server_has_a_verdict(changes: dict[str, Any], name: str
 # --- migrate
 
 
-def test_made_and_there(url: str) -> None:
+def test_migrate_creates_the_schema_once(url: str) -> None:
     newest = migrate.known()[-1][0]
     first, second = run("migrate", "--url", url), run("migrate", "--url", url)
     assert (first.exit_code, second.exit_code) == (0, 0)
@@ -247,7 +247,7 @@ def test_made_and_there(url: str) -> None:
     assert f"already has schema {newest}" in second.stdout
 
 
-def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_its_owner_migrates_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner migrates it with its contents; a user without the right gets an error and changes nothing."""
     run("migrate", "--url", url)
     run("enqueue", "greet", "Ada", "--url", url)

@@ -45,7 +45,7 @@ async def test_a_database_without_most_characters_is_refused_by_name(database: s
 
 
 @pytest.mark.parametrize("database", ["SQL_ASCII"], indirect=True)
-async def test_a_database_that_knows_no_encoding_keeps_texts(database: str) -> None:
+async def test_a_database_without_an_encoding_keeps_texts(database: str) -> None:
     storage = PostgresStorage(database)
     await storage.open()
     try:
@@ -62,9 +62,7 @@ async def test_a_database_that_knows_no_encoding_keeps_texts(database: str) -> N
 
 
 @pytest.mark.parametrize("how", ["url", "environment", "role"])
-async def test_an_encoding_somebody_set_does_not_touch_texts(
-    schema: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_encoding_does_not_change_texts(schema: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = support.url_of(schema)
     if how == "url":
         url += "&client_encoding=LATIN1"

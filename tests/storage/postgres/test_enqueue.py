@@ -45,7 +45,7 @@ async def storage() -> AsyncIterator[PostgresStorage]:
         await made.close()
 
 
-async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> None:
+async def test_strange_texts_are_returned_unchanged(storage: PostgresStorage) -> None:
     names = [re.sub(r"[\0-\x1f ]", "-", word) for word in STRANGE]  # no storage accepts a name with a control character
     await storage.set_limits([Limit(f"l{name}", slots=9) for name in dict.fromkeys(names)])
     jobs = [
@@ -69,7 +69,7 @@ async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> Non
     assert {row.state for row in await storage.enqueue(jobs)} == {State.SUCCEEDED}
 
 
-async def test_some_of_a_call_are_new(storage: PostgresStorage) -> None:
+async def test_a_call_may_mix_new_and_known_ids(storage: PostgresStorage) -> None:
     """One waits, one runs, one has ended; the new ids sort before, between and after these."""
     await storage.enqueue([job("b"), job("d"), job("f", queue="other")])
     [ended, running] = (await storage.claim(Claim(worker="w#1", queues=(("default", 2),), limit=2))).records
@@ -87,7 +87,7 @@ async def test_some_of_a_call_are_new(storage: PostgresStorage) -> None:
     assert running.id == "d"
 
 
-async def test_only_the_ended_are_known(storage: PostgresStorage) -> None:
+async def test_a_call_may_mix_new_ids_and_ended_jobs(storage: PostgresStorage) -> None:
     await storage.enqueue([job("b")])
     [row] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     await storage.settle([done(row)])

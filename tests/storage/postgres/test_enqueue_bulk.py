@@ -106,7 +106,7 @@ async def test_a_known_id_among_unique_jobs(storage: PostgresStorage) -> None:
     assert [row.id for row in rows] == ["f", "a", "f", "h"]
 
 
-async def test_ways_to_meet_a_held_key_in_one_call(storage: PostgresStorage) -> None:
+async def test_the_order_of_a_call_decides_each_key(storage: PostgresStorage) -> None:
     """The order of the jobs in a call decides each key, independently of other keys."""
     await storage.enqueue([job("held", key="old"), job("other", key="replaced")])
     rows = await storage.enqueue(

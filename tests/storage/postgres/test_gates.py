@@ -67,7 +67,7 @@ async def test_a_queue_whose_gate_is_held_keeps_no_other_waiting(storage: Postgr
     assert ids(await claimed(storage, 2, 4, "one", "two")) == ["one0", "one1", "one2"]
 
 
-async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresStorage) -> None:
+async def test_the_claim_of_a_round_trip_skips_locked_gates(storage: PostgresStorage) -> None:
     """It has settled too, so it holds locks of its own and must not wait."""
     await storage.set_limits([Limit("tenant", slots=1)])
     await storage.enqueue([job(f"a{n:02}", limits=((tenant, 1),)) for n, tenant in enumerate(TENANTS)])
@@ -109,7 +109,7 @@ async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage:
     assert ids(await asking) == [f"a{n:02}" for n in range(5)]
 
 
-async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorage) -> None:
+async def test_a_claim_that_waited_for_a_lock_and_found_nothing_is_repeated(storage: PostgresStorage) -> None:
     """No notification says that a limit was unlocked: if the claim returned nothing, its worker would stay idle."""
     await storage.set_limits([Limit("smtp", slots=100)])
     await storage.enqueue([job(name, limits=(("smtp", 1),)) for name in "abc"])

@@ -129,7 +129,7 @@ async def test_due_rows_are_found_by_a_read_of_the_whole_queue(storage: Postgres
     assert await ids(storage) == ["later"]
 
 
-async def test_a_snapshot_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claims_start_behind_rows_that_an_old_snapshot_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server reports that rows could not be removed. From then on claims begin behind them, and miss no job."""
     monkeypatch.setattr(heads, "HELD", 200)
     with support.a_schema() as schema, psycopg.connect(support.postgres.url()) as other:

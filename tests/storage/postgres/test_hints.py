@@ -80,7 +80,7 @@ async def test_follow_up_jobs_wake_another_process(pair: tuple[PostgresStorage, 
     assert await ended == {"job:a"}
 
 
-async def test_close_sends_what_is_left(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+async def test_close_sends_the_remaining_hints(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
     """Also the hints of calls that came while another hint was being sent."""
     first, second = pair
     watches = [watched(second, f"queue:{name}") for name in "abc"]
@@ -153,7 +153,7 @@ def server() -> Iterator[Postgres]:
         yield made
 
 
-async def test_two_phase_commit(server: Postgres) -> None:
+async def test_a_prepared_commit_sends_its_hint(server: Postgres) -> None:
     """The user's transaction may be prepared; the hint comes after COMMIT PREPARED."""
     url = server.database()
     storage = PostgresStorage(url)

@@ -88,7 +88,7 @@ async def test_an_upstream_in_a_transaction_that_is_rolled_back(
     assert await storage.get(["join"]) == [None]
 
 
-async def test_an_id_that_is_waited_for_before_it_is_known(
+async def test_an_enqueue_waits_for_transactions_that_depend_on_its_id(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any]
 ) -> None:
     """The call that stores it waits for the transactions of its dependents, so it cannot end before they are stored."""
@@ -122,7 +122,7 @@ async def test_rows_locked_by_another_transaction(
 
 
 @pytest.mark.parametrize("how", ["locked", "key replaced"])
-async def test_a_checkpoint_meets_a_locked_row(
+async def test_a_checkpoint_of_a_locked_row_is_stored_later(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, how: str
 ) -> None:
     """The heartbeat names the job as not saved and stores the others of the call. Sent again later, its checkpoint is
@@ -251,7 +251,7 @@ WAITED_FOR = {
 
 
 @pytest.mark.parametrize("what", [*WAITED_FOR, "without limits: the same claim over another connection"])
-async def test_a_lease_counts_from_the_moment_after_the_wait_for_a_lock(
+async def test_a_lease_counts_from_the_end_of_the_wait_for_a_lock(
     storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, what: str
 ) -> None:
     lock = WAITED_FOR[what.removeprefix("without limits: ")]

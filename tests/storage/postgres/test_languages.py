@@ -34,7 +34,7 @@ REFUSALS = [
 @pytest.mark.parametrize(
     ("code", "severity", "message", "kind", "advice"), REFUSALS, ids=[each[0] for each in REFUSALS]
 )
-async def test_a_refusal_is_known_by_its_code(
+async def test_a_refusal_is_recognised_by_its_code(
     code: str, severity: str, message: str, kind: type[StorageError], advice: str
 ) -> None:
     with Refusing(code, severity, message) as server:
@@ -47,7 +47,7 @@ async def test_a_refusal_is_known_by_its_code(
         assert type(caught.value) is kind
 
 
-async def test_a_password_is_asked_for() -> None:
+async def test_a_wrong_or_missing_password_is_refused() -> None:
     with Refusing("28P01", "SCHWERWIEGEND", WRONG_PASSWORD, asks=True) as server:
         for password in ("wrong-one", ""):  # without one, it is libpq that gives up
             with pytest.raises(StorageDenied, match="check the password") as caught:

@@ -25,7 +25,7 @@ def ids(rows: list[Record]) -> list[str]:
 
 
 @pytest.mark.parametrize("many", [1, 4, 5, 9])
-async def test_slots_of_what_ends_together_are_free_again(storage: PostgresStorage, many: int) -> None:
+async def test_slots_of_jobs_that_end_together_are_freed(storage: PostgresStorage, many: int) -> None:
     """However many limits they name together; each job names two."""
     names = [f"l{n}" for n in range(many)]
     await storage.set_limits([Limit(name, slots=4) for name in names])

@@ -20,7 +20,7 @@ from tests.servers import postgres
 from tests.waiting import until_blocking
 
 
-def test_the_sampler_sees_two_that_wait_for_each_other() -> None:
+def test_the_sampler_finds_two_transactions_that_wait_for_each_other() -> None:
     url = postgres.database()
     watcher = Watcher(url)
 
@@ -48,7 +48,7 @@ def test_the_sampler_sees_two_that_wait_for_each_other() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-async def test_calls_never_wait_for_each_other(seed: int) -> None:
+async def test_no_two_calls_wait_for_each_other(seed: int) -> None:
     url = postgres.database()
     load, watcher = Load(url, seed), Watcher(url)
     left = await work_off(load, watcher)

@@ -74,7 +74,7 @@ async def test_a_newer_schema_is_refused(database: str) -> None:
     assert caught.value.found == 9999
 
 
-async def test_a_schema_of_somebody_else_is_refused(database: str) -> None:
+async def test_a_schema_of_another_program_is_refused(database: str) -> None:
     execute(database, "CREATE TABLE public.orders (id int)")
     with pytest.raises(NotADatabase, match="orders"):
         await opened(f"{database}?schema=public")
@@ -83,7 +83,7 @@ async def test_a_schema_of_somebody_else_is_refused(database: str) -> None:
     ]
 
 
-async def test_an_empty_schema_made_by_somebody_is_used(database: str) -> None:
+async def test_an_existing_empty_schema_is_used(database: str) -> None:
     execute(database, "CREATE SCHEMA treadle")
     storage = await opened(database)
     await life(storage, "a")
@@ -147,7 +147,7 @@ async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.Mon
     await new.close()
 
 
-async def test_functions_of_long_ago_go(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_functions_of_old_versions_are_dropped(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that still uses them creates them again when they are missing."""
     old = await opened(database)
     for n in range(migrate.KEEP):
@@ -163,7 +163,7 @@ async def test_functions_of_long_ago_go(database: str, monkeypatch: pytest.Monke
     await old.close()
 
 
-async def test_a_schema_that_was_dropped_is_made_anew(database: str) -> None:
+async def test_a_schema_that_was_dropped_is_created_again(database: str) -> None:
     """Its contents are gone; a storage that has it open continues."""
     storage = await opened(database)
     await life(storage, "a")
@@ -172,7 +172,9 @@ async def test_a_schema_that_was_dropped_is_made_anew(database: str) -> None:
     await storage.close()
 
 
-async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_migration_waits_for_locks_for_a_short_time_only(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It gets its locks soon or gives up and retries, so that a long transaction on a table does not stop all others
     behind it."""
     import psycopg
@@ -195,7 +197,7 @@ async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch:
     await storage.close()
 
 
-async def test_the_number_of_the_schema_is_told(database: str) -> None:
+async def test_schema_returns_the_number_of_the_schema(database: str) -> None:
     storage = PostgresStorage(database)
     assert await storage.schema() is None
     await storage.open()

@@ -53,7 +53,7 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
     await target.close()
 
 
-async def test_a_move_that_gives_up_waiting_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_that_stops_waiting_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_move, "PATIENT", 0.0)
     source, target = await made("postgres", tmp_path), await made("sqlite", tmp_path)
     assert isinstance(source, PostgresStorage)

@@ -30,7 +30,7 @@ def url_of(port: int, schema: str, **options: object) -> str:
     return support.url_of(schema, **{"prepare": "off", **options}).replace(f":{direct}/", f":{port}/")
 
 
-async def test_it_works_without_listening(port: int) -> None:
+async def test_a_pooler_without_listening_is_enough(port: int) -> None:
     """Including the creation of the schema."""
     with support.a_schema() as schema:
         storage = PostgresStorage(url_of(port, schema, listen="off"))
@@ -48,7 +48,7 @@ async def test_it_works_without_listening(port: int) -> None:
         await storage.close()
 
 
-async def test_listening_past_it(port: int) -> None:
+async def test_the_listener_bypasses_the_pooler(port: int) -> None:
     with support.a_schema() as schema:
         direct = f"127.0.0.1:{support.postgres.shared().port}"
         storage = PostgresStorage(url_of(port, schema, listen=direct))
@@ -60,7 +60,7 @@ async def test_listening_past_it(port: int) -> None:
         await storage.close()
 
 
-async def test_without_an_option_it_is_recognised(port: int) -> None:
+async def test_a_pooler_is_recognised_without_an_option(port: int) -> None:
     """Its sessions are lent to other programs, so nothing may be left in one."""
     with support.a_schema() as schema:
         storage = PostgresStorage(url_of(port, schema, prepare="auto", listen="off"))

@@ -84,40 +84,40 @@ async def reader() -> AsyncIterator[Reader]:
         await storage.close()
 
 
-async def test_endings(reader: Reader) -> None:
+async def test_an_ending_reads_few_rows(reader: Reader) -> None:
     rows = await reader.claim(FEW)
     assert len(rows) == FEW
     assert await reader.read(reader.storage.settle([done(row) for row in rows])) < MANY
 
 
-async def test_endings_that_give_back_slots(reader: Reader) -> None:
+async def test_an_ending_that_frees_slots_reads_few_rows(reader: Reader) -> None:
     rows = await reader.claim(FEW, "limited")
     assert len(rows) == FEW
     assert await reader.read(reader.storage.settle([done(row) for row in rows])) < MANY
 
 
-async def test_claims(reader: Reader) -> None:
+async def test_a_claim_reads_few_rows(reader: Reader) -> None:
     running = tuple(row.job.id for row in await reader.claim(FEW))
     assert await reader.read(reader.claim(FEW, running=running)) < MANY
 
 
-async def test_claims_that_take_slots(reader: Reader) -> None:
+async def test_a_claim_that_takes_slots_reads_few_rows(reader: Reader) -> None:
     running = tuple(row.job.id for row in await reader.claim(FEW, "limited"))
     assert await reader.read(reader.claim(FEW, "limited", running=running)) < MANY
 
 
-async def test_claims_of_queues_with_a_rule(reader: Reader) -> None:
+async def test_a_claim_of_queues_with_a_rule_reads_few_rows(reader: Reader) -> None:
     await reader.storage.set_limits([Limit("queue", slots=10_000)])
     running = tuple(row.job.id for row in await reader.claim(FEW))
     assert await reader.read(reader.claim(FEW, running=running)) < MANY
 
 
-async def test_claims_of_jobs_by_name(reader: Reader) -> None:
+async def test_a_claim_by_id_reads_few_rows(reader: Reader) -> None:
     ids = tuple(f"new{n:06}" for n in range(MANY - FEW, MANY))
     assert await reader.read(reader.claim(FEW, ids=ids)) < MANY
 
 
-async def test_heartbeats(reader: Reader) -> None:
+async def test_a_heartbeat_reads_few_rows(reader: Reader) -> None:
     rows = await reader.claim(FEW)
     renewals = [LeaseRenewal(id=row.id, version=row.version) for row in rows]
     noted = [LeaseRenewal(id=row.id, version=row.version, note="1") for row in rows]
@@ -126,19 +126,21 @@ async def test_heartbeats(reader: Reader) -> None:
     assert await reader.read(reader.storage.heartbeat(presence, noted, 60.0)) < MANY
 
 
-async def test_jobs_that_are_stored_already(reader: Reader) -> None:
+async def test_an_enqueue_of_stored_jobs_reads_few_rows(reader: Reader) -> None:
     again: list[NewJob] = [job(f"new{n:06}") for n in range(FEW)]
     assert await reader.read(reader.storage.enqueue(again)) < MANY
     assert await reader.read(reader.storage.enqueue([job(f"old{n:06}") for n in range(FEW)])) < MANY
 
 
-async def test_jobs_that_wait_for_others(reader: Reader) -> None:
+async def test_an_enqueue_of_waiting_jobs_reads_few_rows(reader: Reader) -> None:
     new = [job(f"down{n}", after=(f"new{n:06}",)) for n in range(FEW)]
     assert await reader.read(reader.storage.enqueue(new)) < MANY
 
 
 @pytest.mark.parametrize("conflict", ["keep", "replace"])
-async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "replace"]) -> None:
+async def test_a_settle_with_keyed_children_reads_few_rows(
+    reader: Reader, conflict: Literal["keep", "replace"]
+) -> None:
     await fill_keys(reader.storage, "keyed")
     (row,) = await reader.claim(1)
     born = tuple(job(f"child{n}", key=f"key of child {n}", key_conflict=conflict) for n in range(FEW))
@@ -146,7 +148,7 @@ async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "rep
     assert await reader.read(reader.storage.settle([ending])) < MANY
 
 
-async def test_rows_by_id() -> None:
+async def test_a_read_by_id_reads_few_rows() -> None:
     """A plan made while the tables were small read them whole until they were analyzed."""
     database = postgres.database()
     storage = PostgresStorage(f"{database}?pool=1")

@@ -30,7 +30,7 @@ async def left(storage: PostgresStorage, ids: str) -> str:
     return "".join(row.id for row in await storage.get(list(ids)) if row is not None)
 
 
-async def test_in_the_order_in_which_they_expire(storage: PostgresStorage, clock: HandClock) -> None:
+async def test_prune_deletes_rows_in_the_order_of_expiry(storage: PostgresStorage, clock: HandClock) -> None:
     await end(storage, clock, *"abcdefg")
     clock.advance(100.0)
     assert [await storage.prune(2), await left(storage, "abcdefg")] == [2, "cdefg"]
@@ -39,7 +39,7 @@ async def test_in_the_order_in_which_they_expire(storage: PostgresStorage, clock
     assert await storage.prune(3) == 0
 
 
-async def test_all_that_expire_in_one_moment_go(storage: PostgresStorage, clock: HandClock) -> None:
+async def test_all_rows_that_expire_at_one_time_are_deleted(storage: PostgresStorage, clock: HandClock) -> None:
     await storage.enqueue([job(id, keep=0.0) for id in "abcdefg"])
     ask = Claim(worker="w#1", queues=(("default", 9),), limit=9)
     await storage.settle([done(row) for row in (await storage.claim(ask)).records])

@@ -37,7 +37,7 @@ def connected(**options: Any) -> Any:
 
 @shows("a text given to psycopg2 is never read as SQL")
 @pytest.mark.parametrize("strings", ["on", "off"])
-def test_literals(strings: str) -> None:
+def test_no_text_is_read_as_sql(strings: str) -> None:
     """With both meanings of a backslash in an ordinary string."""
     signs = ["'", "\\", "$1", "%s", "a", "ü", '"', "\n", ";--"]
     texts = ["".join(each) for each in itertools.product(signs, repeat=3)]
@@ -99,7 +99,7 @@ async def test_connections_that_cannot_be_used(storage: PostgresStorage) -> None
     assert [row and row.id for row in await storage.get(["begun", "prepared"])] == ["begun", None]
 
 
-async def test_a_server_that_is_gone(storage: PostgresStorage) -> None:
+async def test_a_lost_server_is_an_outage(storage: PostgresStorage) -> None:
     with closing(connected()) as raw:
         await storage.within(raw).enqueue([job("a")])
         support.admin().execute("SELECT pg_terminate_backend(%s, 5000)", (raw.info.backend_pid,))

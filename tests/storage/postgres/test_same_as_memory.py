@@ -39,6 +39,6 @@ async def play(kind: type[Play], seed: int, schema: str, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", [Play, Crowd])
 @pytest.mark.parametrize("seed", seeds(10))
-def test_the_same_as_memory(kind: type[Play], seed: int) -> None:
+def test_random_calls_have_the_results_of_memory(kind: type[Play], seed: int) -> None:
     with support.a_schema() as schema:
         asyncio.run(play(kind, seed, schema, 100))

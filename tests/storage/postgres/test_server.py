@@ -91,13 +91,13 @@ async def heard(storage: PostgresStorage) -> set[str]:
     return await watch
 
 
-async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
+async def test_hints_arrive_again_after_a_lost_connection(named: PostgresStorage, schema: str) -> None:
     mine = "query LIKE 'LISTEN%%' OR query LIKE '%%pg_advisory_lock_shared%%' OR query LIKE '%%pg_notify%%'"
     assert end_connections(schema, f"({mine} OR query = 'SELECT 1')") == 1
     await until(lambda: heard(named), "a hint")
 
 
-async def test_without_listening_everything_else_holds(schema: str) -> None:
+async def test_a_storage_without_listening_runs_jobs(schema: str) -> None:
     storage = connect(support.url_of(schema, listen="off"))
     await storage.open()
     watch = asyncio.create_task(storage.watch(["queue:default"], 0.05))
@@ -106,7 +106,7 @@ async def test_without_listening_everything_else_holds(schema: str) -> None:
     await storage.close()
 
 
-async def test_listening_goes_another_way(schema: str) -> None:
+async def test_the_listener_connects_to_the_server_itself(schema: str) -> None:
     """The listener connects to the server itself; other connections go through a pooler."""
     where = support.url_of(schema).partition("@")[2].partition("/")[0]
     storage = PostgresStorage(support.url_of(schema, listen=where))
@@ -118,7 +118,7 @@ async def test_listening_goes_another_way(schema: str) -> None:
     await storage.close()
 
 
-async def test_a_server_that_is_away() -> None:
+async def test_an_open_without_a_server_raises() -> None:
     away = PostgresStorage("postgresql://me:secret@127.0.0.1:1/db")
     with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1") as caught:
         await away.open()
@@ -155,7 +155,7 @@ async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None
 
 
 @pytest.mark.slow
-async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
+async def test_a_call_in_a_silent_network_fails_soon(schema: str) -> None:
     """The connection is given up; when the network is back, calls work again."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
         storage = PostgresStorage(through(proxy, schema, timeout=1, connect_timeout=2))
@@ -172,7 +172,7 @@ async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
         await storage.close()
 
 
-async def test_a_lost_answer_is_asked_for_again(schema: str) -> None:
+async def test_a_call_whose_answer_is_lost_is_repeated(schema: str) -> None:
     """The call returns the result of its first execution."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
         storage = PostgresStorage(through(proxy, schema))
@@ -261,7 +261,7 @@ async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
             await Worker(App(own.url.replace("postgres@", "me:wrongone@"))).run()
 
 
-async def test_the_pool_is_never_larger_than_asked(schema: str) -> None:
+async def test_the_pool_is_never_larger_than_its_size(schema: str) -> None:
     storage = PostgresStorage(support.url_of(schema, pool=2, application_name=schema))
     await storage.open()
     most = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
@@ -270,7 +270,7 @@ async def test_the_pool_is_never_larger_than_asked(schema: str) -> None:
     await storage.close()
 
 
-async def test_a_changed_table_is_met_with_a_new_connection(storage: PostgresStorage, schema: str) -> None:
+async def test_a_changed_table_causes_a_new_connection(storage: PostgresStorage, schema: str) -> None:
     """A prepared statement outlives the table it was prepared for."""
     support.admin().execute(f"CREATE TABLE IF NOT EXISTS {schema}.own (a int)".encode())
     text = "SELECT * FROM {schema}.own"
@@ -300,7 +300,7 @@ async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
 
 
 @pytest.mark.parametrize("prepare", ["off", "auto"])
-async def test_a_call_given_up_ends_at_the_server_too(schema: str, prepare: str) -> None:
+async def test_a_cancelled_call_ends_at_the_server_too(schema: str, prepare: str) -> None:
     """Otherwise such calls pile up behind a lock."""
     storage = PostgresStorage(support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema))
     await storage.open()
@@ -345,9 +345,7 @@ async def nothing_at_work(schema: str) -> None:
 
 @pytest.mark.parametrize("prepare", ["off", "auto"])
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_statement_alone_that_is_given_up_ends_at_the_server_too(
-    schema: str, prepare: str, cancelled: bool
-) -> None:
+async def test_a_cancelled_single_statement_ends_at_the_server_too(schema: str, prepare: str, cancelled: bool) -> None:
     storage = PostgresStorage(support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema))
     await storage.open()
     with psycopg.connect(support.postgres.url()) as other:
@@ -417,7 +415,7 @@ async def test_another_default_isolation_does_not_matter() -> None:
     await storage.close()
 
 
-async def test_many_at_once(storage: PostgresStorage) -> None:
+async def test_more_callers_than_connections_are_served(storage: PostgresStorage) -> None:
     """More callers than connections."""
     await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(100)))
     taken = await asyncio.gather(
@@ -444,7 +442,7 @@ async def test_many_at_once(storage: PostgresStorage) -> None:
         ("postgresql://h:port/db", "port"),
     ],
 )
-def test_a_bad_url(url: str, said: str) -> None:
+def test_an_invalid_url_is_refused(url: str, said: str) -> None:
     with pytest.raises(BadUrl, match=said):
         connect(url)
 

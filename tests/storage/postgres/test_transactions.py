@@ -91,7 +91,7 @@ def visible(storage: PostgresStorage, id: str) -> bool:
 
 @shows("jobs, outcomes and their notification commit or roll back with a PostgreSQL transaction")
 @pytest.mark.parametrize("way", POSTGRES, ids=str)
-async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Driver) -> None:
+async def test_a_job_is_committed_or_rolled_back_with_the_transaction(storage: PostgresStorage, way: Driver) -> None:
     """A worker gets the job when the transaction commits."""
     held = await storage.enqueue([job("held", key="k", queue="other"), job("up", queue="other")])
 
@@ -131,7 +131,7 @@ async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStor
 
 @shows("an error of an enqueue leaves the PostgreSQL transaction intact")
 @pytest.mark.parametrize("way", POSTGRES, ids=str)
-async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Driver) -> None:
+async def test_an_error_of_an_enqueue_leaves_the_transaction_usable(storage: PostgresStorage, way: Driver) -> None:
     async def use(given: Any) -> None:
         bound = storage.within(given)
         with pytest.raises(UnknownUpstream):
@@ -163,7 +163,7 @@ async def test_another_database_is_refused(storage: PostgresStorage, way: Driver
 
 
 @pytest.mark.parametrize("way", POSTGRES, ids=str)
-async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, way: Driver) -> None:
+async def test_a_storage_that_is_not_open_joins_a_transaction(storage: PostgresStorage, way: Driver) -> None:
     """A web process that only enqueues needs no pool, and leaves no session that would keep the database from being
     dropped."""
     await storage.close()
@@ -177,7 +177,7 @@ async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, wa
     assert [row and row.id for row in await storage.get(["a"])] == ["a"]
 
 
-async def test_the_first_of_all_needs_no_open(storage: PostgresStorage) -> None:
+async def test_the_first_enqueue_needs_no_open_storage(storage: PostgresStorage) -> None:
     """In an event loop, and in a thread without one."""
     closed = PostgresStorage(url_of(storage))
 
@@ -193,7 +193,7 @@ async def test_the_first_of_all_needs_no_open(storage: PostgresStorage) -> None:
 
 
 @pytest.mark.parametrize("way", POSTGRES, ids=str)
-async def test_not_open_it_is_refused_in_another_database(storage: PostgresStorage, way: Driver) -> None:
+async def test_a_storage_that_is_not_open_is_refused_in_another_database(storage: PostgresStorage, way: Driver) -> None:
     other, closed = support.postgres.database(), PostgresStorage(url_of(storage))
     with psycopg.connect(other, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
@@ -209,7 +209,7 @@ async def test_not_open_it_is_refused_in_another_database(storage: PostgresStora
 
 
 @pytest.mark.parametrize("way", POSTGRES, ids=str)
-async def test_without_a_schema_it_says_what_to_do(way: Driver) -> None:
+async def test_the_error_of_a_missing_schema_names_the_command(way: Driver) -> None:
     url = support.postgres.database()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
@@ -283,7 +283,7 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
 
 
 @pytest.mark.parametrize("way", POSTGRES[:4], ids=str)
-async def test_functions_that_are_gone_are_made_again(way: Driver) -> None:
+async def test_dropped_functions_are_created_again(way: Driver) -> None:
     """Newer versions keep the functions of the last few. A process that only stores jobs with within= may outlive its
     own."""
     with support.a_schema() as schema:

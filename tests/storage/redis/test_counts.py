@@ -85,7 +85,7 @@ async def test_a_recount_by_two_processes_at_once(storage: RedisStorage) -> None
     assert await storage.recount() == ()
 
 
-async def test_a_recount_that_expired_begins_anew(storage: RedisStorage) -> None:
+async def test_a_recount_that_expired_starts_again(storage: RedisStorage) -> None:
     """Its process was suspended: changes that came meanwhile did not reach its counts."""
     await storage.enqueue([NewJob(id=f"a{n}", task="t") for n in range(5)])
     assert await storage.call("recount", "run", 3) == b"0"

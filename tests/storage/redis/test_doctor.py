@@ -59,7 +59,9 @@ def contents(server: Valkey) -> dict[str, bytes]:
         ({"maxmemory": "0", "min-replicas-to-write": "0"}, "replicas", "ok", "none"),
     ],
 )
-def test_settings(server: Valkey, settings: dict[str, str], name: str, verdict: str, says: str) -> None:
+def test_each_setting_of_a_server_has_a_verdict(
+    server: Valkey, settings: dict[str, str], name: str, verdict: str, says: str
+) -> None:
     for each, value in settings.items():
         server.do("CONFIG", "SET", each, value)
     found = doctor(server)[name]
@@ -67,7 +69,7 @@ def test_settings(server: Valkey, settings: dict[str, str], name: str, verdict: 
     assert any(word in found[1] for word in says.split("|"))
 
 
-def test_replicas() -> None:
+def test_a_replica_that_may_lag_is_a_warning() -> None:
     """A primary with a replica, with and without a limit on how far the replica may be behind; and the replica
     itself."""
     with (
@@ -100,7 +102,7 @@ def test_each_state_of_a_server_has_a_verdict(
     assert found[wrong] in ("warn", "fail")
 
 
-def test_a_cluster_of_which_one_node_does_everything() -> None:
+def test_a_cluster_with_all_shards_on_one_node_is_a_warning() -> None:
     found = doctor_of(cluster.shared().url)["shards"]
     assert found[0] == "warn"
     assert "one node of the cluster" in found[1]

@@ -40,7 +40,7 @@ async def test_a_worker_claims_again_after_its_connection_broke(app: App, storag
             assert await (await t.enqueue()).result(timeout=30) == "ran"
 
 
-async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage) -> None:
+async def test_no_job_is_handed_off_to_a_dead_process(storage: RedisStorage) -> None:
     """Its kernel has closed its connection, so the server knows."""
     gone = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
     await gone.open()
@@ -62,7 +62,7 @@ async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage
     assert row.lost == 0
 
 
-async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits: Waits) -> None:
+async def test_open_claims_leave_nothing_behind(app: App, storage: RedisStorage, waits: Waits) -> None:
     """The keys of open claims, and the counts of how often each was made."""
 
     @app.task

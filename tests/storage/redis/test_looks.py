@@ -162,7 +162,7 @@ async def test_limits_and_workers_of_a_glance(storage: RedisStorage) -> None:
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest", "due", "ended"])
-async def test_many_queues(storage: RedisStorage, order: Order) -> None:
+async def test_more_queues_than_a_step_merges_are_read(storage: RedisStorage, order: Order) -> None:
     """More queues than one step merges, or counts."""
     queues = 1_100 if order == "newest" else 70
     await storage.enqueue([NewJob(id=f"s{n:05}", task="t", delay=90.0 + n, queue=f"q{n}") for n in range(queues)])

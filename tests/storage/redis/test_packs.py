@@ -40,7 +40,7 @@ async def _end(storage: Storage, turn: int, most: int) -> int:
     return len(rows)
 
 
-async def test_many_that_end_together() -> None:
+async def test_many_jobs_that_end_together_are_stored_and_pruned() -> None:
     """Pages, small prunes, and rows that changed since: as in the memory storage. At the end nothing is left."""
     clock = HandClock()
     memory, redis = MemoryStorage(clock), RedisStorage(valkey.url(), ns=next(_names), now=clock)

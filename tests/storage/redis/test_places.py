@@ -70,7 +70,7 @@ async def clustered() -> AsyncIterator[RedisStorage]:
     await storage.close()
 
 
-async def test_one_node_named_is_enough(clustered: RedisStorage) -> None:
+async def test_a_url_with_one_node_finds_the_cluster(clustered: RedisStorage) -> None:
     """Any node will do: each knows which node has our slot."""
     await clustered.enqueue(jobs("a", 3))
     for node in shared().nodes:
@@ -97,7 +97,7 @@ async def test_a_slot_that_moved(clustered: RedisStorage) -> None:
     assert count.queued == 300
 
 
-async def test_while_a_slot_moves_nothing_is_half_seen(
+async def test_while_a_slot_moves_no_call_sees_half_of_it(
     clustered: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some keys are on one node and some on the other: calls wait or raise an error, and none works on half of the
@@ -180,7 +180,7 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
 
 
 @pytest.mark.slow
-async def test_a_primary_that_has_lost_its_replica_is_not_the_last_word(
+async def test_a_call_refused_by_a_replaced_primary_finds_the_new_one(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `min-replicas-to-write`, a primary that was replaced refuses writes for seconds before it learns it. A call
@@ -222,7 +222,7 @@ async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
     await storage.close()
 
 
-async def test_a_service_nobody_knows(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_service_is_refused_by_name(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.2)
     storage = connect(f"redis+sentinel://{sentinels.addresses}/nobody")
     with pytest.raises(StorageUnavailable, match="does not know the service 'nobody'"):
@@ -233,7 +233,7 @@ async def test_a_service_nobody_knows(sentinels: Sentinels, monkeypatch: pytest.
 # --- TLS
 
 
-async def test_tls() -> None:
+async def test_a_certificate_is_checked_against_its_authority() -> None:
     """With the certificate authority named, the certificate is checked; without it, or under another name, it is
     refused."""
     async with tls.before(valkey.shared().port) as port:
@@ -286,7 +286,7 @@ async def test_tls_with_a_certificate_of_ones_own() -> None:
         "redis+sentinel://h:1/main?colour=red",
     ],
 )
-def test_a_bad_url(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(BadUrl):
         connect(url)
 

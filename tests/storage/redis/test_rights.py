@@ -115,7 +115,7 @@ async def test_a_right_that_is_withdrawn_later_breaks_no_call_in_its_middle(serv
 
 
 @pytest.mark.parametrize("hold", ["running", "ended"])
-async def test_slots_that_leaked_once_are_given_back(server: valkey.Valkey, hold: Literal["running", "ended"]) -> None:
+async def test_slots_that_leaked_once_are_freed(server: valkey.Valkey, hold: Literal["running", "ended"]) -> None:
     """An older version left a slot taken with nothing running: the limit was shut for good. Slots in use stay."""
     clock = HandClock()
     storage = RedisStorage(server.url, ns=f"leaked-{hold}", now=clock)

@@ -36,5 +36,5 @@ async def play(seed: int, plainly: bool, steps: int) -> None:
 
 @pytest.mark.parametrize("plainly", [True, False])
 @pytest.mark.parametrize("seed", seeds(25))
-def test_the_same_as_memory(seed: int, plainly: bool) -> None:
+def test_random_calls_have_the_results_of_memory(seed: int, plainly: bool) -> None:
     asyncio.run(play(seed, plainly, 100))

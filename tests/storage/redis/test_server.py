@@ -40,7 +40,7 @@ def own() -> Iterator[str]:
         yield server.url
 
 
-async def test_scripts_forgotten_are_sent_again(storage: RedisStorage) -> None:
+async def test_scripts_that_the_server_lost_are_sent_again(storage: RedisStorage) -> None:
     """A restart or a fail-over empties the server's cache of scripts."""
     await storage.enqueue([job("a"), job("b")])
     await storage._pool.command("SCRIPT", "FLUSH")
@@ -69,7 +69,7 @@ async def test_idle_connections_that_died_are_replaced(storage: RedisStorage) ->
     assert len((await storage.find(Query())).records) == 2
 
 
-async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
+async def test_hints_arrive_again_after_a_lost_connection(storage: RedisStorage) -> None:
     other = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
     await other.open()
     await other._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -85,7 +85,7 @@ async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
     await other.close()
 
 
-async def test_a_server_that_is_away() -> None:
+async def test_an_open_without_a_server_raises() -> None:
     away = RedisStorage("redis://127.0.0.1:1/0")
     with pytest.raises(StorageUnavailable, match="127"):
         await away.open()
@@ -113,7 +113,7 @@ async def test_a_wrong_password_is_not_shown(own: str) -> None:
     await storage.close()
 
 
-async def test_a_full_server(own: str) -> None:
+async def test_a_full_server_stores_nothing_and_is_readable(own: str) -> None:
     """Nothing of the call is stored; reading still works."""
     storage = RedisStorage(own)
     await storage.open()
@@ -269,12 +269,12 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://h/0?colour=red", "redis://h/x?db=y", "redis://h?ns=a{b"])
-def test_a_bad_url(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(BadUrl):
         connect(url)
 
 
-async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
+async def test_a_channel_without_waiters_is_left_and_joined_again(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.storage.redis.notifier.IDLE", -1.0)
@@ -297,7 +297,7 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
         assert await watch == {"queue:default"}
 
 
-async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> None:
+async def test_a_worker_without_waiters_leaves_the_channel_of_endings(storage: RedisStorage) -> None:
     """A worker that has just begun gets no message for each job that it settles; a later waiter for one of them is
     notified."""
     notifier = storage._notifier
@@ -320,7 +320,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
         assert await watch == {"job:b"}
 
 
-async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_reconnects_when_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.storage.redis.notifier.PING", 3_600.0)  # moved by hand
     parts = urlsplit(valkey.url())
     assert parts.hostname is not None

@@ -183,7 +183,7 @@ def test_a_call_over_several_shards_that_is_repeated_stores_nothing_twice() -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) -> None:
+def test_a_workflow_that_needs_a_key_moves_to_the_first_shard(fused: bool) -> None:
     async def check(town: Town, at: int, answered: bool) -> bool:
         roots = [NewJob(id=f"root-{n}", task="t") for n in range(4)]
         first = await town.process()
@@ -265,7 +265,7 @@ async def failed_over(shard: RedisStorage, keys: dict[bytes, bytes]) -> None:
         await shard._pool.command("RESTORE", name, 0, value)
 
 
-def test_a_first_shard_that_loses_its_last_moment_keeps_what_was_acknowledged_before() -> None:
+def test_a_fail_over_of_the_first_shard_keeps_earlier_jobs() -> None:
     """A workflow moves to the first shard, whose node fails over without it. It was stored an hour ago, so it is moved
     again."""
 
@@ -295,7 +295,7 @@ def test_a_first_shard_that_loses_its_last_moment_keeps_what_was_acknowledged_be
     played(law)
 
 
-def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
+def test_a_claim_repeated_after_a_crash_anywhere_returns_its_jobs() -> None:
     async def check(town: Town, at: int, answered: bool) -> bool:
         first = await town.process()
         await first.enqueue(spread_over(9))
@@ -345,7 +345,7 @@ def test_endings_and_claims_share_their_requests() -> None:
     ordinary(law)
 
 
-def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
+def test_a_member_of_a_workflow_enqueued_alone_is_not_stored_twice() -> None:
     """The process that died had stored where its workflow would be. The job is not there yet, and must not be stored
     twice."""
 
@@ -439,7 +439,7 @@ DERIVED = [
 
 
 @pytest.mark.parametrize("id", CHOSEN)
-def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> None:
+def test_a_chosen_id_of_several_workflows_is_stored_once(id: str) -> None:
     async def law(town: Town) -> None:
         storage = await town.process()
         roots = [random_id(n, n % SHARDS) for n in range(2 * SHARDS)]
@@ -481,7 +481,7 @@ def test_the_server_and_we_agree_on_which_ids_are_derived(id: str) -> None:
     ordinary(law)
 
 
-def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() -> None:
+def test_chosen_ids_limits_and_keys_are_in_the_first_shard() -> None:
     async def law(town: Town) -> None:
         storage = await town.process()
         await storage.set_limits([Limit("one", slots=1)])
@@ -501,7 +501,7 @@ def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() ->
 
 
 @pytest.mark.slow
-def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
+def test_an_id_is_known_with_and_without_a_limit_or_workflow() -> None:
     """Once with a limit and once without, alone and as a member of a workflow, in any order."""
 
     async def law(town: Town) -> None:
@@ -526,7 +526,7 @@ def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
     ordinary(law)
 
 
-def test_somebody_waits_for_an_id_that_nobody_knows_yet() -> None:
+def test_a_job_waits_for_an_id_that_is_stored_later() -> None:
     async def law(town: Town) -> None:
         storage, id = await town.process(), random_id(1, 2)
         await storage.enqueue([NewJob(id="waits", task="t", after=(id,), wait_timeout=60)])
@@ -538,7 +538,7 @@ def test_somebody_waits_for_an_id_that_nobody_knows_yet() -> None:
     ordinary(law)
 
 
-def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_holder() -> None:
+def test_a_job_that_runs_while_its_workflow_moves_is_settled_by_its_holder() -> None:
     async def law(town: Town) -> None:
         holder, other, id = await town.process(), await town.process(), random_id(1, 1)
         await holder.enqueue([NewJob(id=id, task="t")])
@@ -563,7 +563,7 @@ def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_hold
     ordinary(law)
 
 
-def test_a_pointer_goes_when_there_is_nothing_left_to_point_at() -> None:
+def test_a_pointer_is_removed_with_its_last_row() -> None:
     async def law(town: Town) -> None:
         storage, id, other = await town.process(), random_id(1, 1), random_id(2, 1)
         for job in (id, other):
@@ -633,7 +633,7 @@ def test_a_queue_can_be_paused_but_not_limited() -> None:
     played(law)
 
 
-def test_no_server_no_shards() -> None:
+def test_shards_without_a_server_raise() -> None:
     async def play() -> None:
         storage = ShardedRedis("redis://127.0.0.1:1/0", shards=SHARDS)
         with pytest.raises(StorageUnavailable):

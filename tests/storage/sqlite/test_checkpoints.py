@@ -24,7 +24,7 @@ FILL = """
 """
 
 
-def test_a_log_is_as_long_as_what_was_written_since_it_began_anew(tmp_path: Path) -> None:
+def test_the_length_of_a_log_counts_from_its_last_restart(tmp_path: Path) -> None:
     """The log's file never shrinks."""
     path = tmp_path / "a.db"
     log = f"{path}-wal"
@@ -44,7 +44,7 @@ def test_a_log_is_as_long_as_what_was_written_since_it_began_anew(tmp_path: Path
         assert not is_long(log, 100 * PAGE), "the pages behind it belong to the log before"
 
 
-async def test_a_log_that_was_long_once_is_not_moved_at_every_look(
+async def test_a_log_that_was_long_once_is_not_checkpointed_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After many jobs in one transaction the log's file is long, and stays so."""
@@ -84,7 +84,7 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
     assert integrity(tmp_path / "jobs.db") == "ok"
 
 
-async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
+async def test_a_forgotten_reader_is_waited_for_and_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Writers stop while a checkpoint waits for readers. One of two processes waits, then none for a while."""

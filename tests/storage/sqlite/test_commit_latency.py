@@ -11,7 +11,7 @@ from treadle.storage.sqlite import SqliteStorage, commit_latency
 from treadle.storage.sqlite.commit_latency import BACKOFF, FAST, MAX_JOBS, WARMUP, CommitLatency
 
 
-def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
+def test_a_disk_counts_as_fast_after_enough_fast_commits() -> None:
     it = CommitLatency()
     for _ in range(WARMUP):
         assert not it.are_fast(1)
@@ -21,7 +21,7 @@ def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
     assert not it.are_fast(MAX_JOBS + 1)
 
 
-def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
+def test_a_slow_commit_in_a_thread_counts_as_slow_for_a_time() -> None:
     it = CommitLatency()
     for _ in range(WARMUP - 1):
         it.took(FAST / 2, held=False)
@@ -30,7 +30,7 @@ def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
     assert not it.are_fast(1)
 
 
-def test_a_disk_that_held_the_loop_is_not_trusted_for_long() -> None:
+def test_a_disk_that_blocked_the_loop_counts_as_slow_for_a_time() -> None:
     it = CommitLatency()
     for _ in range(WARMUP):
         it.took(FAST / 2, held=False)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
+def test_a_process_killed_while_writing_loses_no_acknowledged_job(tmp_path: Path, seed: int) -> None:
     """Every acknowledged job is stored, the file is whole, and the next process continues."""
     dice, path = random.Random(seed), tmp_path / "jobs.db"
     body = """
@@ -131,7 +131,7 @@ async def test_the_mistake_of_one_call_fails_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", [{"key": "k\0a"}, {"id": "x\0", "lane": "l"}, {"id": "x\0"}])
-async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, str]) -> None:
+async def test_an_insert_without_a_row_raises(tmp_path: Path, odd: dict[str, str]) -> None:
     """A job that SQLite's JSON does not find again is an error: a body without its job would make every later insert
     fail."""
     async with opened(tmp_path / "jobs.db") as storage:
@@ -163,7 +163,7 @@ async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("synchronous", ["full", "normal"])
-async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
+async def test_a_cancelled_call_affects_no_other(tmp_path: Path, synchronous: str) -> None:
     """A cancelled call is carried out or not, and does not affect any other call."""
     dice = random.Random(1)
     async with opened(tmp_path / "jobs.db", synchronous) as storage:
@@ -233,7 +233,7 @@ async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             tell(process)
 
 
-async def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lock_that_is_never_released_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockfile, "WAIT", 0.05)
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
@@ -276,7 +276,7 @@ async def test_a_checkpoint_is_made_now_and_then(tmp_path: Path) -> None:
     assert integrity(path) == "ok"
 
 
-async def test_merged_calls_are_answered_each(tmp_path: Path) -> None:
+async def test_each_merged_call_gets_its_own_rows(tmp_path: Path) -> None:
     """The calls of one turn share an insert. For a known id its row is returned, and each caller gets its rows in
     order."""
     async with opened(tmp_path / "jobs.db") as storage:
@@ -288,7 +288,7 @@ async def test_merged_calls_are_answered_each(tmp_path: Path) -> None:
         assert len((await storage.claim(ask(1, 500))).records) == 201
 
 
-async def test_large_batches(tmp_path: Path) -> None:
+async def test_large_batches_are_stored_whole(tmp_path: Path) -> None:
     """Batches that need several statements, with plain and other jobs."""
     async with opened(tmp_path / "jobs.db") as storage:
         many = [job(f"j{n:04d}", **({"key": f"k{n}"} if n % 7 == 0 else {})) for n in range(2_000)]

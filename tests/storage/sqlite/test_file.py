@@ -58,13 +58,13 @@ def test_migrations_are_numbered_without_a_gap() -> None:
     assert [number for number, _, _ in known()] == list(range(1, len(known()) + 1))
 
 
-async def test_an_empty_file_is_taken(tmp_path: Path) -> None:
+async def test_an_empty_file_is_used(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").touch()
     async with opened(tmp_path / "jobs.db") as storage:
         assert len(await storage.enqueue(jobs(1))) == 1
 
 
-async def test_no_folder(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     await refused(tmp_path / "nowhere" / "jobs.db", NotADatabase, "does not exist")
     assert not (tmp_path / "nowhere").exists()
 
@@ -88,7 +88,7 @@ def test_an_unknown_option_of_a_url_names_those_that_exist(url: str, expected: s
         connect(url)
 
 
-async def test_not_a_database(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk, eggs, and a good deal more than a hundred bytes" * 10)
     before = path.read_bytes()
@@ -96,7 +96,7 @@ async def test_not_a_database(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-async def test_not_a_database_and_short(tmp_path: Path) -> None:
+async def test_a_short_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk")
     await refused(path, NotADatabase, "not a SQLite database")
@@ -115,7 +115,7 @@ async def test_a_second_opening_leaves_the_locks_of_the_first(tmp_path: Path) ->
             assert line(other) == "1"
 
 
-async def test_somebody_elses_database(tmp_path: Path) -> None:
+async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     sql(path, "CREATE TABLE orders (id INTEGER)")
     await refused(path, NotADatabase, "orders")
@@ -123,7 +123,7 @@ async def test_somebody_elses_database(tmp_path: Path) -> None:
     assert sql(path, "PRAGMA journal_mode") == [("delete",)]
 
 
-async def test_a_newer_schema(tmp_path: Path) -> None:
+async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path):
         pass
@@ -134,7 +134,7 @@ async def test_a_newer_schema(tmp_path: Path) -> None:
     assert (caught.value.found, caught.value.known) == (99, known()[-1][0])
 
 
-async def test_refused_once_it_may_be_opened_later(tmp_path: Path) -> None:
+async def test_a_storage_that_was_refused_may_be_opened_later(tmp_path: Path) -> None:
     storage = SqliteStorage(str(tmp_path / "later" / "jobs.db"))
     with pytest.raises(NotADatabase):
         await storage.open()
@@ -146,14 +146,14 @@ async def test_refused_once_it_may_be_opened_later(tmp_path: Path) -> None:
     await storage.close()
 
 
-async def test_closed_it_says_so(tmp_path: Path) -> None:
+async def test_a_closed_storage_raises(tmp_path: Path) -> None:
     storage = SqliteStorage(str(tmp_path / "jobs.db"))
     for call in (storage.enqueue(jobs(1)), storage.get(["a"]), storage.stats(), storage.watch(["queue:x"], 1)):
         with pytest.raises(StorageUnavailable, match="open"):
             await call
 
 
-async def test_reopened_it_goes_on(tmp_path: Path) -> None:
+async def test_a_reopened_storage_continues(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.enqueue(jobs(3))
@@ -165,7 +165,7 @@ async def test_reopened_it_goes_on(tmp_path: Path) -> None:
     await storage.close()
 
 
-async def test_close_waits_for_what_was_asked(tmp_path: Path) -> None:
+async def test_close_waits_for_calls_in_progress(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     storage = SqliteStorage(str(path))
     await storage.open()
@@ -263,7 +263,7 @@ sys.exit()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
-def test_read_only() -> None:
+def test_a_read_only_file_can_be_read() -> None:
     """Reading works; the first write raises with the reason."""
 
     async def fill(storage: SqliteStorage) -> None:
@@ -341,7 +341,7 @@ async def test_a_shell_may_look_and_write(tmp_path: Path, monkeypatch: pytest.Mo
             assert len(await asked) == 1
 
 
-def test_children_end_by_themselves(tmp_path: Path) -> None:
+def test_a_process_ends_although_its_storage_was_not_closed(tmp_path: Path) -> None:
     """A storage that was never closed does not keep its process alive."""
     with child(tmp_path / "jobs.db", "say('open')\nsys.stdin.readline()\nos._exit(0)") as process:
         assert line(process) == "open"

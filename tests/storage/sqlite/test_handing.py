@@ -67,7 +67,9 @@ async def state(storage: SqliteStorage, id: str) -> State:
     return row.state
 
 
-async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteStorage, path: Path, waits: Waits) -> None:
+async def test_jobs_of_another_process_are_handed_off_to_a_worker(
+    storage: SqliteStorage, path: Path, waits: Waits
+) -> None:
     function_done: asyncio.Queue[str] = asyncio.Queue()
     spy = Spy(storage)
     async with App(storage=spy) as app:
@@ -86,7 +88,7 @@ async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteSto
                     assert line(sender)
 
 
-async def test_nothing_is_handed_to_a_process_that_was_killed(storage: SqliteStorage, path: Path) -> None:
+async def test_no_job_is_handed_off_to_a_killed_process(storage: SqliteStorage, path: Path) -> None:
     with child(path, ASKER) as asker:
         assert line(asker) == "asks"
         await storage.enqueue([job("a")])
@@ -131,7 +133,7 @@ async def test_a_claim_that_finds_nothing_writes_nothing_to_the_disk(storage: Sq
 
 
 @pytest.mark.parametrize("spoilt", [b"\0" * 400, b"\xff" * 400, b"\0\0\0\x05garbage, and more of it"])
-async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: bytes) -> None:
+async def test_a_truncated_note_is_ignored(storage: SqliteStorage, spoilt: bytes) -> None:
     """A kill in the middle of a write, or a power failure, may leave such a note."""
     address, _ = posted(storage)
     await in_vain(storage, "w#1", address)
@@ -175,7 +177,7 @@ async def test_a_job_that_was_not_stored_is_not_handed_off(
     assert row.job.id == "a"
 
 
-async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage, path: Path) -> None:
+async def test_no_job_is_handed_off_without_a_socket(storage: SqliteStorage, path: Path) -> None:
     """The folder of the sockets was deleted."""
     async with opened(path) as other:
         address, _ = posted(other)
@@ -201,7 +203,7 @@ async def test_a_worker_that_leaves_withdraws_its_open_claim(
     post.close()
 
 
-async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
+async def test_expired_open_claims_are_removed(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
     """Open claims of workers that did not return."""
     for n in range(20):
         address, _ = posted(storage)
@@ -224,7 +226,7 @@ async def test_a_job_that_was_queued_before_is_handed_off_first(storage: SqliteS
     assert [row.job.id for row in (await storage.claim(ask(2))).records] == ["b", "c"]
 
 
-async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) -> None:
+async def test_a_datagram_for_a_closed_file_is_ignored(path: Path) -> None:
     for n in range(20):
         async with opened(path) as storage:
             address, _ = posted(storage)
@@ -236,7 +238,7 @@ async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) ->
 
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("folder", ["short", "long" * 30])
-async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: int) -> None:
+async def test_a_large_or_distant_hand_off_reads_the_row_again(tmp_path: Path, folder: str, size: int) -> None:
     """The row is read again if it does not fit into a datagram, or must not be readable in the folder for temporary
     files."""
     (tmp_path / folder).mkdir()
@@ -251,7 +253,7 @@ async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: i
             assert [row] == await worker.get([f"j{n}"])
 
 
-async def test_words_that_mean_nothing_are_passed_over(storage: SqliteStorage) -> None:
+async def test_invalid_datagrams_are_ignored(storage: SqliteStorage) -> None:
     address, got = posted(storage)
     await storage.enqueue([job("a")])
     for said in ("", "{}", '"nobody"', '"a"', "{", "[1]"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.storage.sqlite.support import ask, integrity, job, opened
 
 
-async def test_of_two_with_one_id_the_first_stays_whatever_its_kind(tmp_path: Path) -> None:
+async def test_the_first_of_two_jobs_with_one_id_stays(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     given = [job("y", task="two"), job("x", task="one"), job("x", task="two"), job("z", task="one")]
     async with opened(path) as storage:
@@ -38,7 +38,7 @@ async def test_of_two_with_one_id_the_first_stays_whatever_its_kind(tmp_path: Pa
     assert integrity(path) == "ok"
 
 
-async def test_each_keeps_what_is_its_own(tmp_path: Path) -> None:
+async def test_each_job_keeps_its_own_fields(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     given = [
         job(f"{task}-{priority}-{keep}-{queue}", task=task, priority=priority, keep=keep, queue=queue)

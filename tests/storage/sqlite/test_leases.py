@@ -21,7 +21,7 @@ from treadle.testing.clock import HandClock
 
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "each its own"])
 @pytest.mark.parametrize("turned", [slice(None), slice(None, None, -1), slice(None, None, 3), slice(2, 7)])
-async def test_exactly_those_named_end(tmp_path: Path, alike: bool, turned: slice) -> None:
+async def test_a_settle_ends_exactly_its_jobs(tmp_path: Path, alike: bool, turned: slice) -> None:
     storage = SqliteStorage(str(tmp_path / "jobs.db"), synchronous="off")
     await storage.open()
     await storage.enqueue(jobs(10))
@@ -40,7 +40,7 @@ async def test_exactly_those_named_end(tmp_path: Path, alike: bool, turned: slic
     assert integrity(tmp_path / "jobs.db") == "ok"
 
 
-async def test_a_number_is_never_given_to_another_row(tmp_path: Path) -> None:
+async def test_a_row_number_is_not_reused(tmp_path: Path) -> None:
     """A worker misses that its lease expired. The job ends and is pruned, and the clock is set back. By a number that
     was used again, the worker would end another job."""
     clock, path = HandClock(), str(tmp_path / "jobs.db")
@@ -68,7 +68,7 @@ async def test_a_number_is_never_given_to_another_row(tmp_path: Path) -> None:
     await other.close()
 
 
-async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Path) -> None:
+async def test_a_row_number_of_a_failed_transaction_is_dropped(tmp_path: Path) -> None:
     """The job was stored and leased in that transaction, and its number is free again."""
     path = str(tmp_path / "jobs.db")
     one, other = (SqliteStorage(path, synchronous="off") for _ in range(2))
@@ -100,14 +100,14 @@ def rows(*ids: str) -> list[Record]:
     return [Record(job=job(id), version=1, state=State.RUNNING) for id in ids]
 
 
-def test_all_of_them_or_none() -> None:
+def test_leases_are_taken_all_or_none() -> None:
     leases = RecentLeases()
     leases.note(rows("a", "b"), [1, 2], None)
     assert leases.take(["a", "unknown"]) is None
     assert leases.take(["b"]) == Leased([2], Counter({("default", "t"): 1}))
 
 
-def test_of_very_many_the_last_are_known() -> None:
+def test_the_last_of_very_many_leases_are_kept() -> None:
     leases = RecentLeases()
     for n in range(1, 3 * MOST, 2):
         leases.note(rows(f"j{n}", f"j{n + 1}"), [n, n + 1], ("default", "t"))

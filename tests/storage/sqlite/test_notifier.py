@@ -45,7 +45,7 @@ async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pyt
                 assert line(sender) == "sent"
 
 
-async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_datagrams_changes_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of the sockets was deleted; polling the version of the file shows the change within moments."""
     monkeypatch.setattr(notifier, "NET", 0.05)
     path = tmp_path / "jobs.db"
@@ -58,7 +58,7 @@ async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pyte
             await hears(storage, "queue:default", lambda: tell(sender))
 
 
-async def test_objects_of_one_process_hear_each_other(tmp_path: Path) -> None:
+async def test_storages_of_one_process_notify_each_other(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as one, opened(path) as two:
         waiting = asyncio.ensure_future(two.watch(["job:a", "queue:default"], 5))
@@ -85,7 +85,7 @@ async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: 
 
 
 @shows("heartbeats of other processes at a SQLite file do not make a worker send one")
-async def test_a_heartbeat_is_not_answered_by_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_heartbeat_causes_no_heartbeats_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "NET", 0.01)
     path = tmp_path / "jobs.db"
     async with opened(path) as mine, opened(path) as other:
@@ -100,7 +100,7 @@ async def test_a_heartbeat_is_not_answered_by_heartbeats(tmp_path: Path, monkeyp
         assert await waiting == {"worker:w"}
 
 
-async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
+async def test_sockets_of_dead_processes_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(
@@ -126,7 +126,7 @@ async def test_an_enqueue_succeeds_although_no_process_can_be_notified(tmp_path:
 
 
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
-async def test_two_users_share_what_the_permissions_of_the_file_let_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_users_with_access_to_the_file_notify_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The umask of the process that came first does not restrict the others."""
     monkeypatch.setattr(notifier, "NET", 60.0)  # by datagram, not by polling
     before = os.umask(0o077)
@@ -145,7 +145,7 @@ async def test_two_users_share_what_the_permissions_of_the_file_let_them(monkeyp
         os.umask(before)
 
 
-async def test_closed_it_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_closed_storage_leaves_no_socket(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.watch(["queue:x"], 0.001)

@@ -121,7 +121,9 @@ def make_text(path: Path) -> None:
     [("new", ""), ("used", ""), ("used", "not writable here")],
     ids=["a new one", "to write", "to look"],
 )
-def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, why: str) -> None:
+def test_an_open_without_a_free_descriptor_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, why: str
+) -> None:
     path = tmp_path / "jobs.db"
     if made == "used":
         played(path, lambda storage: storage.enqueue(jobs(2)))
@@ -185,7 +187,7 @@ async def test_a_transaction_whose_end_is_cancelled(tmp_path: Path) -> None:
         await storage.enqueue(jobs(2))
 
 
-async def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+async def test_a_store_in_a_foreign_file_is_refused(tmp_path: Path) -> None:
     make_text(tmp_path / "store.db")
     store = file_store(tmp_path / "store.db")
     for _ in range(2):

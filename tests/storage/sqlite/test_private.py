@@ -69,7 +69,7 @@ def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("loose", "no_window")
-async def test_all_files_are_their_owners_alone(folder: Path) -> None:
+async def test_only_the_owner_can_read_any_file(folder: Path) -> None:
     path = folder / "jobs.db"
     async with opened(path) as storage:
         await storage.watch(["queue:x"], 0.001)
@@ -96,7 +96,7 @@ async def test_a_database_that_a_group_may_read_stays_so(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("loose", "no_window")
-async def test_under_a_long_path_too(deep: Path) -> None:
+async def test_only_the_owner_can_use_sockets_of_a_long_path(deep: Path) -> None:
     async with opened(deep) as storage:
         await storage.watch(["queue:x"], 0.001)
         own = Path(tempfile.gettempdir(), f"treadle-{os.geteuid()}")
@@ -151,7 +151,7 @@ async def test_an_open_folder_under_a_long_path_is_refused(deep: Path, caplog: p
 
 
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
-async def test_a_folder_of_another_user_is_refused_and_that_user_hears_nothing(
+async def test_a_folder_of_another_user_is_refused_and_gets_no_datagram(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, prepared = folder / "jobs.db", f"{folder}/jobs.db-wake"

@@ -170,7 +170,7 @@ WAITS = """
 """
 
 
-async def test_no_transaction_of_a_user_waits_for_a_process_that_waits_for_it(tmp_path: Path) -> None:
+async def test_no_transaction_deadlocks_with_a_process_that_waits_for_it(tmp_path: Path) -> None:
     """A view has begun to write. A worker, and another process, have work to store and wait for it. The view enqueues,
     for the first time in its process, and commits."""
     path = tmp_path / "jobs.db"
@@ -197,7 +197,7 @@ async def test_no_transaction_of_a_user_waits_for_a_process_that_waits_for_it(tm
 
 @pytest.mark.parametrize("made", ["no file of ours", "a file of ours", "an older one"])
 @pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE", None])
-async def test_without_open_the_schema_is_asked_over_the_connection(
+async def test_without_open_the_schema_is_read_over_the_connection(
     tmp_path: Path, made: str, begin: str | None
 ) -> None:
     path = tmp_path / "shop.db"
@@ -228,7 +228,7 @@ async def test_without_open_the_schema_is_asked_over_the_connection(
     assert sql(path, "SELECT count(*) FROM orders") == [(stored,)], "the transaction was as good as before"
 
 
-async def test_a_stale_transaction_is_told_how_to_begin(tmp_path: Path) -> None:
+async def test_the_error_of_a_stale_transaction_names_begin_immediate(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -259,7 +259,7 @@ async def refused(storage: SqliteStorage) -> None:
             await call
 
 
-async def test_a_file_that_is_gone_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_file_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOOK", -1.0)  # with each call
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
@@ -289,7 +289,7 @@ async def test_a_file_that_was_replaced_is_left_alone(tmp_path: Path, monkeypatc
             assert line(other) == "b"
 
 
-async def test_a_lock_file_that_is_gone_is_made_anew(
+async def test_a_missing_lock_file_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection, "LOOK", -1.0)

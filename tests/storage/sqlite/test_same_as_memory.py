@@ -28,5 +28,5 @@ async def play(kind: type[Play], seed: int, path: str, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", [Play, Crowd])
 @pytest.mark.parametrize("seed", seeds(25))
-def test_the_same_as_memory(kind: type[Play], seed: int, tmp_path: Path) -> None:
+def test_random_calls_have_the_results_of_memory(kind: type[Play], seed: int, tmp_path: Path) -> None:
     asyncio.run(play(kind, seed, str(tmp_path / "jobs.db"), 150))

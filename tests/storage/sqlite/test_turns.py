@@ -32,7 +32,7 @@ def commits(storage: SqliteStorage) -> list[str]:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_alone_it_is_done_at_once(tmp_path: Path) -> None:
+async def test_a_single_caller_takes_no_turn_of_the_loop(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         with Turns() as turns:
             for number in range(50):
@@ -41,7 +41,7 @@ async def test_alone_it_is_done_at_once(tmp_path: Path) -> None:
         assert (await storage.get(["a0", "a49"])).count(None) == 0
 
 
-async def test_the_loop_gets_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_series_of_calls_gives_the_loop_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_caller, "AT_ONCE", 0.0)
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         with Turns() as turns:
@@ -87,7 +87,7 @@ async def test_the_whole_life_of_a_job_at_once(tmp_path: Path) -> None:
         assert [row.job.id for row in claimed.records] == ["j00002"]
 
 
-async def test_an_error_is_its_callers(tmp_path: Path) -> None:
+async def test_an_error_is_raised_to_its_caller_only(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as storage:
         await storage.enqueue([job("a", key="k")])
         with pytest.raises(KeyHeld):
@@ -95,7 +95,7 @@ async def test_an_error_is_its_callers(tmp_path: Path) -> None:
         assert len(await storage.enqueue([job("c")])) == 1
 
 
-async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_close_waits_for_a_call_that_waits_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job waits for a lock that another process has: closing waits as well, and the job is stored."""
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
@@ -153,7 +153,7 @@ async def test_a_coroutine_that_does_not_wait_needs_no_task() -> None:
     assert begin(asyncio.get_running_loop(), steps()) is None
 
 
-async def test_the_rest_goes_on_in_a_task() -> None:
+async def test_the_rest_of_a_coroutine_runs_in_a_task() -> None:
     loop, heard = asyncio.get_running_loop(), list[Any]()
     future = loop.create_future()
 

@@ -60,7 +60,7 @@ def act(of: Record, kind: str, nonce: str) -> Outcome:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_law10_two_acts_on_one_job_are_told_apart(storage: Storage, kind: str) -> None:
+async def test_law10_the_second_of_two_acts_on_one_job_is_stale(storage: Storage, kind: str) -> None:
     """Both have read the same row: the second one is stale, and the first one may be repeated."""
     a = await acted_on(storage, kind)
     first, second = act(a, kind, "1"), act(a, kind, "2")
@@ -82,7 +82,7 @@ async def test_law10_one_of_many_concurrent_acts_is_applied(storage: Storage, co
     assert answers.count("applied") == 1
 
 
-async def test_law10_an_act_keeps_what_the_job_remembers(storage: Storage) -> None:
+async def test_law10_an_act_keeps_the_checkpoints_of_the_job(storage: Storage) -> None:
     """Steps and earlier acts are not lost; the merged checkpoints are still there after a retry."""
     await storage.enqueue([job("a")])
     await settle(storage, failed(await claim_one(storage), checkpoints=(("step", "1"),)))

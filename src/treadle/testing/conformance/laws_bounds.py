@@ -98,7 +98,7 @@ async def test_law16_jobs_of_every_form_need_room(storage: Storage, clock: HandC
     await agree(storage, clock)
 
 
-async def test_law16_jobs_that_need_no_room(storage: Storage, clock: HandClock) -> None:
+async def test_law16_jobs_that_do_not_wait_in_the_queue_need_no_room(storage: Storage, clock: HandClock) -> None:
     """Known ids, held keys, jobs that wait for others, promises, and jobs whose function is done."""
     await bound(storage, 2)
     await storage.enqueue([job("a", key="k"), job("b")])
@@ -125,7 +125,7 @@ async def test_law16_a_job_that_replaces_a_ready_one_needs_no_room(storage: Stor
     await agree(storage, clock)
 
 
-async def test_law16_other_refusals_come_first(storage: Storage) -> None:
+async def test_law16_other_refusals_take_precedence(storage: Storage) -> None:
     """QueueFull is raised only for a call that could be stored otherwise."""
     await bound(storage, 1)
     await storage.enqueue([job("a", key="k")])
@@ -177,7 +177,7 @@ async def test_law16_blocked_jobs_wait(storage: Storage, clock: HandClock) -> No
 # --- which rule
 
 
-async def test_law16_the_rule_of_a_queue(storage: Storage) -> None:
+async def test_law16_the_rule_of_a_queue_replaces_the_common_bound(storage: Storage) -> None:
     """ "queue" bounds each queue that has no rule of its own; the operator's rule wins; a pause lifts no bound."""
     await storage.set_limits([Declare(Limit("queue", max_waiting=1)), Limit("queue:free", slots=5)])
     await storage.enqueue([*jobs("a", queue="a"), *jobs("b", queue="b"), *jobs("f1 f2", queue="free")])

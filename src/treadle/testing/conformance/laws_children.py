@@ -53,7 +53,7 @@ async def test_law07_a_parent_ends_after_its_children(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "next") == ["next"]
 
 
-async def test_law07_grandchildren_too(storage: Storage) -> None:
+async def test_law07_a_job_ends_after_its_grandchildren(storage: Storage) -> None:
     """A subtree ends from its leaves upwards."""
     await storage.enqueue([job("a"), job("next", after=("a",), queue="next")])
     await settle(
@@ -100,7 +100,7 @@ async def test_law07_a_job_that_was_claimed_is_never_cancelled_by_a_failure(
     assert await row(storage, "a") == a
 
 
-async def test_law07_a_flow_born_ran(storage: Storage, clock: HandClock) -> None:
+async def test_law07_a_root_without_a_function_ends_after_its_parts(storage: Storage, clock: HandClock) -> None:
     """A root without a function waits for its parts, is never doomed by them, and any worker ends it."""
     parts = [job("x", root="f", parent="f"), job("y", root="f", parent="f")]
     await storage.enqueue([job("f", function_done=True, after=("x", "y"), deadline=5), *parts])
@@ -111,7 +111,7 @@ async def test_law07_a_flow_born_ran(storage: Storage, clock: HandClock) -> None
     await settle(storage, failed(f, reason="children"))
 
 
-async def test_law07_ran_stays(storage: Storage) -> None:
+async def test_law07_a_later_outcome_does_not_unset_function_done(storage: Storage) -> None:
     """A later outcome cannot unset `function_done`."""
     await storage.enqueue([*jobs("a"), job("p", task="")])
     await settle(storage, out(await claim_one(storage), WAITING, function_done=True, after=("p",)))
@@ -120,7 +120,7 @@ async def test_law07_ran_stays(storage: Storage) -> None:
     assert (await claim_one(storage)).function_done
 
 
-async def test_law07_waiting_for_others_and_running_again(storage: Storage, clock: HandClock) -> None:
+async def test_law07_a_job_that_waits_in_its_run_keeps_its_position(storage: Storage, clock: HandClock) -> None:
     """`wait_for`: when they have ended, the function is called again, and the job keeps its turn."""
     await storage.enqueue([job("z"), job("p", task="")])
     z = await claim_one(storage)
@@ -133,7 +133,7 @@ async def test_law07_waiting_for_others_and_running_again(storage: Storage, cloc
     assert (again.job.id, again.function_done, again.after) == ("z", False, ("p",))
 
 
-async def test_law07_a_wait_with_a_delay_comes_back_all_the_same(storage: Storage, clock: HandClock) -> None:
+async def test_law07_a_wait_with_a_delay_ends_once(storage: Storage, clock: HandClock) -> None:
     """The endings or the end of the delay queue the job, whichever is first, and only once."""
     await storage.enqueue([*jobs("a b"), job("p", task="")])
     a, b = await claim(storage, 2)
@@ -147,7 +147,7 @@ async def test_law07_a_wait_with_a_delay_comes_back_all_the_same(storage: Storag
     assert await state(storage, "a") is RUNNING
 
 
-async def test_law07_waiting_for_what_has_ended(storage: Storage) -> None:
+async def test_law07_a_parent_whose_child_has_ended_is_queued_at_once(storage: Storage) -> None:
     """A parent whose child ended before its own settle is queued at once."""
     await storage.enqueue([*jobs("a x"), job("bad")])
     a, bad, x = await claim(storage, 3)
@@ -165,7 +165,7 @@ async def test_law07_parent_and_children_in_one_call(storage: Storage) -> None:
 
 
 @shows("a parent that waits for its children holds no slot of a limit")
-async def test_law07_a_waiting_parent_gives_its_slot_up(storage: Storage) -> None:
+async def test_law07_a_waiting_parent_frees_its_slot(storage: Storage) -> None:
     """A waiting job does not run: its children may take the slot."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),))])
@@ -183,7 +183,7 @@ async def test_law07_a_paused_job_waits_for_its_promise(storage: Storage) -> Non
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law07_two_thousand_children(storage: Storage) -> None:
+async def test_law07_a_parent_ends_after_two_thousand_children(storage: Storage) -> None:
     """One outcome creates all of them, and one call ends nearly all."""
     await storage.enqueue(jobs("a"))
     children = tuple(job(f"c{n:04}", parent="a", root="a") for n in range(2_000))
@@ -199,7 +199,7 @@ async def test_law07_two_thousand_children(storage: Storage) -> None:
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law07_many_rounds_of_waiting(storage: Storage) -> None:
+async def test_law07_a_job_may_wait_many_times(storage: Storage) -> None:
     """A job may wait repeatedly, each time for other jobs."""
     await storage.enqueue(jobs("a"))
     for n in range(20):

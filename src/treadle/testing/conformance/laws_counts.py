@@ -71,7 +71,7 @@ async def numbers(storage: Storage) -> dict[tuple[str, str, str], int]:
 
 
 @shows("kept counts equal the rows after every kind of call")
-async def test_more_counts_follow_the_life_of_jobs(storage: Storage, clock: HandClock) -> None:
+async def test_more_counts_follow_each_state_of_a_job(storage: Storage, clock: HandClock) -> None:
     """Every way into a state and out of it; a call that stores nothing counts nothing."""
     assert (await storage.stats()).counts == ()
     assert await storage.recount() == ()
@@ -191,7 +191,7 @@ async def test_more_counts_of_a_lost_lease_that_is_renewed(storage: Storage, clo
     assert await numbers(storage) == {("default", "t", "ready"): 1, ("default", "t", "running"): 1}
 
 
-async def test_more_oldest_is_that_of_the_queue(storage: Storage, clock: HandClock) -> None:
+async def test_more_each_group_has_the_oldest_job_of_its_queue(storage: Storage, clock: HandClock) -> None:
     """Of any task and priority; each group with a queued job has it, and no other group."""
     await storage.enqueue([job("first", queue="x", priority=-3), job("late", queue="x", task="v", delay=99)])
     clock.advance(5)
@@ -314,7 +314,7 @@ async def test_more_a_recount_finds_and_repairs(storage: Storage, clock: HandClo
     await agree(storage, clock)
 
 
-async def test_more_a_recount_beside_other_calls(
+async def test_more_a_recount_during_other_calls_is_exact(
     storage: Storage, clock: HandClock, connect: Connect, spoil_count: SpoilCount
 ) -> None:
     """Repairs at the same time correct a count once, while other calls change it."""

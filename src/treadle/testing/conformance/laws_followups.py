@@ -59,7 +59,7 @@ async def test_law05_the_end_of_a_promise_queues_the_run_that_waits_for_it(stora
     assert await said(storage, done(broken, result="late")) == ["stale"]
 
 
-async def test_law01_a_mark_is_free_when_it_is_given_back_or_over(storage: Storage, clock: HandClock) -> None:
+async def test_law01_a_mark_is_free_when_it_is_settled_or_has_expired(storage: Storage, clock: HandClock) -> None:
     """A row without a task holds its key while it is unfinished."""
 
     def mark(id: str) -> NewJob:
@@ -77,7 +77,7 @@ async def test_law01_a_mark_is_free_when_it_is_given_back_or_over(storage: Stora
 
 
 @shows("follow-up jobs are stored in the same step as their outcome")
-async def test_law06_then_comes_with_its_outcome(storage: Storage) -> None:
+async def test_law06_followup_jobs_are_stored_with_their_outcome(storage: Storage) -> None:
     """The follow-up jobs of an outcome are stored in its step, with their edges."""
     await storage.enqueue(jobs("a"))
     await settle(
@@ -88,7 +88,7 @@ async def test_law06_then_comes_with_its_outcome(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("to", [READY, WAITING, FAILED, CANCELLED])
-async def test_law06_then_comes_with_any_outcome(storage: Storage, to: State) -> None:
+async def test_law06_any_outcome_may_have_followup_jobs(storage: Storage, to: State) -> None:
     """Every outcome may have follow-up jobs: a schedule's next tick comes with READY."""
     await storage.enqueue([*jobs("a"), job("p", task="")])
     after = ("p",) if to is WAITING else ()
@@ -96,7 +96,7 @@ async def test_law06_then_comes_with_any_outcome(storage: Storage, to: State) ->
     assert await claim_ids(storage, 9) == ["x"]
 
 
-async def test_law06_then_may_wait_for_the_job_itself(storage: Storage) -> None:
+async def test_law06_a_followup_job_may_wait_for_the_job_itself(storage: Storage) -> None:
     """The job's ending is counted in the same step."""
     await storage.enqueue(jobs("a"))
     await settle(storage, done(await claim_one(storage), followups=(job("x", after=("a",)),)))
@@ -118,7 +118,7 @@ async def test_law06_a_refused_outcome_stores_nothing(storage: Storage) -> None:
     await settle(storage, done(a))
 
 
-async def test_law14_waiting_for_nobody_is_refused(storage: Storage) -> None:
+async def test_law14_an_outcome_that_waits_for_an_unknown_job_is_refused(storage: Storage) -> None:
     """An outcome that waits for an unknown job fails alone, and the other outcomes of the call are applied."""
     await storage.enqueue(jobs("a b"))
     a, b = await claim(storage, 2)
@@ -130,7 +130,7 @@ async def test_law14_waiting_for_nobody_is_refused(storage: Storage) -> None:
     assert await storage.get(["x"]) == [None]
 
 
-async def test_law14_a_key_in_then_that_is_held_is_refused(storage: Storage) -> None:
+async def test_law14_a_followup_job_whose_key_is_held_is_refused(storage: Storage) -> None:
     """A child with key_conflict="raise" and a held key: refused with the reason, and nothing is stored."""
     await storage.enqueue([*jobs("a b"), job("holder", key="k", delay=99)])
     a, b = await claim(storage, 2)
@@ -140,7 +140,7 @@ async def test_law14_a_key_in_then_that_is_held_is_refused(storage: Storage) -> 
 
 
 @shows("a follow-up job that is stored already is not stored again")
-async def test_law06_a_then_job_that_is_known_is_not_stored_again(storage: Storage) -> None:
+async def test_law06_a_known_followup_job_is_not_stored_again(storage: Storage) -> None:
     """A tick that is stored already is not stored again."""
     await storage.enqueue([job("a"), job("tick", payload="1", delay=99)])
     await settle(storage, done(await claim_one(storage), followups=(job("tick", payload="2"),)))
@@ -160,7 +160,7 @@ async def test_law06_a_child_whose_id_is_known_is_waited_for(storage: Storage) -
     assert await claim_ids(storage) == []
 
 
-async def test_law06_the_row_that_answers_a_child_is_waited_for(storage: Storage) -> None:
+async def test_law06_a_parent_waits_for_the_holder_of_its_childs_key(storage: Storage) -> None:
     """The parent waits for the key's holder as for its children, and `after` names it once per child it replaces."""
     await storage.enqueue([job("a"), job("holder", key="k", queue="h")])
     followups = (job("x", key="k"), job("y"), job("z", key="k"))
@@ -176,7 +176,7 @@ async def test_law06_the_row_that_answers_a_child_is_waited_for(storage: Storage
     assert (a.job.id, a.function_done, a.after) == ("a", True, ("holder", "y", "holder"))
 
 
-async def test_law06_a_key_asked_for_twice_by_the_children_is_one_child(storage: Storage) -> None:
+async def test_law06_two_children_with_one_key_are_one_job(storage: Storage) -> None:
     """The first child gets the key, and the second is deduplicated to it."""
     await storage.enqueue([job("a")])
     followups = (job("x", key="k"), job("y", key="k"))
@@ -189,7 +189,7 @@ async def test_law06_a_key_asked_for_twice_by_the_children_is_one_child(storage:
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law06_a_holder_that_has_ended_answers_a_child_at_once(storage: Storage) -> None:
+async def test_law06_a_child_whose_holder_has_ended_ends_at_once(storage: Storage) -> None:
     """Within the window of its key, the parent does not wait for it."""
     await storage.enqueue([job("holder", key="k", key_window=100.0, queue="h"), job("a")])
     await run(storage, "holder")
@@ -270,7 +270,7 @@ async def test_law06_a_child_that_names_an_ancestor_that_waits_for_it_is_refused
     assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
 
 
-async def test_law06_a_child_may_name_a_stored_job_that_waits_for_nobody_above_it(storage: Storage) -> None:
+async def test_law06_a_child_may_name_a_stored_job_that_waits_for_no_ancestor(storage: Storage) -> None:
     """An unrelated job, and one that has ended. A child that waits for an ancestor is allowed if no job waits for
     it."""
     await storage.enqueue([job("a", queue="a"), job("beside", queue="far"), job("old", queue="far")])
@@ -286,7 +286,7 @@ async def test_law06_a_child_may_name_a_stored_job_that_waits_for_nobody_above_i
     await run(storage, "free")
 
 
-async def test_law06_of_two_whose_children_name_the_other_one_is_refused(storage: Storage) -> None:
+async def test_law06_one_of_two_parents_whose_children_name_the_other_is_refused(storage: Storage) -> None:
     """In concurrent calls: both jobs can end."""
     for n in range(5):
         await storage.enqueue([job(f"a{n}"), job(f"b{n}")])
@@ -302,7 +302,7 @@ async def test_law06_of_two_whose_children_name_the_other_one_is_refused(storage
         await settle(storage, done(refused))
 
 
-async def test_law06_of_two_that_would_wait_for_each_other_one_does_not(storage: Storage) -> None:
+async def test_law06_one_of_two_parents_with_each_others_keys_does_not_wait(storage: Storage) -> None:
     """Two jobs concurrently return a child with the key of the other: both end."""
     for n in range(5):
         await storage.enqueue([job(f"a{n}", key=f"a{n}"), job(f"b{n}", key=f"b{n}")])
@@ -323,7 +323,7 @@ async def test_law06_of_two_that_would_wait_for_each_other_one_does_not(storage:
         assert {first.job.id, second.job.id} == {f"a{n}", f"b{n}"}
 
 
-async def test_law06_a_then_job_may_wait_for_what_another_row_answered(storage: Storage) -> None:
+async def test_law06_a_followup_job_waits_for_the_holder_that_replaced_its_upstream(storage: Storage) -> None:
     """Edges among the follow-up jobs of one outcome lead to the row that was returned."""
     await storage.enqueue([job("a"), job("holder", key="k", queue="h")])
     await settle(storage, done(await claim_one(storage), followups=(job("x", key="k"), job("y", after=("x",)))))

@@ -24,7 +24,9 @@ async def mine(storage: Storage, limit: int = 9) -> list[str]:
     return await claim_ids(storage, limit, tasks=MINE)
 
 
-async def test_law02_behind_twelve_thousand_of_other_tasks(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claim_finds_a_job_behind_twelve_thousand_of_other_tasks(
+    storage: Storage, clock: HandClock
+) -> None:
     """Another service shares the queue and has no workers. A claim finds the worker's own jobs, in each of its
     queues."""
     await foreign(storage, 12_100)
@@ -38,7 +40,7 @@ async def test_law02_behind_twelve_thousand_of_other_tasks(storage: Storage, clo
     assert await mine(storage) == []
 
 
-async def test_law02_behind_a_batch_task_without_room(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claim_finds_jobs_behind_a_batch_task_without_room(storage: Storage, clock: HandClock) -> None:
     """A claim takes as many jobs of a task as there is room for, and skips the others."""
     await storage.enqueue([job(f"i{n:03}", task="batch") for n in range(MANY)])
     clock.advance(1)
@@ -98,7 +100,7 @@ async def test_law02_a_job_that_joins_before_other_tasks_is_found(storage: Stora
     assert len(await claim_ids(storage, 500, tasks={"foreign": (None, None)})) >= MANY
 
 
-async def test_law02_each_worker_looks_past_what_it_does_not_run(storage: Storage) -> None:
+async def test_law02_each_worker_finds_its_jobs_behind_those_of_others(storage: Storage) -> None:
     """Workers of different tasks claim from one queue in turns, and each finds all jobs that only it can run."""
     tasks = [f"t{n}" for n in range(20)]
     for n, task in enumerate(tasks):
@@ -110,7 +112,7 @@ async def test_law02_each_worker_looks_past_what_it_does_not_run(storage: Storag
     assert await claim_ids(storage, 9) == []
 
 
-async def test_law02_a_job_that_its_former_holder_skips_hides_nothing_from_others(
+async def test_law02_a_lost_job_that_its_former_holder_skips_stays_claimable(
     storage: Storage, clock: HandClock
 ) -> None:
     """A lost job is queued behind many others. Its former holder skips it, and any other worker can claim it."""
@@ -123,7 +125,7 @@ async def test_law02_a_job_that_its_former_holder_skips_hides_nothing_from_other
     assert await mine(storage) == ["a"]
 
 
-async def test_law02_others_end_in_front(storage: Storage, clock: HandClock) -> None:
+async def test_law02_jobs_that_end_at_the_head_hide_no_others(storage: Storage, clock: HandClock) -> None:
     """Skipped jobs are cancelled and new ones enqueued: a claim skips no job that it has not looked at."""
     await foreign(storage)
     clock.advance(1)

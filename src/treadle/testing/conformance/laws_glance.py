@@ -116,7 +116,7 @@ async def test_more_a_glance_equals_the_counts(storage: Storage, clock: HandCloc
     assert not any(each.queued_capped for each in found.queues)
 
 
-async def test_more_a_glance_at_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_glance_at_an_empty_storage_is_empty(storage: Storage, clock: HandClock) -> None:
     assert await storage.glance() == Glance(at=clock())
 
 
@@ -215,7 +215,7 @@ async def test_more_several_kinds_stop_at_the_bound(storage: Storage, clock: Han
     assert found.queues == (QueueGlance(name="default", scheduled=3, waiting=1, failed=3),)
 
 
-async def test_more_workers_of_a_glance(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_glance_has_the_workers(storage: Storage, clock: HandClock) -> None:
     """With their age, until their `ttl` is over or they stop."""
     old, new = Presence(worker="old", slots=2, queues=("q",), ttl=10), Presence(worker="new", ttl=100)
     await storage.heartbeat(old, [], 30)
@@ -233,7 +233,7 @@ async def ages(storage: Storage) -> list[tuple[str, float]]:
     return [(each.worker, each.age) for each in (await storage.glance()).workers]
 
 
-async def test_more_limits_of_a_glance(storage: Storage, clock: HandClock) -> None:
+async def test_more_a_glance_has_the_limits_in_use(storage: Storage, clock: HandClock) -> None:
     """Their use and their pauses, as `stats` shows them; the jobs of a paused queue are still queued."""
     await storage.set_limits([Limit("one", slots=1), Limit("pace", rate=2, per=60), Pause("queue:held", "held", 9e9)])
     await storage.enqueue([*jobs("a b", limits=(("one", 1), ("pace", 1))), *jobs("c d", queue="held")])
@@ -246,7 +246,9 @@ async def test_more_limits_of_a_glance(storage: Storage, clock: HandClock) -> No
     assert await glanced(storage, "held") == QueueGlance(name="held", queued=2, oldest=0.0)
 
 
-async def test_more_a_glance_of_another_connection(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_more_a_glance_sees_jobs_of_another_connection(
+    storage: Storage, connect: Connect, clock: HandClock
+) -> None:
     """It shows the jobs of every process."""
     other = await connect()
     await storage.enqueue(jobs("a b"))

@@ -111,7 +111,7 @@ async def test_more_a_handed_off_job_without_notification_is_queued_again(storag
     assert (found.job.id, found.lost) == ("a", 1)
 
 
-async def test_more_an_ask_is_for_one_job(storage: Storage) -> None:
+async def test_more_an_open_claim_gets_one_job(storage: Storage) -> None:
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask())
     for id in "ab":
@@ -129,7 +129,7 @@ async def test_more_a_repeated_enqueue_hands_nothing_off_twice(storage: Storage)
     assert (again.state, again.version) == (RUNNING, 1)
 
 
-async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
+async def test_more_an_open_claim_ends(storage: Storage, clock: HandClock) -> None:
     """A request ends when its time is over, with the next claim for its mailbox, and with a withdrawal."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask(wait=5))
@@ -150,7 +150,7 @@ async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
     assert await state(storage, "withdrawn") is READY
 
 
-async def test_more_a_withdrawal_answers_what_was_handed(storage: Storage) -> None:
+async def test_more_a_withdrawal_returns_the_job_that_was_handed_off(storage: Storage) -> None:
     mail = await Mail(storage).listening()
     claim_id = await mail.in_vain(mail.ask())
     await storage.enqueue([job("a")])
@@ -176,7 +176,7 @@ async def test_more_a_worker_gets_no_job_that_it_does_not_claim(
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_more_a_job_that_one_waiting_worker_does_not_want_stays_open_to_others(storage: Storage) -> None:
+async def test_more_a_job_that_one_waiting_worker_cannot_run_is_left_to_others(storage: Storage) -> None:
     """At most one of several waiting workers gets the job. If none does, each of them can claim it."""
     one, other = await Mail(storage).listening(), await Mail(storage).listening()
     asked = one.ask()
@@ -189,7 +189,7 @@ async def test_more_a_job_that_one_waiting_worker_does_not_want_stays_open_to_ot
 @pytest.mark.parametrize(
     "rule", [Limit(name="queue:default", slots=0), Limit(name="l", slots=0), Limit(name="l", rate=0)]
 )
-async def test_more_limits_hold_for_what_is_handed(storage: Storage, rule: Limit) -> None:
+async def test_more_a_job_that_a_limit_blocks_is_not_handed_off(storage: Storage, rule: Limit) -> None:
     mail = await Mail(storage).listening()
     await storage.set_limits([rule])
     await mail.in_vain(mail.ask())
@@ -198,7 +198,7 @@ async def test_more_limits_hold_for_what_is_handed(storage: Storage, rule: Limit
     assert await claim_ids(storage) == []
 
 
-async def test_more_slots_count_what_is_handed(storage: Storage) -> None:
+async def test_more_slots_count_jobs_that_were_handed_off(storage: Storage) -> None:
     """Jobs handed off for a request that is older than the rule count too."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask())
@@ -223,7 +223,7 @@ async def test_more_the_first_due_job_is_handed_off_first(storage: Storage, cloc
     assert await claim_ids(storage, 2) == ["second"]
 
 
-async def test_more_jobs_in_lanes_are_handed_and_let_go(storage: Storage) -> None:
+async def test_more_jobs_in_lanes_are_handed_off_and_settled(storage: Storage) -> None:
     mail = await Mail(storage).listening()
     for id in "ab":
         await mail.in_vain(mail.ask())

@@ -64,7 +64,7 @@ async def test_law08_a_held_slot_is_freed_by_any_ending(storage: Storage, clock:
     assert await claim_ids(storage, 9) == ["c"]
 
 
-async def test_law08_a_held_slot_still_pays_the_rate(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_start_in_a_held_slot_counts_against_the_rate(storage: Storage, clock: HandClock) -> None:
     """The job keeps its slot, but each of its starts counts against the rate."""
     await storage.set_limits([Limit("order", slots=1, rate=1, per=30, hold="ended")])
     await storage.enqueue(jobs("a", limits=(("order", 1),)))
@@ -89,7 +89,7 @@ async def test_law08_a_job_that_keeps_its_slot_returns_before_one_that_needs_it(
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law08_strict_order(storage: Storage, clock: HandClock) -> None:
+async def test_law08_no_job_of_a_strict_lane_overtakes_a_retry(storage: Storage, clock: HandClock) -> None:
     """A lane with one slot held until the ending: no job overtakes a retry."""
     await storage.set_limits([Limit("order", slots=1, hold="ended")])
     await storage.enqueue(jobs("a b c", lane="order:7", limits=(("order:7", 1),)))

@@ -63,27 +63,29 @@ def only_if(speaks: bool) -> None:
         pytest.skip("this storage only sleeps in watch")
 
 
-async def test_law11_a_watch_ends_by_itself(storage: Storage) -> None:
+async def test_law11_a_watch_ends_at_its_timeout(storage: Storage) -> None:
     """At the latest after `timeout` seconds, without topics."""
     assert await storage.watch(["queue:default", "job:a"], 0.01) == set()
     assert await storage.watch(["queue:default"], 0) == set()
 
 
-async def test_law11_an_enqueue_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_an_enqueue_wakes_the_watchers_of_its_queue(storage: Storage, speaks: bool) -> None:
     """It wakes watchers of its queue."""
     only_if(speaks)
     spoken = await heard(storage, ("queue:other", "queue:default"), lambda: storage.enqueue(jobs("a")))
     assert spoken == {"queue:default"}
 
 
-async def test_law11_another_connection_is_heard(storage: Storage, connect: Connect, speaks: bool) -> None:
+async def test_law11_an_enqueue_wakes_watchers_of_other_connections(
+    storage: Storage, connect: Connect, speaks: bool
+) -> None:
     """Hints reach other connections of the same process."""
     only_if(speaks)
     other = await connect()
     assert await heard(storage, ("queue:default",), lambda: other.enqueue(jobs("a"))) == {"queue:default"}
 
 
-async def test_law11_an_unblocked_job_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_an_unblocked_job_is_published(storage: Storage, speaks: bool) -> None:
     """In its own queue, when its last upstream ends."""
     only_if(speaks)
     await storage.enqueue([job("a"), job("b", after=("a",), queue="next")])
@@ -91,7 +93,7 @@ async def test_law11_an_unblocked_job_is_heard(storage: Storage, speaks: bool) -
     assert await heard(storage, ("queue:next",), lambda: storage.settle([done(a)])) == {"queue:next"}
 
 
-async def test_law11_then_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_followup_jobs_are_published(storage: Storage, speaks: bool) -> None:
     """Follow-up jobs of an outcome publish the same topics as enqueued jobs."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
@@ -99,7 +101,7 @@ async def test_law11_then_is_heard(storage: Storage, speaks: bool) -> None:
     assert await heard(storage, ("queue:next",), lambda: storage.settle([outcome])) == {"queue:next"}
 
 
-async def test_law11_a_freed_slot_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_freed_slot_is_published(storage: Storage, speaks: bool) -> None:
     """It publishes the queue of the job that is queued again."""
     only_if(speaks)
     await storage.set_limits([Limit("one", slots=1)])
@@ -116,7 +118,7 @@ async def test_law11_a_released_job_is_published(storage: Storage, speaks: bool)
     assert await heard(storage, ("queue:default",), lambda: storage.settle([back(a)])) == {"queue:default"}
 
 
-async def test_law11_a_lifted_pause_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_the_end_of_a_pause_is_published(storage: Storage, speaks: bool) -> None:
     """The queue has no new job, but jobs can be claimed again."""
     only_if(speaks)
     await storage.set_limits([Limit("queue:default", slots=0)])
@@ -126,7 +128,7 @@ async def test_law11_a_lifted_pause_is_heard(storage: Storage, speaks: bool) -> 
 
 
 @pytest.mark.parametrize("ending", [SUCCEEDED, FAILED, CANCELLED])
-async def test_law11_an_ending_is_heard(storage: Storage, speaks: bool, ending: State) -> None:
+async def test_law11_an_ending_is_published(storage: Storage, speaks: bool, ending: State) -> None:
     """It wakes the callers that wait for the job's result."""
     only_if(speaks)
     await storage.enqueue(jobs("a b"))
@@ -134,7 +136,7 @@ async def test_law11_an_ending_is_heard(storage: Storage, speaks: bool, ending: 
     assert await heard(storage, ("job:b", "job:a"), lambda: storage.settle([out(a, ending)])) == {"job:a"}
 
 
-async def test_law11_endings_by_the_storage_are_heard(storage: Storage, clock: HandClock, speaks: bool) -> None:
+async def test_law11_endings_by_the_storage_are_published(storage: Storage, clock: HandClock, speaks: bool) -> None:
     """Doomed, superseded and expired jobs publish their endings."""
     only_if(speaks)
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", key="k"), job("d", deadline=5)])
@@ -146,7 +148,7 @@ async def test_law11_endings_by_the_storage_are_heard(storage: Storage, clock: H
     assert await heard(storage, ("job:d",), lambda: advance_due(storage)) == {"job:d"}
 
 
-async def test_law11_a_result_before_the_ending_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_result_before_the_ending_is_published(storage: Storage, speaks: bool) -> None:
     """A parent with a result of its own publishes it while its children still run."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
@@ -155,7 +157,7 @@ async def test_law11_a_result_before_the_ending_is_heard(storage: Storage, speak
     assert await heard(storage, ("job:a",), lambda: storage.settle([continues])) == {"job:a"}
 
 
-async def test_law11_a_note_is_heard(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_note_is_published(storage: Storage, speaks: bool) -> None:
     """A progress note wakes watchers of the job."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
@@ -164,7 +166,7 @@ async def test_law11_a_note_is_heard(storage: Storage, speaks: bool) -> None:
 
 
 @shows("a cancellation notifies the worker that runs the job")
-async def test_law11_a_cancellation_from_outside_is_heard_by_the_holder(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_cancellation_from_outside_notifies_the_holder(storage: Storage, speaks: bool) -> None:
     """The worker need not wait for its next heartbeat."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
@@ -173,7 +175,7 @@ async def test_law11_a_cancellation_from_outside_is_heard_by_the_holder(storage:
     assert await heard(storage, ("worker:me", "worker:you"), lambda: storage.settle([cancelled(a)])) == {"worker:me"}
 
 
-async def test_law11_all_that_spoke_are_named(storage: Storage, speaks: bool) -> None:
+async def test_law11_a_watch_returns_every_topic_of_a_call(storage: Storage, speaks: bool) -> None:
     """One call may publish several topics. These jobs share a workflow: a sharded storage publishes per shard."""
     only_if(speaks)
     born = (job("b", queue="y", parent="a", root="a"), job("c", queue="z", parent="a", root="a"))
@@ -181,7 +183,7 @@ async def test_law11_all_that_spoke_are_named(storage: Storage, speaks: bool) ->
     assert await heard(storage, ("queue:x", "queue:y", "queue:w"), act) == {"queue:x", "queue:y"}
 
 
-async def test_law11_everybody_hears(storage: Storage, speaks: bool) -> None:
+async def test_law11_every_watcher_of_a_topic_is_woken(storage: Storage, speaks: bool) -> None:
     """The first watcher does not consume a hint, and may watch again."""
     only_if(speaks)
     watches = [asyncio.create_task(storage.watch(["queue:default"], LONG)) for _ in range(5)]
@@ -191,7 +193,7 @@ async def test_law11_everybody_hears(storage: Storage, speaks: bool) -> None:
     assert await heard(storage, ("queue:default",), lambda: storage.enqueue(jobs("b"))) == {"queue:default"}
 
 
-async def test_law11_a_watch_may_be_given_up(storage: Storage) -> None:
+async def test_law11_a_cancelled_watch_hinders_no_call(storage: Storage) -> None:
     """A cancelled watch does not hinder later calls or watches."""
     watch = asyncio.create_task(storage.watch(["queue:default"], LONG))
     await asyncio.sleep(0)

@@ -109,7 +109,7 @@ async def test_law01_a_chosen_id_twice_in_a_call(storage: Storage) -> None:
     assert await states(storage, "b c") == [None, None]
 
 
-async def test_law01_a_chosen_id_is_refused_beside_an_outcome(storage: Storage) -> None:
+async def test_law01_an_outcome_with_a_taken_chosen_id_is_refused(storage: Storage) -> None:
     """Among the follow-up jobs of a run: the outcome is refused, and the run can end with another one."""
     await storage.enqueue([job("a", nonce="1", payload="[1]"), job("p", queue="q")])
     parent = await claim_one(storage, "q")
@@ -123,7 +123,7 @@ async def test_law01_a_chosen_id_is_refused_beside_an_outcome(storage: Storage) 
 
 
 @shows("`enqueue` returns the rows in the order of its jobs")
-async def test_law01_answers_are_in_order(storage: Storage) -> None:
+async def test_law01_enqueue_returns_rows_in_the_order_of_its_jobs(storage: Storage) -> None:
     """New or known, with or without a key: the n-th result is the row of the n-th job."""
     await storage.enqueue([job("known"), job("holder", key="k")])
     asked = [job("z"), job("known"), job("x", key="k"), job("a"), job("holder")]

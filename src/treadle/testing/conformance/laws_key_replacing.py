@@ -68,7 +68,7 @@ async def test_law01_replacing_a_job_that_is_not_queued(storage: Storage, clock:
 
 
 @pytest.mark.parametrize("ending", [SUCCEEDED, FAILED, CANCELLED, READY])
-async def test_law01_replacing_one_that_runs(storage: Storage, ending: State) -> None:
+async def test_law01_replacing_a_job_that_runs(storage: Storage, ending: State) -> None:
     """It gives up its key and continues to run; the new job waits for its ending, of whichever kind."""
     await storage.enqueue([job("a", key="k")])
     a = await claim_one(storage)
@@ -103,7 +103,7 @@ async def test_law01_replacing_one_that_waits_for_its_children(storage: Storage)
     assert await state(storage, "new-k") is READY
 
 
-async def test_law01_replacing_counts_beside_its_own_upstreams(storage: Storage) -> None:
+async def test_law01_a_replacing_job_waits_for_the_old_one_and_its_upstreams(storage: Storage) -> None:
     """The new job waits for the old one and for its own upstreams; a failure of the old one does not count as
     theirs."""
     await storage.enqueue([job("a", key="k"), job("p", task="")])
@@ -116,7 +116,7 @@ async def test_law01_replacing_counts_beside_its_own_upstreams(storage: Storage)
     assert await claim_ids(storage) == ["b"]
 
 
-async def test_law01_replacing_the_one_that_waits_to_replace(storage: Storage) -> None:
+async def test_law01_replacing_a_job_that_waits_to_replace_another(storage: Storage) -> None:
     """The third replaces the second, and waits for the first as the second did: no two jobs of a key run at once."""
     await storage.enqueue([job("a", key="k")])
     a = await claim_one(storage)
@@ -150,7 +150,7 @@ async def test_law01_replacing_one_of_the_call_that_has_ended(storage: Storage) 
     assert "c" in await claim_ids(storage, 9)
 
 
-async def test_law10_replacing_repeated(storage: Storage) -> None:
+async def test_law10_a_repeated_call_replaces_no_job(storage: Storage) -> None:
     """A repeated call replaces no job, including its own."""
     await storage.enqueue([job("a", key="k")])
     asked = [job("b", key="k", key_conflict="replace")]
@@ -159,7 +159,7 @@ async def test_law10_replacing_repeated(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["b"]
 
 
-async def test_law01_replacing_within_a_call(storage: Storage) -> None:
+async def test_law01_a_job_may_replace_another_of_its_call(storage: Storage) -> None:
     """The last job of the call holds the key."""
     await storage.enqueue([job("a", key="k"), job("b", key="k", key_conflict="replace")])
     assert (await row(storage, "a")).reason == "superseded"
@@ -170,7 +170,7 @@ async def test_law01_replacing_within_a_call(storage: Storage) -> None:
 
 
 @shows("a job can store its successor under its own key with its outcome")
-async def test_law06_an_outcome_frees_its_key_before_its_then(storage: Storage) -> None:
+async def test_law06_an_outcome_frees_its_key_before_its_followup_jobs_are_stored(storage: Storage) -> None:
     """A job that enqueues itself again under its own key is stored, three times in a row."""
     await storage.enqueue([job("r0", key="k")])
     for n in range(3):
@@ -256,7 +256,7 @@ async def test_law06_a_child_that_replaces_one_behind_its_grandparent_does_not_w
     assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
 
 
-async def test_law06_of_two_that_replace_each_other_one_does_not_wait(storage: Storage) -> None:
+async def test_law06_one_of_two_children_that_replace_each_other_does_not_wait(storage: Storage) -> None:
     """Two jobs concurrently return a child that takes the other's key: all of them end."""
     for n in range(5):
         await storage.enqueue([job(f"a{n}", key=f"a{n}"), job(f"b{n}", key=f"b{n}")])
@@ -290,7 +290,7 @@ async def test_law06_of_two_that_replace_each_other_one_does_not_wait(storage: S
         assert sorted(ended) == [f"a{n}", f"b{n}", f"x{n}", f"y{n}"]
 
 
-async def test_law06_a_child_with_the_key_of_an_ending_waits_for_nobody(storage: Storage) -> None:
+async def test_law06_a_followup_job_with_the_key_of_an_ended_job_does_not_wait(storage: Storage) -> None:
     """A final outcome frees its key before its `followups` are stored, whatever their key_conflict."""
     await storage.enqueue([job("a", key="k")])
     await settle(storage, done(await claim_one(storage), followups=(job("x", key="k", key_conflict="replace"),)))

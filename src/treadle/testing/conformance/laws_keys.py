@@ -55,7 +55,7 @@ async def test_law01_a_key_is_free_once_the_job_has_ended(storage: Storage, endi
     assert answered.job.id == "b"
 
 
-async def test_law01_a_key_is_held_all_through_a_life(storage: Storage, clock: HandClock) -> None:
+async def test_law01_a_key_is_held_in_every_unfinished_state(storage: Storage, clock: HandClock) -> None:
     """Also while it is delayed, waiting, queued, running, handed back, lost, or waiting for children."""
     await storage.enqueue([job("up"), job("a", key="k", after=("up",), delay=5)])
 
@@ -101,7 +101,7 @@ async def test_law01_the_same_key_twice_in_a_call(storage: Storage) -> None:
 
 
 @shows("a dependency on a job that its key deduplicated is a dependency on the holder")
-async def test_law01_upstreams_follow_the_row_that_answered(storage: Storage) -> None:
+async def test_law01_a_job_waits_for_the_holder_of_its_upstreams_key(storage: Storage) -> None:
     """Jobs that name a deduplicated job of the same call wait for the row that was returned; the record shows it."""
     await storage.enqueue([job("holder", key="k")])
     [_, z] = await storage.enqueue([job("x", key="k"), job("z", after=("x",), queue="z")])
@@ -121,7 +121,7 @@ async def test_law01_two_upstreams_that_are_one_row(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("window", [None, 100.0])
-async def test_law01_after_keeps_the_order_in_which_it_was_asked(storage: Storage, window: float | None) -> None:
+async def test_law01_after_keeps_its_order(storage: Storage, window: float | None) -> None:
     """Results are matched to upstreams by their order in `after`, also for a holder that has ended."""
     await storage.enqueue([job("holder", key="k", key_window=window), job("other")])
     if window is not None:
@@ -151,7 +151,7 @@ async def test_law01_at_least_so_many_of_upstreams_that_are_one_row(storage: Sto
     assert await claim_ids(storage) == ["z"]
 
 
-async def test_law01_upstreams_answered_by_an_ended_holder(storage: Storage) -> None:
+async def test_law01_an_upstream_whose_holder_has_ended_counts_at_once(storage: Storage) -> None:
     """A holder that ended within its window counts as ended at once."""
     await storage.enqueue([job("holder", key="k", key_window=100)])
     await run(storage, "holder")
@@ -179,7 +179,7 @@ async def test_law01_a_key_that_must_be_free_twice_in_a_call(storage: Storage) -
     assert await storage.get(["a", "b"]) == [None, None]
 
 
-async def test_law10_a_key_that_must_be_free_repeated(storage: Storage) -> None:
+async def test_law10_a_repeated_call_with_a_key_that_must_be_free_returns_its_row(storage: Storage) -> None:
     """A repeated call returns its own row instead of being refused because of it."""
     asked = [job("a", key="k", key_conflict="raise")]
     first = await storage.enqueue(asked)
@@ -187,7 +187,7 @@ async def test_law10_a_key_that_must_be_free_repeated(storage: Storage) -> None:
 
 
 @shows("an `enqueue` that fails stores no row and takes no key")
-async def test_law01_all_or_nothing(storage: Storage) -> None:
+async def test_law01_an_enqueue_that_fails_stores_nothing(storage: Storage) -> None:
     """A failed call has no effect: no row, no key, no superseded job."""
     await storage.enqueue([job("old", key="k")])
     with pytest.raises(UnknownUpstream):
@@ -202,7 +202,7 @@ async def test_law01_all_or_nothing(storage: Storage) -> None:
 
 
 @shows('a key with `until="started"` is free after the first claim, also when the lease expires')
-async def test_law01_a_key_until_started(storage: Storage, clock: HandClock) -> None:
+async def test_law01_a_key_until_started_is_free_after_the_first_claim(storage: Storage, clock: HandClock) -> None:
     """The key is free from the first claim on, and a lost lease does not take it back."""
     await storage.enqueue([job("a", key="k", key_until="started")])
     [answered] = await storage.enqueue([job("b", key="k")])
@@ -220,7 +220,7 @@ async def test_law01_a_key_until_started(storage: Storage, clock: HandClock) -> 
 
 
 @shows("a job that has ended holds its key until the window is over")
-async def test_law01_a_key_with_a_window(storage: Storage, clock: HandClock) -> None:
+async def test_law01_an_ended_job_holds_its_key_until_the_window_is_over(storage: Storage, clock: HandClock) -> None:
     """An ended job still holds it until the window after its creation is over, by the storage's clock."""
     await storage.enqueue([job("a", key="k", key_window=60)])
     clock.advance(20)

@@ -19,7 +19,7 @@ async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> Non
     assert await claim_ids(storage, 9) == ["a0", "b0", "a1", "b1", "a2", "a3", "a4"]
 
 
-async def test_law02_a_lane_stands_a_stride_behind_its_last(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_job_is_placed_one_stride_behind_the_last_of_its_lane(storage: Storage, clock: HandClock) -> None:
     """Its position is that of the lane's last job plus the stride, not the current time."""
     [a, b, c] = await storage.enqueue(jobs("a b c", lane="x", stride=0.25))
     assert [each.queue_position for each in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
@@ -62,7 +62,7 @@ async def test_law02_lanes_belong_to_queue_and_priority(storage: Storage, clock:
     assert await claim_ids(storage, 9) == ["c", "a0", "a1"]
 
 
-async def test_law02_jobs_without_a_lane_stand_by_their_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law02_jobs_without_a_lane_are_queued_by_their_time(storage: Storage, clock: HandClock) -> None:
     """Lanes do not delay jobs without a lane."""
     await storage.enqueue(jobs("a0 a1 a2", lane="a", stride=10.0))
     clock.advance(5)
@@ -83,7 +83,7 @@ async def test_law02_a_lane_counts_its_queued_jobs_only(storage: Storage, clock:
     assert (await row(storage, "a2")).queue_position == (await row(storage, "n0")).queue_position
 
 
-async def test_law02_in_a_lane_a_job_handed_back_keeps_its_turn(storage: Storage) -> None:
+async def test_law02_a_released_job_keeps_its_position_in_its_lane(storage: Storage) -> None:
     """It returns to its own position, not behind the last job of its lane."""
     await storage.enqueue(jobs("a0 a1 a2", lane="a"))
     first = await claim_one(storage)

@@ -75,7 +75,7 @@ async def test_law04_a_lost_job_names_the_worker_that_held_it(
     assert (await row(storage, "a")).reason is None
 
 
-async def test_law04_a_lost_job_keeps_its_turn(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_lost_job_keeps_its_position(storage: Storage, clock: HandClock) -> None:
     """It is queued before all jobs that were enqueued after it."""
     await storage.enqueue(jobs("z"))
     await claim_one(storage, lease=10)
@@ -99,7 +99,7 @@ async def test_law04_a_late_outcome_still_counts(storage: Storage, clock: HandCl
 
 
 @shows("a late heartbeat renews an expired lease if no other worker has claimed the job")
-async def test_law04_a_late_heartbeat_takes_the_job_up_again(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_late_heartbeat_renews_an_expired_lease(storage: Storage, clock: HandClock) -> None:
     """The job leaves the queue again, its checkpoints are stored, and no other worker gets it."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage, lease=10)
@@ -131,7 +131,7 @@ async def test_law04_a_heartbeat_advances_due_rows(storage: Storage, clock: Hand
     assert await state(storage, "a") is READY
 
 
-async def test_law04_a_late_heartbeat_does_not_take_a_slot_given_away(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_late_heartbeat_does_not_take_a_slot_of_another_job(storage: Storage, clock: HandClock) -> None:
     """When another job runs in its slot, the job is lost: a slot never has two jobs."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),)), job("b", limits=(("one", 1),), queue="other")])
@@ -171,7 +171,7 @@ async def test_law04_a_heartbeat_merges_checkpoints_and_replaces_the_note(storag
     assert (dict(a.checkpoints)["one"], a.note) == ("!", "")
 
 
-async def test_law04_a_lease_of_its_own(storage: Storage, clock: HandClock) -> None:
+async def test_law04_the_lease_of_a_job_takes_precedence(storage: Storage, clock: HandClock) -> None:
     """The job's lease takes precedence over the task's, and that one over the worker's, at claims and at heartbeats."""
     await storage.enqueue([job("own", lease=100.0), job("task", task="slow"), job("plain")])
     own, plain, task = await claim(storage, 9, lease=10, tasks={"t": (None, None), "slow": (None, 50.0)})
@@ -182,7 +182,7 @@ async def test_law04_a_lease_of_its_own(storage: Storage, clock: HandClock) -> N
     assert (await row(storage, "plain")).due_at == begun + 20
 
 
-async def test_law04_a_job_is_lost_again_and_again(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: HandClock) -> None:
     """`lost` counts expired leases; the engine, not the storage, decides what follows."""
     await storage.enqueue(jobs("a"))
     for n in range(5):
@@ -190,7 +190,7 @@ async def test_law04_a_job_is_lost_again_and_again(storage: Storage, clock: Hand
         clock.advance(11)
 
 
-async def test_law04_handing_back_is_no_loss(storage: Storage) -> None:
+async def test_law04_a_release_counts_no_loss(storage: Storage) -> None:
     """Handing a job back does not change `lost` or `attempt`."""
     await storage.enqueue(jobs("a"))
     await settle(storage, back(await claim_one(storage)))
@@ -198,7 +198,7 @@ async def test_law04_handing_back_is_no_loss(storage: Storage) -> None:
     assert (a.lost, a.attempt) == (0, 0)
 
 
-async def test_law04_handed_back_from_outside(storage: Storage) -> None:
+async def test_law04_an_outcome_after_a_release_from_outside_is_stale(storage: Storage) -> None:
     """A running job can be queued again by hand; the outcome of its holder is then stale."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -223,7 +223,7 @@ async def test_law04_a_deadline_of_a_queued_job(storage: Storage, clock: HandClo
     assert a.error
 
 
-async def test_law04_a_deadline_before_the_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_job_whose_deadline_precedes_its_start_expires(storage: Storage, clock: HandClock) -> None:
     """A job with a delay beyond its deadline never starts."""
     await storage.enqueue([job("a", delay=20, deadline=10)])
     clock.advance(30)
@@ -231,7 +231,7 @@ async def test_law04_a_deadline_before_the_moment(storage: Storage, clock: HandC
     assert (await row(storage, "a")).reason == "expired"
 
 
-async def test_law04_a_deadline_while_waiting(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_waiting_job_expires_at_its_deadline(storage: Storage, clock: HandClock) -> None:
     """For every kind of waiting, promises included."""
     await storage.enqueue([job("p", task="", deadline=20), job("a", after=("p",), deadline=10)])
     clock.advance(10)
@@ -242,7 +242,7 @@ async def test_law04_a_deadline_while_waiting(storage: Storage, clock: HandClock
     assert (await row(storage, "p")).reason == "expired"
 
 
-async def test_law04_a_deadline_does_not_stop_what_runs(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_does_not_stop_a_running_job(storage: Storage, clock: HandClock) -> None:
     """The worker ends a job that runs too long; the storage leaves it alone while its lease lasts."""
     await storage.enqueue([job("a", deadline=10)])
     a = await claim_one(storage, lease=30)
@@ -261,7 +261,7 @@ async def test_law04_a_deadline_of_a_lost_job(storage: Storage, clock: HandClock
     assert (await row(storage, "a")).reason == "expired"
 
 
-async def test_law04_a_deadline_of_a_job_that_comes_back(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_of_a_retried_job(storage: Storage, clock: HandClock) -> None:
     """Retries end at the deadline too, and an expired job does not end a second time."""
     await storage.enqueue([job("a", deadline=10)])
     await settle(storage, back(await claim_one(storage), 60, attempt=1))
@@ -284,7 +284,7 @@ async def test_law04_a_deadline_of_a_blocked_job(storage: Storage, clock: HandCl
     assert await claim_ids(storage) == []
 
 
-async def test_law04_a_deadline_does_not_end_what_ran(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_does_not_end_a_job_that_ran(storage: Storage, clock: HandClock) -> None:
     """Its function has run; only the engine may decide how the job ends."""
     await storage.enqueue([job("a", deadline=10), job("child", delay=20)])
     a = await claim_one(storage)
@@ -298,7 +298,7 @@ async def test_law04_a_deadline_does_not_end_what_ran(storage: Storage, clock: H
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law04_a_deadline_does_not_end_what_ran_and_was_lost(storage: Storage, clock: HandClock) -> None:
+async def test_law04_a_deadline_does_not_end_a_job_that_ran_and_was_lost(storage: Storage, clock: HandClock) -> None:
     """A worker was lost while it settled the job: the job is queued again in spite of its deadline."""
     await storage.enqueue([job("a", function_done=True, deadline=10)])
     await storage.enqueue([job("b", function_done=True, deadline=10, after=("x",), wait_timeout=50)])
@@ -311,7 +311,7 @@ async def test_law04_a_deadline_does_not_end_what_ran_and_was_lost(storage: Stor
     assert await claim_ids(storage) == ["b"]
 
 
-async def test_law04_a_deadline_is_the_next_moment(storage: Storage) -> None:
+async def test_law04_a_claim_returns_the_time_to_the_next_deadline(storage: Storage) -> None:
     """`next_in` of a claim counts the next deadline, so that the worker wakes in time."""
     await storage.enqueue([job("a", after=("a-promise",), wait_timeout=500, deadline=12)])
     assert (await claimed(storage)).next_in == pytest.approx(12)

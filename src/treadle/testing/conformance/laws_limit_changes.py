@@ -51,7 +51,7 @@ async def test_law08_a_rule_lowered_ends_nothing(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["j03"]
 
 
-async def test_law08_a_rule_removed_holds_nobody(storage: Storage) -> None:
+async def test_law08_a_removed_rule_blocks_no_job(storage: Storage) -> None:
     """Without slots and rate the rule is removed, and no job waits for it."""
     await storage.set_limits([Limit("api", slots=1), Limit("other", slots=5)])
     await storage.enqueue(jobs(names(0, 4), limits=(("api", 1),)))
@@ -61,7 +61,7 @@ async def test_law08_a_rule_removed_holds_nobody(storage: Storage) -> None:
     assert [each.key for each in (await storage.stats()).limits] == ["other"]
 
 
-async def test_law08_the_last_rule_of_a_name_is_the_one(storage: Storage) -> None:
+async def test_law08_the_last_rule_of_a_name_in_a_call_counts(storage: Storage) -> None:
     """Of two rules for one name in one call only the last counts, whichever of them removes the rule."""
     await storage.enqueue(jobs(names(0, 4), limits=(("api", 1), ("other", 1))))
     await storage.set_limits([Limit("api", slots=1), Limit("other"), Limit("api"), Limit("other", slots=2)])
@@ -71,7 +71,7 @@ async def test_law08_the_last_rule_of_a_name_is_the_one(storage: Storage) -> Non
     assert await claim_ids(storage, 9) == ["j02"]
 
 
-async def test_law08_a_rule_set_late_counts_what_runs(storage: Storage) -> None:
+async def test_law08_a_rule_set_late_counts_running_jobs(storage: Storage) -> None:
     """Slots are counted from the rows, including jobs claimed before the rule existed."""
     await storage.enqueue(jobs(names(0, 4), limits=(("api", 1),)))
     assert await claim_ids(storage, 2) == ["j00", "j01"]
@@ -224,7 +224,7 @@ async def test_law08_the_use_of_the_rate_of_a_queue_is_shown(storage: Storage, c
 
 
 @shows("one claim finds the job behind 1,100 blocked ones")
-async def test_law08_very_many_blocked_at_the_head_hide_nobody(storage: Storage) -> None:
+async def test_law08_a_claim_finds_the_job_behind_very_many_blocked_ones(storage: Storage) -> None:
     """One claim passes any number of blocked jobs, in one step or in several."""
     await storage.set_limits([Limit("full", slots=1)])
     await storage.enqueue([job(f"b{n:04}", limits=(("full", 1),)) for n in range(1_101)])
@@ -236,7 +236,7 @@ async def test_law08_very_many_blocked_at_the_head_hide_nobody(storage: Storage)
 
 
 @shows("a claim that passes many blocked jobs lets other calls run in between")
-async def test_law08_a_claim_that_passes_very_many_lets_others_in_between(storage: Storage) -> None:
+async def test_law08_other_calls_run_during_a_claim_that_passes_very_many_jobs(storage: Storage) -> None:
     """It passes any number of jobs, but in steps: other calls are served between them."""
     for n in range(20):  # a network may delay the other call, so one try without an answer proves nothing
         if await _answers_while_claiming(storage, f"line{n:02}"):
@@ -264,7 +264,7 @@ async def _answers_while_claiming(storage: Storage, line: str) -> bool:
     return answered > 0
 
 
-async def test_law08_a_claim_of_few_behind_many_takes_no_more_than_asked(storage: Storage) -> None:
+async def test_law08_a_claim_behind_many_blocked_jobs_takes_no_more_than_its_limit(storage: Storage) -> None:
     await storage.set_limits([Limit("full", slots=1)])
     await storage.enqueue([job(f"b{n:03}", limits=(("full", 1),)) for n in range(200)])
     await storage.enqueue([job(f"d{n:03}", priority=-1) for n in range(100)])

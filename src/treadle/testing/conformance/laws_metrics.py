@@ -146,14 +146,14 @@ async def test_more_metrics_are_separate_from_jobs(storage: Storage) -> None:
     assert len(await everything(storage)) == 2
 
 
-async def test_law13_metrics_are_there_for_another_connection(storage: Storage, connect: Connect) -> None:
+async def test_law13_metrics_are_visible_to_another_connection(storage: Storage, connect: Connect) -> None:
     other = await connect()
     await storage.store_metrics([measured(0, "w"), measured(0, "v")])
     await other.store_metrics([measured(0, "x", b"y")], [measured(0, "w")])
     assert await everything(storage) == await everything(other) == [measured(0, "v"), measured(0, "x", b"y")]
 
 
-async def test_law13_metrics_survive_reopening(storage: Storage, durable: bool) -> None:
+async def test_law13_metrics_are_kept_over_a_reopening(storage: Storage, durable: bool) -> None:
     if not durable:
         pytest.skip("this storage is not durable")
     await storage.store_metrics([measured(0), measured(60)])

@@ -163,7 +163,7 @@ async def test_more_a_moved_running_job_is_queued_when_its_lease_has_expired(
     assert (again.job.id, again.lost, again.version) == ("first", 0, first.version + 1)
 
 
-async def test_more_while_it_closes_nothing_new_comes_in(storage: Storage, another: Another) -> None:
+async def test_more_a_closing_storage_accepts_no_new_jobs(storage: Storage, another: Another) -> None:
     """Running jobs may be settled, and their children are stored; claims return no jobs."""
     movable(storage)
     await storage.enqueue(jobs("a b c"))
@@ -181,7 +181,7 @@ async def test_more_while_it_closes_nothing_new_comes_in(storage: Storage, anoth
     assert await states(storage, "a b c child x") == ["succeeded", "running", "ready", "ready", None]
 
 
-async def test_more_when_it_is_gone_nothing_changes_any_more(storage: Storage) -> None:
+async def test_more_a_storage_that_was_left_changes_no_more(storage: Storage) -> None:
     """Heartbeats return running jobs as lost; reading continues to work."""
     movable(storage)
     await storage.enqueue(jobs("a b"))
@@ -202,7 +202,7 @@ async def test_more_when_it_is_gone_nothing_changes_any_more(storage: Storage) -
     assert (await row(storage, "a")).version == a.version
 
 
-async def test_more_while_it_is_filled_it_is_away(storage: Storage) -> None:
+async def test_more_a_storage_that_is_being_filled_is_unavailable(storage: Storage) -> None:
     """Workers and producers may already use it: they retry until the move has ended."""
     movable(storage)
     await storage.enqueue(jobs("a"))
@@ -223,7 +223,7 @@ async def test_more_while_it_is_filled_it_is_away(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("role", ["arrived", "aborted"])
-async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Role) -> None:
+async def test_more_a_storage_works_after_its_move_ended_or_was_aborted(storage: Storage, role: Role) -> None:
     """After a move that has ended or was aborted."""
     movable(storage)
     await storage.enqueue(jobs("a b"))
@@ -252,7 +252,7 @@ async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Ro
         (("aborted", 2, "two", 9), ("closing", 3, "one", 1), False),
     ],
 )
-async def test_more_a_mark_is_fenced(
+async def test_more_a_late_mark_of_an_earlier_run_is_refused(
     storage: Storage,
     another: Another,
     stored: tuple[Role, int, str, int],
@@ -281,14 +281,14 @@ async def test_more_a_mark_is_fenced(
     assert (await storage.stats()).limits == ()
 
 
-async def test_more_a_new_move_begins_where_another_ended(storage: Storage) -> None:
+async def test_more_a_new_move_starts_after_another_has_ended(storage: Storage) -> None:
     await movable(storage).set_mark(mark("arrived", turn=2, run="one", step=9))
     away = replace(mark("closing", turn=3, run="two", step=1), move="m2")
     await movable(storage).set_mark(away)
     assert await movable(storage).read_mark() == away
 
 
-async def test_more_a_part_of_a_move_that_was_given_up_stays_shut(storage: Storage) -> None:
+async def test_more_a_partial_copy_of_an_aborted_move_is_unavailable(storage: Storage) -> None:
     await storage.enqueue(jobs("a"))
     await movable(storage).set_mark(mark("partial"))
     for refused in (storage.enqueue(jobs("x")), storage.claim(ask())):
@@ -296,7 +296,7 @@ async def test_more_a_part_of_a_move_that_was_given_up_stays_shut(storage: Stora
             await refused
 
 
-async def test_more_a_mark_is_seen_by_everybody(storage: Storage, connect: Any) -> None:
+async def test_more_another_connection_obeys_a_mark(storage: Storage, connect: Any) -> None:
     """Another connection obeys it from its next call on."""
     movable(storage)
     other = await connect()

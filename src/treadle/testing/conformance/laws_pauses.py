@@ -36,7 +36,7 @@ from treadle.testing.conformance.kit import (
 # --- pauses
 
 
-async def test_law08_no_slots_is_a_pause(storage: Storage) -> None:
+async def test_law08_a_rule_of_zero_slots_is_a_pause(storage: Storage) -> None:
     """No job starts, running jobs continue, and removing the rule resumes in the same order."""
     await storage.enqueue(jobs("a b c", limits=(("mail", 1),)))
     a = await claim_one(storage)
@@ -49,7 +49,7 @@ async def test_law08_no_slots_is_a_pause(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["b", "c"]
 
 
-async def test_law08_no_rate_is_a_pause_too(storage: Storage) -> None:
+async def test_law08_a_rule_of_rate_zero_is_a_pause(storage: Storage) -> None:
     """With rate=0 no job starts, and claims return no next time."""
     await storage.set_limits([Limit("mail", rate=0)])
     await storage.enqueue(jobs("a", limits=(("mail", 1),)))
@@ -59,7 +59,7 @@ async def test_law08_no_rate_is_a_pause_too(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law08_many_limits_freed_at_once_let_in_as_many_as_each_has_room_for(storage: Storage) -> None:
+async def test_law08_each_of_many_limits_freed_at_once_admits_what_fits(storage: Storage) -> None:
     """With slots only or with a rate, held until the ending or not, and with an expensive job among them."""
     rules = (
         Limit("dear", slots=2),
@@ -90,7 +90,7 @@ async def test_law08_many_limits_freed_at_once_let_in_as_many_as_each_has_room_f
         assert sorted(each.id for each in running) == expected
 
 
-async def test_law08_a_paused_queue_moves_nobody(storage: Storage) -> None:
+async def test_law08_a_paused_queue_moves_no_job(storage: Storage) -> None:
     """Its own limit is checked before its jobs: none is blocked or loses its position."""
     await storage.enqueue([*jobs("a b", queue="mail"), job("c", queue="other")])
     await storage.set_limits([Limit("queue:mail", slots=0)])
@@ -101,7 +101,7 @@ async def test_law08_a_paused_queue_moves_nobody(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "mail") == ["a", "b"]
 
 
-async def test_law08_a_queue_of_so_many_slots(storage: Storage) -> None:
+async def test_law08_a_queue_with_slots_runs_no_more_jobs(storage: Storage) -> None:
     """A queue's limit counts all its jobs; the others stay queued."""
     await storage.set_limits([Limit("queue:mail", slots=2)])
     await storage.enqueue(jobs(names(0, 5), queue="mail"))
@@ -119,7 +119,7 @@ async def test_law08_every_queue_obeys_the_common_rule(storage: Storage) -> None
     assert await claim_ids(storage, 9, "a", "b", "c") == ["a00", "b00", "c00", "c01"]
 
 
-async def test_law08_queues_with_much_little_and_no_room_side_by_side(storage: Storage) -> None:
+async def test_law08_queues_with_room_share_what_others_cannot_use(storage: Storage) -> None:
     """Each queue gives what it has room for, up to its share, and then the others give more. A job that ran passes."""
     await storage.set_limits([Limit("queue", slots=50), Limit("queue:few", slots=2), Limit("queue:none", slots=0)])
     for queue in ("much", "few", "none"):
@@ -134,7 +134,7 @@ async def test_law08_queues_with_much_little_and_no_room_side_by_side(storage: S
     assert await claim_ids(storage, 9, "few") == [few.id, "few02"]
 
 
-async def test_law08_a_queue_of_a_pace(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_queue_with_a_rate_blocks_no_job(storage: Storage, clock: HandClock) -> None:
     """A queue can have a rate too, and blocks none of its jobs."""
     await storage.set_limits([Limit("queue:mail", rate=2, per=10)])
     await storage.enqueue(jobs(names(0, 5), queue="mail"))
@@ -146,14 +146,14 @@ async def test_law08_a_queue_of_a_pace(storage: Storage, clock: HandClock) -> No
     assert await claim_ids(storage, 9, "mail") == ["j02", "j03"]
 
 
-async def test_law08_a_shut_queue_spends_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_paused_queue_charges_no_limit(storage: Storage, clock: HandClock) -> None:
     """The limits of its jobs are not charged while it is paused."""
     await storage.set_limits([Limit("queue:mail", slots=0), Limit("api", rate=1, per=60)])
     await storage.enqueue([job("a", queue="mail", limits=(("api", 1),)), job("b", limits=(("api", 1),))])
     assert await claim_ids(storage, 9, "mail", "default") == ["b"]
 
 
-async def test_law08_the_moment_the_pace_of_a_queue_allows_is_told(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_claim_returns_when_the_rate_of_a_queue_opens(storage: Storage, clock: HandClock) -> None:
     """Claims of that queue return it as long as a job is queued there."""
     await storage.set_limits([Limit("queue:mail", rate=1, per=10), Limit("queue:drip", rate=1, per=4, how="bucket")])
     await storage.enqueue([*jobs("a b", queue="mail"), *jobs("c d", queue="drip")])

@@ -32,7 +32,7 @@ from treadle.testing.conformance.kit import (
 from treadle.testing.shows import shows
 
 
-async def test_law09_a_row_goes_after_its_retention(storage: Storage, clock: HandClock) -> None:
+async def test_law09_a_row_is_deleted_after_its_retention(storage: Storage, clock: HandClock) -> None:
     """`keep` counts from the ending, not from the enqueue; the row may be deleted then and not before."""
     await storage.enqueue([job("a", keep=100)])
     clock.advance(500)
@@ -57,7 +57,7 @@ async def test_law09_failures_are_kept_by_their_own_rule(storage: Storage, clock
     assert await storage.prune(9) == 1
 
 
-async def test_law09_an_outcome_may_say_how_long(storage: Storage, clock: HandClock) -> None:
+async def test_law09_an_outcome_may_set_the_retention(storage: Storage, clock: HandClock) -> None:
     """The outcome's `keep` takes precedence over both."""
     await storage.enqueue(jobs("a b", keep=100, keep_failed=100))
     await run(storage, "a", keep=1000)
@@ -68,7 +68,7 @@ async def test_law09_an_outcome_may_say_how_long(storage: Storage, clock: HandCl
     assert await storage.prune(9) == 2
 
 
-async def test_law09_a_minute_at_least(storage: Storage, clock: HandClock) -> None:
+async def test_law09_an_ended_row_stays_for_a_minute_at_least(storage: Storage, clock: HandClock) -> None:
     """With keep=0 there is still time for a repeated settle and a late waiter."""
     await storage.enqueue([job("a", keep=0)])
     a = await claim_one(storage)
@@ -80,7 +80,7 @@ async def test_law09_a_minute_at_least(storage: Storage, clock: HandClock) -> No
     assert await storage.prune(9) == 1
 
 
-async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -> None:
+async def test_law09_a_delete_sets_the_retention_of_an_ended_job(storage: Storage, clock: HandClock) -> None:
     """A delete is a settle in the same state with keep=0, which assigns only `keep`."""
     await storage.enqueue([job("a", keep_failed=9000)])
     await run(storage, "a", to=FAILED, result="1", error="e")
@@ -93,7 +93,7 @@ async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -
     assert await storage.prune(9) == 1
 
 
-async def test_law09_keeping_an_ended_job_longer(storage: Storage, clock: HandClock) -> None:
+async def test_law09_an_ended_job_can_be_kept_longer(storage: Storage, clock: HandClock) -> None:
     """A longer `keep` also counts from the ending."""
     await storage.enqueue([job("a", keep=100)])
     await run(storage, "a")
@@ -114,7 +114,7 @@ async def test_law09_unfinished_jobs_stay(storage: Storage, clock: HandClock) ->
     assert None not in await states(storage, "line later p b")
 
 
-async def test_law09_so_many_at_a_time(storage: Storage, clock: HandClock) -> None:
+async def test_law09_prune_deletes_no_more_than_its_limit(storage: Storage, clock: HandClock) -> None:
     """At most `limit` rows, those due first; returns how many were deleted."""
     await storage.enqueue([job(f"j{n}", keep=100 + n) for n in range(5)])
     await run(storage, *[f"j{n}" for n in range(5)])
@@ -174,7 +174,7 @@ async def test_law09_a_workflow_stays_whole(storage: Storage, clock: HandClock) 
     assert await states(storage, "r x y") == [None, None, SUCCEEDED]
 
 
-async def test_law09_an_ended_root_stays_while_something_of_it_runs(storage: Storage, clock: HandClock) -> None:
+async def test_law09_an_ended_root_stays_while_a_descendant_runs(storage: Storage, clock: HandClock) -> None:
     """A child that no job waits for keeps its ancestors."""
     await storage.enqueue([job("r", keep=60)])
     await settle(storage, done(await claim_one(storage), followups=(job("x", root="r", parent="r", delay=500),)))
@@ -231,7 +231,7 @@ async def test_law09_pruned_rows_are_not_counted(storage: Storage, clock: HandCl
     assert (await storage.find(Query(count=True))).total == 0
 
 
-async def test_law09_after_pruned_upstreams(storage: Storage, clock: HandClock) -> None:
+async def test_law09_a_pruned_upstream_is_unknown(storage: Storage, clock: HandClock) -> None:
     """A pruned id counts as unknown."""
     await storage.enqueue([job("a", keep=60)])
     await run(storage, "a")

@@ -56,7 +56,7 @@ async def find_ids(storage: Storage, **options: Any) -> list[str]:
     return ids((await storage.find(Query(**options))).records)
 
 
-async def test_more_get_answers_in_order(storage: Storage) -> None:
+async def test_more_get_returns_rows_in_the_order_of_its_ids(storage: Storage) -> None:
     """None if there is no row; an id given twice is returned twice."""
     await storage.enqueue(jobs("a b"))
     found = await storage.get(["b", "none", "a", "b"])
@@ -101,7 +101,7 @@ async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock,
     assert await walk(storage, Query(order=order, limit=size)) == expected[order]
 
 
-async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
     """Order "ended": latest ending first, equal times by id, without unfinished jobs."""
     await storage.enqueue(jobs("a b c d e"))
     await run(storage, "d", "b")
@@ -110,7 +110,7 @@ async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) 
     assert await find_ids(storage, order="ended") == ["c", "b", "d"]
 
 
-async def test_more_a_page_in_queue_order(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_jobs_in_queue_order(storage: Storage, clock: HandClock) -> None:
     """Order "queue": queue by queue, the queued jobs in claim order; other jobs are left out."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([job("blocked", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
@@ -121,7 +121,7 @@ async def test_more_a_page_in_queue_order(storage: Storage, clock: HandClock) ->
 
 
 @shows("`ahead_of` finds the queued jobs before a job")
-async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock) -> None:
+async def test_more_ahead_of_finds_the_jobs_before_a_job(storage: Storage, clock: HandClock) -> None:
     """`ahead_of`: the jobs queued before this one in its queue; none if it is not queued or does not exist."""
     await storage.enqueue([*jobs("a b c"), job("high", priority=5), job("else", queue="other"), job("later", delay=5)])
     assert await find_ids(storage, ahead_of="c", order="queue") == ["high", "a", "b"]
@@ -132,13 +132,13 @@ async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock)
         assert await find_ids(storage, ahead_of=id) == []
 
 
-async def test_more_how_many_stand_before_me_among_lanes(storage: Storage, clock: HandClock) -> None:
+async def test_more_ahead_of_finds_the_jobs_before_a_job_among_lanes(storage: Storage, clock: HandClock) -> None:
     """By queue position, so later jobs of a lane come after earlier ones of other lanes."""
     await storage.enqueue([*jobs("a0 a1 a2", lane="a"), *jobs("b0 b1", lane="b")])
     assert await find_ids(storage, ahead_of="b1", order="queue") == ["a0", "b0", "a1"]
 
 
-async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
+async def test_more_filters_narrow_a_page(storage: Storage, clock: HandClock) -> None:
     """Each field filters by itself, and together all must match."""
     await storage.enqueue(
         [
@@ -190,7 +190,7 @@ async def test_more_a_page_that_is_just_full_is_the_last(storage: Storage) -> No
 
 
 @shows("rows that come or go between two pages do not repeat or hide others")
-async def test_more_a_cursor_outlives_changes(storage: Storage, clock: HandClock) -> None:
+async def test_more_changes_between_pages_hide_and_repeat_no_row(storage: Storage, clock: HandClock) -> None:
     """Rows stored or deleted between two pages cause no repeated and no missing rows."""
     await storage.enqueue([job(f"j{n}", keep=60) for n in range(6)])
     await run(storage, *[f"j{n}" for n in range(6)])
@@ -205,14 +205,14 @@ async def test_more_a_cursor_outlives_changes(storage: Storage, clock: HandClock
 
 
 @pytest.mark.parametrize("cursor", ["", "zz", "00", "5b5d", "not a cursor", "5b226f6c64657374225d"])
-async def test_more_a_cursor_that_is_none(storage: Storage, cursor: str) -> None:
+async def test_more_an_invalid_cursor_is_refused(storage: Storage, cursor: str) -> None:
     """An invalid cursor raises BadOption instead of returning a wrong page."""
     await storage.enqueue(jobs("a b c"))
     with pytest.raises(BadOption):
         await storage.find(Query(cursor=cursor))
 
 
-async def test_more_a_cursor_of_another_order(storage: Storage) -> None:
+async def test_more_a_cursor_of_another_order_is_refused(storage: Storage) -> None:
     """A cursor works only with its own order."""
     await storage.enqueue(jobs("a b c"))
     page = await storage.find(Query(order="oldest", limit=1))
@@ -259,7 +259,7 @@ async def test_more_counts_follow_every_step(storage: Storage) -> None:
     assert await shown() == {"ready": 2, "succeeded": 1, "failed": 1}
 
 
-async def test_law13_open_twice_is_once(storage: Storage) -> None:
+async def test_law13_a_second_open_or_close_changes_nothing(storage: Storage) -> None:
     """The same holds for close; a closed storage can be opened again."""
     await storage.open()
     await storage.enqueue(jobs("a"))
@@ -310,7 +310,7 @@ async def test_law13_a_storage_opened_to_be_read_answers_the_same(storage: Stora
 @shows(
     "rows, dependencies, keys, limits and checkpoints survive closing and opening a durable storage", area="Storages"
 )
-async def test_law13_acknowledged_rows_survive_reopening(storage: Storage, durable: bool) -> None:
+async def test_law13_acknowledged_rows_are_kept_over_a_reopening(storage: Storage, durable: bool) -> None:
     """Rows, edges, keys, limits and checkpoints outlive the connection."""
     if not durable:
         pytest.skip("this storage is not durable")

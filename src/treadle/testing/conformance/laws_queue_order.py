@@ -29,7 +29,7 @@ from treadle.testing.shows import shows
 
 
 @shows("jobs of one priority are claimed in the order in which they joined the queue")
-async def test_law02_first_come_first_served(storage: Storage, clock: HandClock) -> None:
+async def test_law02_jobs_are_claimed_in_the_order_of_their_enqueue(storage: Storage, clock: HandClock) -> None:
     """Within a priority the queue position decides, which is the time of joining the queue."""
     await storage.enqueue([job("z")])
     clock.advance(1)
@@ -38,7 +38,7 @@ async def test_law02_first_come_first_served(storage: Storage, clock: HandClock)
 
 
 @shows("jobs that joined at the same moment are claimed in the order of their ids")
-async def test_law02_of_one_moment_the_id_decides(storage: Storage) -> None:
+async def test_law02_jobs_of_one_time_are_claimed_by_id(storage: Storage) -> None:
     """The sort key is (priority, queue position, id)."""
     await storage.enqueue(jobs("b c a"))
     assert await claim_ids(storage, 9) == ["a", "b", "c"]
@@ -53,7 +53,7 @@ async def test_law02_higher_priority_first(storage: Storage, clock: HandClock) -
     assert await claim_ids(storage, 9) == ["high", "first", "second", "low"]
 
 
-async def test_law02_no_more_than_asked(storage: Storage) -> None:
+async def test_law02_a_claim_takes_no_more_than_its_limit(storage: Storage) -> None:
     """A claim takes at most `limit` jobs, the first queued ones."""
     await storage.enqueue(jobs("a b c d"))
     assert await claim_ids(storage, 3) == ["a", "b", "c"]
@@ -61,7 +61,7 @@ async def test_law02_no_more_than_asked(storage: Storage) -> None:
 
 
 @shows("a claim takes the share of each queue first and then fills up in their order")
-async def test_law02_each_queues_share_first(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claim_takes_the_share_of_each_queue_first(storage: Storage, clock: HandClock) -> None:
     """Each queue's share in the order of the claim, then the rest in that order; priority counts within a queue
     only."""
     await storage.enqueue(jobs("b1 b2 b3", queue="b", priority=9))
@@ -82,14 +82,14 @@ async def test_law02_shares_end_at_the_limit(storage: Storage) -> None:
     assert await claim_ids(storage, 3, queues=(("a", 2), ("b", 2))) == ["a1", "a2", "b1"]
 
 
-async def test_law02_only_queues_asked_for(storage: Storage) -> None:
+async def test_law02_a_claim_takes_jobs_of_its_queues_only(storage: Storage) -> None:
     """A claim returns no jobs of other queues."""
     await storage.enqueue([job("a", queue="mail")])
     assert await claim_ids(storage, 9, "default") == []
     assert await claim_ids(storage, 9, "mail") == ["a"]
 
 
-async def test_law02_only_tasks_the_worker_names(storage: Storage) -> None:
+async def test_law02_a_claim_takes_jobs_of_its_tasks_only(storage: Storage) -> None:
     """A job of a task that the worker does not name stays queued, and blocks no other job."""
     await storage.enqueue([job("a", task="new"), job("b", task="old")])
     assert await claim_ids(storage, 9, tasks={"old": (None, None)}) == ["b"]
@@ -98,7 +98,7 @@ async def test_law02_only_tasks_the_worker_names(storage: Storage) -> None:
 
 
 @shows("a claim takes no more jobs of a task than the worker has room for")
-async def test_law02_within_the_room_of_each_task(storage: Storage) -> None:
+async def test_law02_a_claim_takes_no_more_of_a_task_than_there_is_room_for(storage: Storage) -> None:
     """At most `room` jobs of a task in one claim; None is no limit, 0 is none."""
     await storage.enqueue([*jobs("a b c", task="x"), *jobs("d e f", task="y"), *jobs("g", task="z")])
     assert await claim_ids(storage, 9, tasks={"x": (2, None), "y": (None, None), "z": (0, None)}) == [*"abdef"]
@@ -110,27 +110,27 @@ async def test_law02_room_spans_queues(storage: Storage) -> None:
     assert await claim_ids(storage, 9, queues=(("a", 1), ("b", 1)), tasks={"t": (3, None)}) == ["a1", "b1", "a2"]
 
 
-async def test_law02_by_id_these_and_no_others(storage: Storage) -> None:
+async def test_law02_a_claim_by_id_takes_these_jobs_only(storage: Storage) -> None:
     """A claim by ids takes those jobs wherever they are queued, in queue order."""
     await storage.enqueue(jobs("a b c d"))
     assert await claim_ids(storage, 9, ids=("d", "b", "none")) == ["b", "d"]
     assert await claim_ids(storage, 9) == ["a", "c"]
 
 
-async def test_law02_by_id_from_any_queue(storage: Storage) -> None:
+async def test_law02_a_claim_by_id_takes_jobs_of_any_queue(storage: Storage) -> None:
     """With ids the queues of the claim do not matter."""
     await storage.enqueue([job("a", queue="somewhere")])
     assert await claim_ids(storage, 1, "default", ids=("a",)) == ["a"]
 
 
-async def test_law02_by_id_only_queued_jobs(storage: Storage) -> None:
+async def test_law02_a_claim_by_id_takes_queued_jobs_only(storage: Storage) -> None:
     """A claim by ids does not make a job due."""
     await storage.enqueue([job("late", delay=5), job("blocked", after=("late",)), job("p", task="")])
     assert await claim_ids(storage, 9, ids=("late", "blocked", "p")) == []
 
 
 @shows("a job that one worker has claimed is in no claim of another")
-async def test_law02_claimed_by_one_worker(storage: Storage) -> None:
+async def test_law02_a_claimed_job_is_in_no_other_claim(storage: Storage) -> None:
     """A job is queued at most once; a claimed job belongs to one worker."""
     await storage.enqueue(jobs("a"))
     assert await claim_ids(storage, 9, worker="one") == ["a"]
@@ -151,7 +151,7 @@ async def test_law02_a_claimed_job_names_its_worker(storage: Storage, clock: Han
 
 
 @shows("a delayed job joins the queue when it is due")
-async def test_law02_a_delayed_job_waits_for_its_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_delayed_job_is_queued_when_it_is_due(storage: Storage, clock: HandClock) -> None:
     """It is due exactly at its time, and not a second earlier."""
     await storage.enqueue([job("a", delay=10, priority=9), job("b")])
     a = await row(storage, "a")
@@ -162,7 +162,7 @@ async def test_law02_a_delayed_job_waits_for_its_moment(storage: Storage, clock:
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law02_a_delayed_job_stands_where_its_moment_puts_it(storage: Storage, clock: HandClock) -> None:
+async def test_law02_the_position_of_a_delayed_job_is_its_due_time(storage: Storage, clock: HandClock) -> None:
     """Its queue position is the time when it was due, however late a call advances it."""
     await storage.enqueue([job("z", delay=10)])
     clock.advance(11)
@@ -173,7 +173,7 @@ async def test_law02_a_delayed_job_stands_where_its_moment_puts_it(storage: Stor
     assert await claim_ids(storage, 9) == ["z", "a"]
 
 
-async def test_law02_delayed_jobs_come_in_the_order_of_their_moments(storage: Storage, clock: HandClock) -> None:
+async def test_law02_delayed_jobs_are_claimed_in_due_order(storage: Storage, clock: HandClock) -> None:
     """In whichever order they were enqueued, and even if all become due in one call."""
     await storage.enqueue([job("a", delay=30), job("b", delay=20), job("c", delay=10), job("d", delay=20)])
     clock.advance(60)
@@ -181,7 +181,7 @@ async def test_law02_delayed_jobs_come_in_the_order_of_their_moments(storage: St
 
 
 @shows("a job that is due at once joins the queue behind earlier jobs")
-async def test_law02_a_past_moment_is_now(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_past_start_time_counts_as_now(storage: Storage, clock: HandClock) -> None:
     """A past start time gives no earlier queue position."""
     await storage.enqueue([job("z")])
     await storage.enqueue([job("a", delay=0.0)])
@@ -190,7 +190,7 @@ async def test_law02_a_past_moment_is_now(storage: Storage, clock: HandClock) ->
     assert await claim_ids(storage, 9) == ["a", "z", "b"]
 
 
-async def test_law02_a_century_is_kept(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_delay_of_a_century_is_stored(storage: Storage, clock: HandClock) -> None:
     """Delays may be of any length."""
     century = 100 * 365 * 86_400.0
     await storage.enqueue([job("a", delay=century)])
@@ -201,7 +201,7 @@ async def test_law02_a_century_is_kept(storage: Storage, clock: HandClock) -> No
 
 
 @shows("a claim returns the seconds until the next job may be due")
-async def test_law02_the_next_moment_is_told(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claim_returns_the_time_to_the_next_due_job(storage: Storage, clock: HandClock) -> None:
     """A claim returns in how many seconds the next job may be due; None if there is none."""
     assert (await claimed(storage, 9)).next_in is None
     await storage.enqueue([job("a", delay=40), job("b", delay=25)])
@@ -214,13 +214,13 @@ async def test_law02_the_next_moment_is_told(storage: Storage, clock: HandClock)
     assert found.next_in == pytest.approx(15)
 
 
-async def test_law02_the_end_of_a_lease_is_a_next_moment(storage: Storage) -> None:
+async def test_law02_a_claim_returns_the_time_to_the_end_of_the_next_lease(storage: Storage) -> None:
     """So that an idle worker claims again when another worker's lease may have expired."""
     await storage.enqueue(jobs("a"))
     assert (await claimed(storage, 1, lease=45.0)).next_in == pytest.approx(45)
 
 
-async def test_law02_a_job_handed_back_keeps_its_turn(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_released_job_keeps_its_position(storage: Storage, clock: HandClock) -> None:
     """An outcome READY with delay 0 returns it to its position, not behind jobs enqueued since."""
     await storage.enqueue([job("z")])
     clock.advance(1)
@@ -231,7 +231,7 @@ async def test_law02_a_job_handed_back_keeps_its_turn(storage: Storage, clock: H
     assert await claim_ids(storage, 9) == ["z", "a"]
 
 
-async def test_law02_a_job_that_comes_back_later_joins_anew(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_retried_job_is_queued_behind_earlier_ones(storage: Storage, clock: HandClock) -> None:
     """An outcome READY with a delay queues it, once due, behind jobs that were queued before that time."""
     await storage.enqueue([job("z")])
     z = await claim_one(storage)
@@ -277,7 +277,7 @@ async def test_law02_late_unblocking_does_not_add_a_delay(storage: Storage, cloc
 
 
 @shows("`run_now` puts a delayed job behind the jobs that are queued at that moment")
-async def test_law02_run_now(storage: Storage, clock: HandClock) -> None:
+async def test_law02_run_now_queues_a_delayed_job(storage: Storage, clock: HandClock) -> None:
     """A settle from outside queues a delayed job now."""
     await storage.enqueue([job("a", delay=1000)])
     clock.advance(1)
@@ -287,7 +287,7 @@ async def test_law02_run_now(storage: Storage, clock: HandClock) -> None:
     assert await claim_ids(storage, 9) == ["b", "a"]
 
 
-async def test_law02_put_off_from_outside(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_settle_from_outside_delays_a_queued_job(storage: Storage, clock: HandClock) -> None:
     """A settle from outside can also delay a queued job."""
     await storage.enqueue([job("a")])
     await settle(storage, back(await row(storage, "a"), 50))
@@ -297,7 +297,7 @@ async def test_law02_put_off_from_outside(storage: Storage, clock: HandClock) ->
 
 
 @shows("a claim never returns a job that the worker still runs")
-async def test_law02_never_what_the_worker_still_runs(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_claim_takes_no_job_that_its_worker_still_runs(storage: Storage, clock: HandClock) -> None:
     """A worker does not get a job that it still runs, but others in the same claim."""
     await storage.enqueue(jobs("a b"))
     assert await claim_ids(storage, 1, lease=10) == ["a"]
@@ -306,7 +306,7 @@ async def test_law02_never_what_the_worker_still_runs(storage: Storage, clock: H
     assert await claim_ids(storage, 9, worker="other") == ["a"]
 
 
-async def test_law02_ageing_lifts_nobody_at_once(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_step_of_priority_is_worth_its_seconds_of_ageing(storage: Storage, clock: HandClock) -> None:
     """With aging, a step of priority is worth that many seconds of waiting and no more."""
     await storage.enqueue([job("old", aging=10.0)])
     clock.advance(9)
@@ -315,7 +315,7 @@ async def test_law02_ageing_lifts_nobody_at_once(storage: Storage, clock: HandCl
 
 
 @shows("a job with `aging` that waited long enough is claimed before one of higher priority")
-async def test_law02_ageing_lets_time_win(storage: Storage, clock: HandClock) -> None:
+async def test_law02_a_job_that_aged_long_enough_is_claimed_first(storage: Storage, clock: HandClock) -> None:
     """After that many seconds the job of lower priority is in front."""
     await storage.enqueue([job("old", aging=10.0)])
     clock.advance(21)
@@ -323,7 +323,7 @@ async def test_law02_ageing_lets_time_win(storage: Storage, clock: HandClock) ->
     assert await claim_ids(storage, 9) == ["old", "high"]
 
 
-async def test_law02_ageing_sorts_as_priority_nought(storage: Storage) -> None:
+async def test_law02_ageing_jobs_sort_as_priority_zero(storage: Storage) -> None:
     """Jobs with aging sort among those of priority 0, whatever their own priority is."""
     await storage.enqueue([job("a", priority=9, aging=10.0), job("b", priority=1), job("c", priority=-1)])
     await storage.enqueue([job("d", priority=-9, aging=10.0)])
@@ -347,7 +347,7 @@ async def test_law02_waiting_jobs_are_not_queued(storage: Storage) -> None:
 
 
 @shows("the times in a row come from the clock of the storage", area="Storages")
-async def test_law12_moments_are_the_storages(storage: Storage, clock: HandClock) -> None:
+async def test_law12_stored_times_come_from_the_storages_clock(storage: Storage, clock: HandClock) -> None:
     """All stored times come from the storage's clock."""
     begun = clock()
     [a] = await storage.enqueue([job("a", deadline=500)])
@@ -369,7 +369,7 @@ async def test_law12_a_clock_that_steps_back_loses_nothing(storage: Storage, clo
     assert await claim_ids(storage, 9) == ["after", "before"]
 
 
-async def test_law12_a_lease_ends_after_its_last_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law12_a_lease_expires_after_its_due_time(storage: Storage, clock: HandClock) -> None:
     """A lease has expired when now > due_at, and not before."""
     await storage.enqueue(jobs("a"))
     await claim_one(storage, lease=10)

@@ -62,7 +62,7 @@ async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Conn
     assert set(counts.values()) == {1}
 
 
-async def test_law01_a_key_wanted_by_many_at_once(storage: Storage, connect: Connect) -> None:
+async def test_law01_one_row_is_stored_for_a_key_that_many_enqueue_at_once(storage: Storage, connect: Connect) -> None:
     """One row is stored and returned to all callers."""
     storages = await peers(storage, connect)
     rows = await asyncio.gather(*(each.enqueue([job(f"j{n}", key="k")]) for n, each in enumerate(storages)))
@@ -70,7 +70,7 @@ async def test_law01_a_key_wanted_by_many_at_once(storage: Storage, connect: Con
     assert len((await storage.find(Query())).records) == 1
 
 
-async def test_law01_a_key_insisted_on_by_many_at_once(storage: Storage, connect: Connect) -> None:
+async def test_law01_one_job_gets_a_key_that_must_be_free_for_many_at_once(storage: Storage, connect: Connect) -> None:
     """One job gets it; the other calls are refused with its id."""
     storages = await peers(storage, connect)
     calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="raise")]) for n, each in enumerate(storages))
@@ -98,7 +98,9 @@ async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Conn
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connect) -> None:
+async def test_law01_overlapping_calls_do_not_deadlock_and_store_each_job_once(
+    storage: Storage, connect: Connect
+) -> None:
     """Calls that share ids in opposite orders cause no deadlock and store nothing twice."""
     names = [f"j{n:02}" for n in range(30)]
     storages = await peers(storage, connect)
@@ -108,7 +110,7 @@ async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connec
 
 
 @shows("of concurrent outcomes for one job, exactly one is applied")
-async def test_law03_two_endings_at_once(storage: Storage, connect: Connect) -> None:
+async def test_law03_one_of_two_concurrent_outcomes_is_applied(storage: Storage, connect: Connect) -> None:
     """Exactly one is applied."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -117,7 +119,7 @@ async def test_law03_two_endings_at_once(storage: Storage, connect: Connect) -> 
     assert sorted(answers) == ["applied"] + ["stale"] * (PEERS - 1)
 
 
-async def test_law10_one_claim_asked_by_two_at_once(storage: Storage, connect: Connect) -> None:
+async def test_law10_two_concurrent_claims_of_one_id_return_the_same_jobs(storage: Storage, connect: Connect) -> None:
     """The same claim id over two connections, as after a lost answer, gets the same jobs."""
     await storage.enqueue([job(f"j{n}") for n in range(20)])
     other, asked = await connect(), ask(5)
@@ -214,7 +216,7 @@ async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Con
 
 
 @shows("eight concurrent clients that claim, enqueue and settle run each job once")
-async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
+async def test_more_concurrent_workers_run_each_job_once(storage: Storage, connect: Connect) -> None:
     """Eight workers claim, enqueue joins on running jobs, and settle: each job runs once, and none is left."""
     storages, rng = await peers(storage, connect), random.Random(7)
     total, seen, numbers = 120, Counter[str](), iter(range(60))
@@ -238,7 +240,7 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
 
 
 @shows("a call that is repeated over another connection has the effect of one call", area="Crashes and outages")
-async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
+async def test_law10_a_call_repeated_over_another_connection_acts_once(storage: Storage, connect: Connect) -> None:
     """Each call is made twice, the second time over another connection, with the effect of one call."""
     other, rng = await connect(), random.Random(3)
     specs = [
@@ -273,7 +275,7 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
     assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
 
 
-async def test_law03_a_checkpoint_is_stored_unless_the_answer_says_otherwise(
+async def test_law03_a_checkpoint_is_stored_unless_the_heartbeat_returns_it_as_unsaved(
     storage: Storage, connect: Connect
 ) -> None:
     """Also while other calls use the row: the step would run again if its result were reported as stored and lost."""

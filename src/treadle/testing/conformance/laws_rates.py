@@ -32,7 +32,7 @@ from treadle.testing.shows import shows
 
 
 @shows("a limit with a rate allows no more starts in a window than its rate")
-async def test_law08_a_window_lets_so_many_start(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_window_admits_as_many_starts_as_its_rate(storage: Storage, clock: HandClock) -> None:
     """`rate` starts within `per` seconds; the next one `per` seconds after the first of them."""
     await storage.set_limits([Limit("api", rate=2, per=10)])
     await storage.enqueue(jobs(names(0, 6), limits=(("api", 1),)))
@@ -51,7 +51,7 @@ async def test_law08_a_window_lets_so_many_start(storage: Storage, clock: HandCl
 
 @shows("no window of a rate, wherever it begins, has too many starts")
 @pytest.mark.parametrize("seed", range(4))
-async def test_law08_no_window_however_placed_has_more(storage: Storage, clock: HandClock, seed: int) -> None:
+async def test_law08_no_window_has_more_starts_than_its_rate(storage: Storage, clock: HandClock, seed: int) -> None:
     """Starts at random times with random costs: every half-open window of `per` seconds stays within the rate."""
     rng, rate, per = random.Random(seed), 5, 7.0
     await storage.set_limits([Limit("api", rate=rate, per=per)])
@@ -86,7 +86,7 @@ async def test_law08_a_retry_is_a_start(storage: Storage, clock: HandClock) -> N
     assert await claim_ids(storage, 9) == ["a"]
 
 
-async def test_law08_the_moment_a_rate_opens_is_told(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_claim_returns_when_a_rate_opens(storage: Storage, clock: HandClock) -> None:
     """A claim that finds no job returns when to claim again."""
     await storage.set_limits([Limit("api", rate=1, per=60)])
     await storage.enqueue(jobs("a b c", limits=(("api", 1),)))
@@ -98,7 +98,7 @@ async def test_law08_the_moment_a_rate_opens_is_told(storage: Storage, clock: Ha
 
 
 @shows("a rate that opens unblocks only as many jobs as may start")
-async def test_law08_as_many_come_back_as_the_rate_lets_in(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_rate_that_opens_unblocks_as_many_jobs_as_it_admits(storage: Storage, clock: HandClock) -> None:
     """Not all blocked jobs each time the rate opens."""
     await storage.set_limits([Limit("api", rate=2, per=10)])
     await storage.enqueue(jobs(names(0, 10), limits=(("api", 1),)))
@@ -141,7 +141,7 @@ async def test_law08_a_cost_beyond_the_rate_takes_all_of_it(storage: Storage, cl
     assert await claim_ids(storage, 9) == ["c"]
 
 
-async def test_law08_a_bucket_lets_a_burst_then_the_pace(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_bucket_admits_a_burst_and_then_its_rate(storage: Storage, clock: HandClock) -> None:
     """`burst` starts at once, then one for each new token."""
     await storage.set_limits([Limit("api", rate=1, per=10, how="bucket", burst=3)])
     await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))
@@ -161,7 +161,7 @@ async def test_law08_a_bucket_fills_no_higher_than_its_burst(storage: Storage, c
     assert len(await claim_ids(storage, 99)) == 6
 
 
-async def test_law08_a_bucket_tells_its_next_moment(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_claim_returns_when_a_bucket_has_its_next_token(storage: Storage, clock: HandClock) -> None:
     """When the token for the first blocked job is available."""
     await storage.set_limits([Limit("api", rate=1, per=10, how="bucket")])
     await storage.enqueue([job("a", limits=(("api", 1),)), job("b", limits=(("api", 1),))])
@@ -172,7 +172,7 @@ async def test_law08_a_bucket_tells_its_next_moment(storage: Storage, clock: Han
     assert await claim_ids(storage, 9) == ["b"]
 
 
-async def test_law08_prune_forgets_no_start_that_counts(storage: Storage, clock: HandClock) -> None:
+async def test_law08_prune_deletes_no_start_that_counts(storage: Storage, clock: HandClock) -> None:
     """It deletes the recorded starts of a partition only when that changes no decision."""
     await storage.set_limits([Limit("w", rate=2, per=60.0), Limit("b", rate=2, per=60.0, how="bucket")])
     new = [job(f"{key}{n}", limits=((f"{key}:1", 1),)) for n in range(5) for key in "wb"]
@@ -200,7 +200,7 @@ async def test_law08_a_denied_check_spends_nothing(storage: Storage) -> None:
     assert (await row(storage, "a")).blocked_on == "global"
 
 
-async def test_law08_slots_and_rate_together(storage: Storage, clock: HandClock) -> None:
+async def test_law08_slots_and_rate_of_a_limit_both_apply(storage: Storage, clock: HandClock) -> None:
     """Both apply."""
     await storage.set_limits([Limit("api", slots=2, rate=3, per=10)])
     await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))

@@ -178,7 +178,7 @@ ACTS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_law15_no_row_out_of_reach_is_concerned(storage: Storage, act: str) -> None:
+async def test_law15_a_row_out_of_reach_is_not_changed(storage: Storage, act: str) -> None:
     """Ready, running or ended: the storage does not change the row and reveals nothing about it."""
     await others(storage)
     names = [f"other-{name}" for name in ("ready", "running", "ended")]
@@ -188,7 +188,7 @@ async def test_law15_no_row_out_of_reach_is_concerned(storage: Storage, act: str
         assert await storage.get(names) == before
 
 
-async def test_law15_within_reach_nothing_is_different(storage: Storage, clock: HandClock) -> None:
+async def test_law15_calls_within_reach_work_as_without_one(storage: Storage, clock: HandClock) -> None:
     """Known ids and held keys return rows, upstreams are waited for, outcomes and heartbeats are applied."""
     [first] = await storage.enqueue([mine("a", key="t k")])
     assert ids(await storage.enqueue([mine("a"), mine("b", key="t k")])) == ["a", "a"]
@@ -216,7 +216,7 @@ async def test_law15_within_reach_nothing_is_different(storage: Storage, clock: 
     assert first.job.reach == MINE
 
 
-async def test_law15_an_outcome_may_go_on_waiting_for_what_its_job_waits_for(storage: Storage) -> None:
+async def test_law15_an_outcome_may_keep_the_upstreams_of_its_job(storage: Storage) -> None:
     """A caller with access to both queues has linked them."""
     await storage.enqueue(
         [job("u", queue=OTHERS), job("a", queue="mine", after=("u",), failures_allowed=None, function_done=True)]
@@ -232,7 +232,7 @@ async def test_law15_an_outcome_may_go_on_waiting_for_what_its_job_waits_for(sto
     ) == ["applied"]
 
 
-async def test_law15_an_id_nobody_knows_is_not_waited_for(storage: Storage) -> None:
+async def test_law15_a_job_that_waits_for_an_unknown_id_is_refused(storage: Storage) -> None:
     """A job of another queue might get this id later."""
     with pytest.raises(UnknownUpstream):
         await storage.enqueue([mine("a", after=("unborn",), wait_timeout=60.0)])
@@ -250,7 +250,7 @@ async def test_law15_reopening_does_not_name_a_holder_out_of_reach(storage: Stor
     assert "theirs" in ((await refusal(storage, back(found))).reason or "")
 
 
-async def test_law15_jobs_of_one_call_are_told_apart_too(storage: Storage) -> None:
+async def test_law15_each_job_of_a_call_has_its_own_reach(storage: Storage) -> None:
     """A call may contain the jobs of several callers."""
     theirs = job("x", queue=OTHERS, key="t k")
     with pytest.raises(IdTaken):
@@ -266,9 +266,7 @@ async def test_law15_jobs_of_one_call_are_told_apart_too(storage: Storage) -> No
 
 
 @pytest.mark.parametrize("other", [{"queue": OTHERS}, {"root": "r"}, {"root": "p", "parent": "q"}])
-async def test_law15_an_id_of_our_own_is_found_where_it_belongs_or_refused(
-    storage: Storage, other: dict[str, str]
-) -> None:
+async def test_law15_a_derived_id_in_another_workflow_is_refused(storage: Storage, other: dict[str, str]) -> None:
     """A row that another caller stored under a derived id is not mistaken for the expected one."""
     await storage.enqueue([job("p"), job("q"), job("r")])
     child = job(OWN, root="p", parent="p")
@@ -285,7 +283,7 @@ async def test_law15_an_id_of_our_own_is_found_where_it_belongs_or_refused(
     assert await row(storage, OWN) == before
 
 
-async def test_law15_an_id_of_our_own_is_stored_once(storage: Storage) -> None:
+async def test_law15_a_derived_id_is_stored_once(storage: Storage) -> None:
     await storage.enqueue([job("p")])
     child = job(OWN, root="p", parent="p", payload="1")
     [first] = await storage.enqueue([child])

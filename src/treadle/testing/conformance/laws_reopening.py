@@ -67,7 +67,7 @@ async def test_law05_reopening_is_fenced(storage: Storage) -> None:
     assert await row(storage, "a") == once
 
 
-async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_job_reopened_with_a_delay_is_queued_after_it(storage: Storage, clock: HandClock) -> None:
     """With a delay the job is queued after that."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
@@ -77,7 +77,7 @@ async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law05_reopening_brings_back_the_jobs_that_the_failure_cancelled(storage: Storage) -> None:
+async def test_law05_reopening_reopens_the_jobs_that_the_failure_cancelled(storage: Storage) -> None:
     """Its dependents, direct and indirect, wait again as before, and run when it succeeds."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",)), job("other")])
     await run(storage, "other")
@@ -133,7 +133,7 @@ async def test_law05_reopening_while_another_upstream_is_dead(storage: Storage) 
     assert await claim_ids(storage, 1, "c") == ["c"]
 
 
-async def test_law05_reopening_gives_slack_back(storage: Storage) -> None:
+async def test_law05_reopening_takes_back_an_allowed_failure(storage: Storage) -> None:
     """A waiting job that had allowed for that failure takes it back and waits for the new ending."""
     await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), required=2, failures_allowed=1, queue="z")])
     await run(storage, "a", to=FAILED)
@@ -161,7 +161,7 @@ async def test_law05_reopening_counts_again_for_a_job_that_waits_in_its_run(stor
     assert await claim_ids(storage, 1, "w") == ["w"]
 
 
-async def test_law05_reopening_brings_ancestors_back(storage: Storage) -> None:
+async def test_law05_reopening_reopens_ancestors(storage: Storage) -> None:
     """A parent that failed because of its children waits for this one again, and then ends again."""
     await storage.enqueue([job("g"), job("after-g", after=("g",), queue="later")])
     await settle(
@@ -188,7 +188,7 @@ async def test_law05_reopening_brings_ancestors_back(storage: Storage) -> None:
     assert await state(storage, "after-g") is READY
 
 
-async def test_law05_reopening_spares_a_parent_that_failed_of_itself(storage: Storage) -> None:
+async def test_law05_reopening_leaves_a_parent_that_failed_by_itself(storage: Storage) -> None:
     """The child did not cause that failure."""
     await storage.enqueue([job("p"), job("x", parent="p")])
     await run(storage, "p", "x", to=FAILED)
@@ -230,7 +230,7 @@ async def test_law14_reopening_with_the_key_of_a_cancelled_dependent_held_is_ref
 
 
 @shows("a reopened job gets its whole deadline again")
-async def test_law05_reopening_counts_the_deadline_anew(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_reopened_job_has_its_whole_deadline(storage: Storage, clock: HandClock) -> None:
     """It counts from the reopening; otherwise an expired job would expire again at once."""
     await storage.enqueue([job("a", deadline=10)])
     clock.advance(10)
@@ -265,7 +265,7 @@ async def test_law05_waiting_for_a_reopened_job(storage: Storage) -> None:
     assert await state(storage, "b") is READY
 
 
-async def test_law05_reopened_twice(storage: Storage) -> None:
+async def test_law05_a_job_may_be_reopened_twice(storage: Storage) -> None:
     """`reopenings` counts, and dependents are doomed and reopened each time."""
     await storage.enqueue([job("a"), job("b", after=("a",))])
     for n in range(1, 4):

@@ -42,7 +42,7 @@ from treadle.testing.shows import shows
 
 
 @shows("a claim that is repeated under its claim id returns the same jobs")
-async def test_law10_a_claim_id_is_answered_again(storage: Storage) -> None:
+async def test_law10_a_repeated_claim_id_returns_the_same_jobs(storage: Storage) -> None:
     """A claim whose answer was lost is repeated under its claim id, and returns the same jobs in their current
     state."""
     await storage.enqueue(jobs("a b c"))
@@ -54,7 +54,7 @@ async def test_law10_a_claim_id_is_answered_again(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["c"]
 
 
-async def test_law10_each_claim_id_is_remembered(storage: Storage) -> None:
+async def test_law10_each_of_several_claim_ids_can_be_repeated(storage: Storage) -> None:
     """A worker has several claims in flight, and the answer of each may be lost."""
     await storage.enqueue(jobs("a b c d"))
     one, two = ask(2), ask(2)
@@ -63,7 +63,7 @@ async def test_law10_each_claim_id_is_remembered(storage: Storage) -> None:
     assert ids((await storage.claim(two)).records) == ids(second.records)
 
 
-async def test_law10_a_claim_id_answers_what_is_still_held(storage: Storage) -> None:
+async def test_law10_a_repeated_claim_id_returns_no_settled_job(storage: Storage) -> None:
     """A job that has been settled since is not returned again."""
     await storage.enqueue(jobs("a b c"))
     asked = ask(2)
@@ -72,7 +72,9 @@ async def test_law10_a_claim_id_answers_what_is_still_held(storage: Storage) -> 
     assert ids((await storage.claim(asked)).records) == ["b"]
 
 
-async def test_law10_a_claim_id_whose_job_went_on_is_a_new_claim(storage: Storage, clock: HandClock) -> None:
+async def test_law10_a_claim_id_whose_job_another_worker_claimed_is_a_new_claim(
+    storage: Storage, clock: HandClock
+) -> None:
     """Another worker claimed the job meanwhile and lost it too: the claim returns its current state."""
     await storage.enqueue([job("a", deadline=1000.0)])
     asked = ask(lease=10.0)
@@ -128,7 +130,7 @@ async def test_law10_an_outcome_is_applied_once(storage: Storage, to: str, delay
     assert await storage.get(["a", "child", "p"]) == before
 
 
-async def test_law10_a_repeat_is_known_after_waiting_is_over(storage: Storage) -> None:
+async def test_law10_a_repeated_outcome_is_recognised_after_its_wait(storage: Storage) -> None:
     """A repeated outcome that waits is recognised even if its upstream has ended since."""
     await storage.enqueue([*jobs("a"), job("p", task="")])
     a = await claim_one(storage)
@@ -159,7 +161,7 @@ async def test_law10_a_repeat_after_the_next_claim_is_stale(storage: Storage) ->
     assert await state(storage, "a") is RUNNING
 
 
-async def test_law10_a_heartbeat_repeated(storage: Storage) -> None:
+async def test_law10_a_repeated_heartbeat_changes_nothing(storage: Storage) -> None:
     """It leaves the row unchanged."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -170,7 +172,7 @@ async def test_law10_a_heartbeat_repeated(storage: Storage) -> None:
 
 
 @shows("a repeated prune counts no row twice", area="Retention")
-async def test_law10_a_prune_repeated(storage: Storage, clock: HandClock) -> None:
+async def test_law10_a_repeated_prune_counts_no_row_twice(storage: Storage, clock: HandClock) -> None:
     """Rows deleted by the first call are not counted again."""
     await storage.enqueue(jobs("a b", keep=100))
     await run(storage, "a", "b")
@@ -197,7 +199,7 @@ async def test_law10_settle_and_claim_in_one_trip(storage: Storage) -> None:
 # --- workers
 
 
-async def test_more_workers_are_seen_while_they_beat(storage: Storage, clock: HandClock) -> None:
+async def test_more_workers_are_listed_while_they_send_heartbeats(storage: Storage, clock: HandClock) -> None:
     """A worker shows as in its last heartbeat, for `ttl` seconds; one that leaves is removed at once."""
     one = Presence(worker="one", host="h", pid=7, queues=("a", "b"), slots=20, running=3, uptime=12.5, ttl=90)
     await storage.heartbeat(one, [], 30)
@@ -212,7 +214,7 @@ async def test_more_workers_are_seen_while_they_beat(storage: Storage, clock: Ha
     assert (await storage.stats()).workers == ()
 
 
-async def test_more_the_end_of_a_presence_leaves_its_jobs_alone(storage: Storage) -> None:
+async def test_more_the_end_of_a_presence_changes_no_job(storage: Storage) -> None:
     """Leaving ends only the presence; a worker hands jobs back by settling them."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)

@@ -94,7 +94,7 @@ async def test_law08_a_late_end_of_a_rest_does_not_end_a_later_one(storage: Stor
     assert await storage.limits() == ()
 
 
-async def test_law08_a_declared_rule_gives_way_to_an_operators(storage: Storage) -> None:
+async def test_law08_a_rule_of_an_operator_replaces_a_declared_one(storage: Storage) -> None:
     """In either order, whatever the code declares later. Removing a rule removes both."""
     await storage.set_limits([Declare(Limit("api", slots=2))])
     assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=2), declared=True)
@@ -110,7 +110,7 @@ async def test_law08_a_declared_rule_gives_way_to_an_operators(storage: Storage)
     assert (use.rule.slots, use.behind, use.declared) == (0, Limit("api", slots=2), True)
 
 
-async def test_law08_changes_that_are_true_already_change_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_law08_setting_the_same_rules_again_changes_nothing(storage: Storage, clock: HandClock) -> None:
     """Every start of a worker declares the same rules again: blocked jobs are then not read."""
     changes: Sequence[LimitChange] = [Declare(Limit("api", slots=1, rate=3, per=60.0)), Pause("other", "held", 7.5)]
     await storage.set_limits(changes)
@@ -183,7 +183,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("kind", NOTHING)
-async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, clock: HandClock, kind: str) -> None:
+async def test_law08_a_rule_of_zero_counts_the_jobs_it_blocks(storage: Storage, clock: HandClock, kind: str) -> None:
     """For any time: no job starts, claims return no next time, and the blocked jobs are counted."""
     rule = NOTHING[kind]
     await storage.set_limits([rule])
@@ -201,7 +201,7 @@ async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, 
 
 
 @pytest.mark.parametrize("kind", NOTHING)
-async def test_law08_a_rule_of_nothing_holds_nothing_that_runs(storage: Storage, kind: str) -> None:
+async def test_law08_a_rule_of_zero_stops_no_running_job(storage: Storage, kind: str) -> None:
     """A running job continues, counts as far as the rule counts slots, and ends."""
     await storage.enqueue(jobs("a b", limits=API))
     running = await claim_one(storage)
@@ -216,7 +216,7 @@ async def test_law08_a_rule_of_nothing_holds_nothing_that_runs(storage: Storage,
 
 
 @pytest.mark.parametrize("rule", [Limit("queue:default", slots=0), Limit("queue:default", rate=0)])
-async def test_law08_a_queue_of_nothing_shows_itself(storage: Storage, rule: Limit) -> None:
+async def test_law08_jobs_of_a_queue_with_a_rule_of_zero_stay_queued(storage: Storage, rule: Limit) -> None:
     """Its jobs stay queued."""
     await storage.set_limits([rule])
     await storage.enqueue(jobs("a b"))

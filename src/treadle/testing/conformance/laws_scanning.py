@@ -172,7 +172,7 @@ async def test_more_bounded_pages_with_equal_times(storage: Storage, clock: Hand
     assert ids(await walk(storage, Query(order="due", scan=3, limit=1), 7)) == [f"j{n}" for n in range(7)]
 
 
-async def test_more_a_bounded_total(storage: Storage) -> None:
+async def test_more_a_total_is_counted_up_to_a_bound(storage: Storage) -> None:
     """It counts among the first `scan` rows, whatever the cursor; with `limit` 0 there are no rows."""
     await storage.enqueue([job(f"j{n}", task="xy"[n % 2]) for n in range(9)])
     query = Query(task="x", limit=0, count=True, order="oldest")
@@ -186,7 +186,7 @@ async def test_more_a_bounded_total(storage: Storage) -> None:
 
 
 @shows("the number of jobs queued ahead of a job is counted up to a bound")
-async def test_more_how_many_are_ahead_up_to_a_bound(storage: Storage) -> None:
+async def test_more_ahead_of_counts_up_to_a_bound(storage: Storage) -> None:
     await storage.enqueue([*jobs("a b c d"), job("high", priority=5), job("else", queue="other"), job("late", delay=5)])
     for id, scan, ahead in (("d", 100, 4), ("d", 4, 4), ("d", 3, 3), ("high", 3, 0), ("late", 3, 0), ("none", 3, 0)):
         page = await storage.find(Query(ahead_of=id, order="queue", limit=0, count=True, scan=scan))
@@ -214,7 +214,7 @@ async def test_more_kinds_of_ready_jobs(storage: Storage, clock: HandClock) -> N
     assert ids((await storage.find(Query(ready="queued", state=(RUNNING,)))).records) == []
 
 
-async def test_more_created_since(storage: Storage, clock: HandClock) -> None:
+async def test_more_created_since_includes_the_instant_itself(storage: Storage, clock: HandClock) -> None:
     """The instant itself is included, unlike that of `before`."""
     await storage.enqueue(jobs("a"))
     clock.advance(10)
@@ -228,7 +228,7 @@ async def test_more_created_since(storage: Storage, clock: HandClock) -> None:
         assert ("".join(ids(page.records)), page.total) == (expected, len(expected))
 
 
-async def test_more_the_earliest_due_first(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_the_earliest_due_first(storage: Storage, clock: HandClock) -> None:
     """Order "due": unfinished jobs with a due time, also leases, deadlines and waits that end."""
     await storage.enqueue(
         [
@@ -250,7 +250,7 @@ async def test_more_the_earliest_due_first(storage: Storage, clock: HandClock) -
     assert ids((await storage.find(Query(order="due"))).records) == ["dies", "a", "b", "fan", "c"]
 
 
-async def test_more_the_longest_running_first(storage: Storage, clock: HandClock) -> None:
+async def test_more_pages_show_the_longest_running_first(storage: Storage, clock: HandClock) -> None:
     """Order "started": running jobs by their last start, equal starts by id."""
     await storage.enqueue(jobs("a b c d e"))
     await claim(storage, 2)

@@ -176,7 +176,7 @@ async def test_law16_a_lowered_bound_ends_no_job(storage: Storage, clock: HandCl
     assert await waiting(storage) == 9
 
 
-async def test_law16_a_look_is_bounded(storage: Storage, clock: HandClock) -> None:
+async def test_law16_the_search_for_jobs_to_shed_is_bounded(storage: Storage, clock: HandClock) -> None:
     """Behind more jobs that may not be shed than a call looks at, none is found: the call is refused."""
     count = LOOK
     await storage.enqueue([job(f"r{n:04}") for n in range(count)])
@@ -196,7 +196,7 @@ async def test_law16_a_look_is_bounded(storage: Storage, clock: HandClock) -> No
     await full(storage, job("d"))
 
 
-async def test_law16_of_several_queues(storage: Storage, clock: HandClock) -> None:
+async def test_law16_each_queue_of_a_call_obeys_its_own_bound(storage: Storage, clock: HandClock) -> None:
     """Each queue of a call obeys its own bound; if one refuses, none sheds."""
     await bound(storage, 1, "x", when_full="drop_oldest")
     await bound(storage, 1, "y")
@@ -220,7 +220,7 @@ async def accepted(storage: Storage, new: list[NewJob]) -> list[Record] | None:
 
 
 @shows("a bound is exact when many producers race for the last places", area="Limits")
-async def test_law16_many_producers_at_once(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_many_producers_do_not_exceed_a_bound(storage: Storage, connect: Connect, clock: HandClock) -> None:
     """As many calls are accepted as fit, no more and no fewer."""
     await bound(storage, 20)
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -236,7 +236,9 @@ async def test_law16_many_producers_at_once(storage: Storage, connect: Connect, 
     await agree(storage, clock)
 
 
-async def test_law16_many_producers_that_shed(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_calls_of_many_producers_that_shed_are_accepted(
+    storage: Storage, connect: Connect, clock: HandClock
+) -> None:
     """Each call is accepted, and as many jobs wait as the bound allows."""
     await bound(storage, 5, when_full="drop_oldest")
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -245,7 +247,9 @@ async def test_law16_many_producers_that_shed(storage: Storage, connect: Connect
     await agree(storage, clock)
 
 
-async def test_law16_producers_and_workers_at_once(storage: Storage, connect: Connect, clock: HandClock) -> None:
+async def test_law16_no_job_is_lost_between_claims_and_sheds(
+    storage: Storage, connect: Connect, clock: HandClock
+) -> None:
     """Nothing is lost between claims and sheds: each job is claimed, waits, or was shed."""
     await bound(storage, 6, when_full="drop_oldest")
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
@@ -275,7 +279,7 @@ async def test_law16_producers_and_workers_at_once(storage: Storage, connect: Co
     await agree(storage, clock)
 
 
-async def test_law16_a_repeated_call(storage: Storage) -> None:
+async def test_law16_a_repeated_call_needs_no_room(storage: Storage) -> None:
     """A call whose answer was lost is repeated: it is not refused for the jobs that it stored itself."""
     await bound(storage, 2)
     await storage.enqueue(jobs("a b"))
@@ -312,7 +316,9 @@ async def test_law16_shed_outcomes_are_final(storage: Storage) -> None:
     assert await claim_ids(storage, 5) == ["b"]
 
 
-async def test_law16_a_users_transaction(storage: Storage, user_transaction: UserTransaction, clock: HandClock) -> None:
+async def test_law16_a_refusal_leaves_the_users_transaction_usable(
+    storage: Storage, user_transaction: UserTransaction, clock: HandClock
+) -> None:
     """A refusal leaves the transaction usable; its jobs take room from the commit on, and none after a roll-back."""
     await bound(storage, 2)
     async with user_transaction(storage) as user:

@@ -36,7 +36,7 @@ from treadle.testing.shows import shows
 
 
 @shows("a limit never lets more jobs run at once than it has slots")
-async def test_law08_slots_bound_what_runs(storage: Storage) -> None:
+async def test_law08_slots_bound_the_running_jobs(storage: Storage) -> None:
     """Never more at once than the rule allows; each ending admits the next job, in order."""
     await storage.set_limits([Limit("api", slots=2)])
     await storage.enqueue(jobs(names(0, 5), limits=(("api", 1),)))
@@ -49,7 +49,7 @@ async def test_law08_slots_bound_what_runs(storage: Storage) -> None:
 
 
 @shows("a hundred jobs that a limit blocks do not hold up the jobs behind them")
-async def test_law08_a_shut_limit_starves_nobody_else(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_used_up_limit_blocks_no_other_job(storage: Storage, clock: HandClock) -> None:
     """A hundred jobs of one tenant at the head of the queue: the same claim returns those of others."""
     await storage.set_limits([Limit("tenant", slots=2)])
     await storage.enqueue(jobs(names(0, 100, "a"), limits=(("tenant:a", 1),)))
@@ -107,7 +107,7 @@ async def test_law08_a_cost_beyond_the_rule_runs_alone(storage: Storage) -> None
     assert await claim_ids(storage, 9) == ["c"]
 
 
-async def test_law08_a_lost_lease_gives_its_slot_back(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_lost_lease_frees_its_slot(storage: Storage, clock: HandClock) -> None:
     """The slot of a dead worker becomes free."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs("a b", limits=(("one", 1),)))
@@ -120,7 +120,7 @@ async def test_law08_a_lost_lease_gives_its_slot_back(storage: Storage, clock: H
 
 @shows("a run frees its slot, whatever its outcome")
 @pytest.mark.parametrize("ending", ["done", "failed", "cancelled", "back", "later"])
-async def test_law08_however_a_run_ends_its_slot_is_free(storage: Storage, ending: str) -> None:
+async def test_law08_a_run_frees_its_slot_with_any_outcome(storage: Storage, ending: str) -> None:
     """After success, failure, cancellation, and handing back with or without a delay."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs("a b", limits=(("one", 1),)))
@@ -131,7 +131,7 @@ async def test_law08_however_a_run_ends_its_slot_is_free(storage: Storage, endin
     assert len(await claim_ids(storage, 9)) == 1
 
 
-async def test_law08_several_limits_at_once(storage: Storage) -> None:
+async def test_law08_a_job_obeys_each_of_its_limits(storage: Storage) -> None:
     """A job starts when all its limits admit it."""
     await storage.set_limits([Limit("x", slots=1), Limit("y", slots=1)])
     await storage.enqueue(
@@ -168,7 +168,7 @@ async def test_law08_a_claim_blocks_only_the_jobs_that_it_passes(storage: Storag
     assert await standing(storage) == (2, 2)
 
 
-async def test_law08_as_many_come_back_as_slots_are_free(storage: Storage) -> None:
+async def test_law08_as_many_jobs_are_unblocked_as_slots_are_free(storage: Storage) -> None:
     """When two slots become free, two jobs are queued again, in order, and no more."""
     await storage.set_limits([Limit("two", slots=2)])
     await storage.enqueue(jobs(names(0, 10), limits=(("two", 1),)))
@@ -183,7 +183,9 @@ async def test_law08_as_many_come_back_as_slots_are_free(storage: Storage) -> No
     assert await standing(storage) == (0, 6)
 
 
-async def test_law08_slots_freed_together_let_so_many_back(storage: Storage, clock: HandClock) -> None:
+async def test_law08_each_limit_freed_in_one_call_unblocks_the_jobs_that_fit(
+    storage: Storage, clock: HandClock
+) -> None:
     """Endings of two limits in one call: each limit admits as many jobs as it has room for, in order and by cost."""
     await storage.set_limits([Limit("two", slots=2), Limit("three", slots=3)])
     await storage.enqueue([*jobs(names(0, 2), limits=(("two", 1), ("three", 1))), job("free")])
@@ -211,7 +213,7 @@ async def test_law08_jobs_unblocked_in_one_call_keep_their_order(storage: Storag
     assert await claim_ids(storage, 9) == ["blocked", "new"]
 
 
-async def test_law08_a_freed_slot_is_given_once(storage: Storage) -> None:
+async def test_law08_a_freed_slot_is_taken_once(storage: Storage) -> None:
     """Another ending does not admit a second job for a slot that is already promised."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs(names(0, 5), limits=(("one", 1),)))
@@ -233,7 +235,7 @@ async def test_law08_an_unblocked_job_has_its_old_position(storage: Storage, clo
     assert await claim_ids(storage, 9) == ["z", "a"]
 
 
-async def test_law08_they_come_back_by_priority(storage: Storage) -> None:
+async def test_law08_blocked_jobs_are_unblocked_by_priority(storage: Storage) -> None:
     """The blocked job with the highest priority first."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),), priority=9), *jobs("b c", limits=(("one", 1),))])
@@ -261,7 +263,7 @@ async def test_law08_an_unblocked_job_in_a_paused_queue_holds_no_other_queue(sto
 
 
 @shows("the slot of an unblocked job that is cancelled goes to the next blocked job")
-async def test_law08_an_unblocked_job_that_is_cancelled_passes_its_slot_on(storage: Storage) -> None:
+async def test_law08_the_slot_of_a_cancelled_unblocked_job_is_taken_by_the_next(storage: Storage) -> None:
     """The slot it returned for goes to the next blocked job."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs(names(0, 4), limits=(("one", 1),)))
@@ -273,7 +275,7 @@ async def test_law08_an_unblocked_job_that_is_cancelled_passes_its_slot_on(stora
     assert await claim_ids(storage, 9) == ["j02"]
 
 
-async def test_law08_an_unblocked_job_that_leaves_the_queue_passes_its_slot_on(
+async def test_law08_the_slot_of_an_unblocked_job_that_leaves_the_queue_is_taken(
     storage: Storage, clock: HandClock
 ) -> None:
     """When it has expired, was superseded, delayed or made to wait, the next job is admitted."""
@@ -297,7 +299,7 @@ async def test_law08_an_unblocked_job_that_leaves_the_queue_passes_its_slot_on(
     assert await claim_ids(storage, 9) == ["j5"]
 
 
-async def test_law08_blocked_by_another_limit_after_coming_back(storage: Storage) -> None:
+async def test_law08_an_unblocked_job_may_be_blocked_by_another_limit(storage: Storage) -> None:
     """It is now blocked on the other limit, and the slot it returned for goes to the next job."""
     await storage.set_limits([Limit("x", slots=1), Limit("y", slots=1)])
     await storage.enqueue([job("a", limits=(("x", 1),), priority=9), job("b", limits=(("y", 1),), priority=9)])
@@ -313,7 +315,7 @@ async def test_law08_blocked_by_another_limit_after_coming_back(storage: Storage
     assert await claim_ids(storage, 9) == ["both"]
 
 
-async def test_law08_a_blocked_job_that_is_cancelled_is_gone(storage: Storage, clock: HandClock) -> None:
+async def test_law08_a_cancelled_blocked_job_causes_no_next_time(storage: Storage, clock: HandClock) -> None:
     """A claim reports no next time for a rate for which no job is blocked."""
     await storage.set_limits([Limit("api", rate=1, per=60)])
     await storage.enqueue(jobs("a b", limits=(("api", 1),)))
@@ -327,7 +329,7 @@ async def test_law08_a_blocked_job_that_is_cancelled_is_gone(storage: Storage, c
 
 
 @shows("a limit with one slot admits two thousand blocked jobs one at a time, in order")
-async def test_law08_many_blocked_jobs(storage: Storage) -> None:
+async def test_law08_two_thousand_blocked_jobs_run_in_order(storage: Storage) -> None:
     """Of two thousand jobs that one slot blocks, each runs in turn, whichever endings come between."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job(f"j{n:04}", limits=(("one", 1),)) for n in range(2_000)])

@@ -91,7 +91,7 @@ async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
     assert (await row(storage, asked.id)).job == asked
 
 
-async def test_more_a_very_large_payload(storage: Storage) -> None:
+async def test_more_a_very_large_payload_is_stored(storage: Storage) -> None:
     """A payload and a result of five megabytes are stored."""
     large = '"' + "x" * 5_000_000 + '"'
     await storage.enqueue([job("a", payload=large)])
@@ -105,7 +105,7 @@ WORDS = "Gr\u00fc\u00dfe_\u4f60\u597d_\U0001f9f5_'\"\\%_?:$1{}"
 
 
 @pytest.mark.parametrize("named", [WORDS, WORDS + " \u001f\ufeff\u2028 \ue000"])
-async def test_more_any_text(storage: Storage, named: str) -> None:
+async def test_more_any_text_is_returned_unchanged(storage: Storage, named: str) -> None:
     """Texts are returned unchanged: other scripts, emoji, quotes, line ends, separators (all but U+0000). A storage may
     refuse names with unprintable characters, as a server does."""
     text = WORDS + " \u001f\ufeff\u2028 \ue000\r\n\t"
@@ -133,7 +133,7 @@ async def test_more_any_text(storage: Storage, named: str) -> None:
     assert (a.note, a.checkpoints, a.error, a.result, a.value) == (text, ((named, text),), text, text, text)
 
 
-async def test_more_an_empty_text_is_not_no_text(storage: Storage) -> None:
+async def test_more_an_empty_text_differs_from_none(storage: Storage) -> None:
     """None and "" stay different wherever both are allowed. A storage may refuse empty names, as a server does."""
     await storage.enqueue([job("a", payload="", headers=(("h", ""),)), job("b")])
     a, b = await claim(storage, 2)

@@ -103,7 +103,7 @@ async def test_law14_an_outcome_with_a_text_that_cannot_be_kept_is_refused_alone
     assert (await row(storage, "j01")).result == '"a\0b"'
 
 
-async def test_law14_so_it_is_where_the_next_jobs_are_claimed_in_the_same_call(storage: Storage) -> None:
+async def test_law14_a_settle_and_claim_refuses_an_outcome_with_a_bad_text_alone(storage: Storage) -> None:
     both = fused(storage)
     if both is None:
         pytest.skip("this storage settles and claims in two calls")

@@ -57,7 +57,7 @@ async def commit(transaction: Transaction) -> None:
 
 
 @shows("jobs that a transaction enqueues are visible to others after its commit only")
-async def test_more_jobs_are_there_after_the_commit(storage: Storage, user_transaction: UserTransaction) -> None:
+async def test_more_jobs_are_visible_after_the_commit(storage: Storage, user_transaction: UserTransaction) -> None:
     """Before the commit other connections do not see them."""
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -71,7 +71,7 @@ async def test_more_jobs_are_there_after_the_commit(storage: Storage, user_trans
 
 
 @shows("a roll-back leaves no row, no key and no dependency")
-async def test_more_nothing_is_left_of_a_roll_back(storage: Storage, user_transaction: UserTransaction) -> None:
+async def test_more_a_roll_back_leaves_nothing(storage: Storage, user_transaction: UserTransaction) -> None:
     """No row, no key, no edge, and no superseded job."""
     await storage.enqueue([job("old", key="k"), job("up")])
     async with user_transaction(storage) as user:
@@ -84,7 +84,7 @@ async def test_more_nothing_is_left_of_a_roll_back(storage: Storage, user_transa
     assert (await storage.enqueue([job("e", key="k")]))[0].job.id == "old"
 
 
-async def test_more_a_connection_that_goes_away_leaves_nothing(
+async def test_more_a_connection_that_is_lost_leaves_nothing(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
     """As when its process is killed."""
@@ -94,7 +94,7 @@ async def test_more_a_connection_that_goes_away_leaves_nothing(
     assert await claim_ids(storage, 5) == []
 
 
-async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
+async def test_more_a_held_key_raises_and_leaves_the_transaction_usable(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
     """The transaction continues as if the call had not been made."""
@@ -112,7 +112,7 @@ async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
     assert await states(storage, "x b c d e") == [None, None, None, None, "ready"]
 
 
-async def test_more_a_taken_id_is_refused_and_spoils_nothing(
+async def test_more_a_taken_id_raises_and_leaves_the_transaction_usable(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
     """Taken by a stored job or by one of the same transaction; the transaction can still be committed."""
@@ -181,7 +181,7 @@ async def test_more_an_ending_within_counts_down_at_the_commit(
     assert await states(storage, "a b x") == ["succeeded", "ready", "ready"]
 
 
-async def test_more_an_ending_that_is_rolled_back_has_not_been(
+async def test_more_a_job_whose_ending_was_rolled_back_can_be_settled(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
     """The holder can settle the job with the same version and a different outcome."""
@@ -197,7 +197,9 @@ async def test_more_an_ending_that_is_rolled_back_has_not_been(
     assert await states(storage, "a b x") == ["failed", "cancelled", None]
 
 
-async def test_more_a_stale_ending_within_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
+async def test_more_a_stale_outcome_in_a_transaction_stores_nothing(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
     """The outcome and its children are not stored."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -212,7 +214,9 @@ async def test_more_a_stale_ending_within_is_said(storage: Storage, user_transac
 
 
 @shows("a commit notifies the workers of the queue")
-async def test_more_the_commit_is_heard(storage: Storage, user_transaction: UserTransaction, speaks: bool) -> None:
+async def test_more_a_commit_wakes_the_watchers_of_the_queue(
+    storage: Storage, user_transaction: UserTransaction, speaks: bool
+) -> None:
     """It wakes watchers of the queue: with some delay, but before a poll would."""
     only_if(speaks)
     watch = asyncio.create_task(storage.watch(["queue:default"], LONG))
@@ -236,7 +240,7 @@ async def test_more_an_enqueue_waits_for_a_transaction_with_its_key(
     assert [found.job.id for found in await second] == ["a"]
 
 
-async def test_more_a_transaction_that_is_over_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
+async def test_more_a_closed_connection_is_refused(storage: Storage, user_transaction: UserTransaction) -> None:
     """A closed connection is refused."""
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -298,7 +302,7 @@ async def test_more_a_lost_lease_is_seen_in_the_transaction(
     assert await states(storage, "a x") == ["succeeded", None]
 
 
-async def test_more_a_commit_of_a_run_is_heard(
+async def test_more_a_commit_of_a_run_is_published(
     storage: Storage, user_transaction: UserTransaction, speaks: bool
 ) -> None:
     """The commit publishes the same topics as any settle."""

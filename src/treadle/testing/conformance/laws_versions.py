@@ -102,7 +102,7 @@ async def test_law03_a_version_from_the_future_is_stale(storage: Storage) -> Non
     assert await state(storage, "a") is RUNNING
 
 
-async def test_law03_a_job_nobody_knows_is_stale(storage: Storage) -> None:
+async def test_law03_an_outcome_of_an_unknown_job_is_stale(storage: Storage) -> None:
     """For a pruned or unknown job nothing is stored or raised, and its `followups` are not stored."""
     assert await said(storage, Outcome(id="none", version=1, state=SUCCEEDED, followups=(job("x"),))) == ["stale"]
     assert await storage.get(["none", "x"]) == [None, None]
@@ -126,7 +126,7 @@ async def test_law03_two_outcomes_for_one_job_in_one_call(storage: Storage) -> N
     assert await state(storage, "a") is SUCCEEDED
 
 
-async def test_law03_a_stale_hold_saves_nothing(storage: Storage, clock: HandClock) -> None:
+async def test_law03_a_heartbeat_with_a_stale_version_stores_nothing(storage: Storage, clock: HandClock) -> None:
     """The checkpoints and note of a stalled worker are not stored, and the heartbeat returns the job as lost."""
     await storage.enqueue(jobs("a"))
     old = await claim_one(storage, lease=10)
@@ -137,7 +137,7 @@ async def test_law03_a_stale_hold_saves_nothing(storage: Storage, clock: HandClo
     assert await row(storage, "a") == before
 
 
-async def test_law03_a_hold_on_what_has_ended_is_lost(storage: Storage) -> None:
+async def test_law03_a_heartbeat_returns_ended_jobs_as_lost(storage: Storage) -> None:
     """The heartbeat returns cancelled, ended and unknown jobs as lost, and renews the rest."""
     await storage.enqueue(jobs("a b c"))
     a, b, c = await claim(storage, 3)
@@ -145,7 +145,7 @@ async def test_law03_a_hold_on_what_has_ended_is_lost(storage: Storage) -> None:
     assert await beat(storage, renewal(a), renewal(b), renewal(c), LeaseRenewal("none", 1)) == {"a", "b", "none"}
 
 
-async def test_law03_a_hold_on_a_released_job_is_lost(storage: Storage) -> None:
+async def test_law03_a_heartbeat_returns_a_released_job_as_lost(storage: Storage) -> None:
     """A job settled as ready or waiting has no holder, however recently it was settled."""
     await storage.enqueue(jobs("a b p", priority=1))
     a, b, p = await claim(storage, 3)
@@ -153,7 +153,7 @@ async def test_law03_a_hold_on_a_released_job_is_lost(storage: Storage) -> None:
     assert await beat(storage, renewal(a), renewal(b), renewal(p)) == {"a", "b"}
 
 
-async def test_law03_a_hold_on_what_was_never_claimed_is_lost(storage: Storage) -> None:
+async def test_law03_a_heartbeat_returns_a_job_never_claimed_as_lost(storage: Storage) -> None:
     """The id and version of a queued job are not enough to hold it."""
     [a] = await storage.enqueue(jobs("a"))
     assert await beat(storage, renewal(a)) == {"a"}
@@ -182,7 +182,7 @@ async def test_law03_an_ended_job_stays_ended(storage: Storage) -> None:
     assert await row(storage, "a") == a
 
 
-async def test_law03_an_outcome_assigns_all_it_says(storage: Storage, clock: HandClock) -> None:
+async def test_law03_an_outcome_assigns_each_field_it_has(storage: Storage, clock: HandClock) -> None:
     """Attempt, result, value, error, reason, note: the storage assigns them and computes nothing."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)

@@ -36,7 +36,7 @@ from treadle.testing.shows import shows
 # --- the count-down
 
 
-async def test_law05_a_chain(storage: Storage) -> None:
+async def test_law05_each_job_of_a_chain_starts_after_the_one_before(storage: Storage) -> None:
     """Each job starts when the previous one has succeeded."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",))])
     for id in "abc":
@@ -46,7 +46,7 @@ async def test_law05_a_chain(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == []
 
 
-async def test_law05_a_fan_in(storage: Storage) -> None:
+async def test_law05_the_last_ending_of_a_fan_in_unblocks_the_job(storage: Storage) -> None:
     """The last ending unblocks it, in the same step; `pending` shows how many endings are missing."""
     await storage.enqueue([*jobs("a b c"), job("join", after=("a", "b", "c"), queue="join")])
     for n, each in enumerate(await claim(storage, 3)):
@@ -58,7 +58,7 @@ async def test_law05_a_fan_in(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "join") == ["join"]
 
 
-async def test_law05_a_whole_fan_in_in_one_settle(storage: Storage) -> None:
+async def test_law05_one_settle_may_end_all_upstreams_of_a_job(storage: Storage) -> None:
     """Twenty endings in one call count as twenty."""
     names = [f"m{n:02}" for n in range(20)]
     await storage.enqueue([*(job(name) for name in names), job("join", after=tuple(names), queue="join")])
@@ -66,7 +66,7 @@ async def test_law05_a_whole_fan_in_in_one_settle(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "join") == ["join"]
 
 
-async def test_law05_a_diamond(storage: Storage) -> None:
+async def test_law05_the_last_job_of_a_diamond_waits_for_both(storage: Storage) -> None:
     """One job waits for two that wait for one."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("a",)), job("d", after=("b", "c"))])
     await run(storage, "a")
@@ -81,7 +81,7 @@ async def test_law05_one_ending_frees_many(storage: Storage) -> None:
     assert len(await claim_ids(storage, 99)) == 50
 
 
-async def test_law05_named_twice_counts_once(storage: Storage) -> None:
+async def test_law05_an_upstream_named_twice_counts_once(storage: Storage) -> None:
     """An upstream that is named twice has one ending."""
     await storage.enqueue([job("a"), job("b"), job("c", after=("a", "b", "a"), queue="c")])
     c = await row(storage, "c")
@@ -181,7 +181,7 @@ async def test_law05_a_failure_cancels_a_chain_of_two_thousand(storage: Storage)
     assert await claim_ids(storage, 9) == []
 
 
-async def test_law05_all_of_them_however_they_end(storage: Storage) -> None:
+async def test_law05_every_ending_counts_if_all_failures_are_allowed(storage: Storage) -> None:
     """With failures_allowed None every ending counts."""
     await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), failures_allowed=None, queue="z")])
     await run(storage, "a", to=FAILED)
@@ -215,7 +215,7 @@ async def test_law05_at_least_so_many_succeeded(storage: Storage) -> None:
     assert await claim_ids(storage, 1, "z") == ["z"]
 
 
-async def test_law05_one_failure_too_many(storage: Storage) -> None:
+async def test_law05_one_failure_too_many_cancels_the_job(storage: Storage) -> None:
     """Below zero the required endings can no longer come."""
     await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), required=2, failures_allowed=1, queue="z")])
     await run(storage, "a", to=FAILED)
@@ -224,7 +224,7 @@ async def test_law05_one_failure_too_many(storage: Storage) -> None:
     assert (await row(storage, "z")).reason == "upstream"
 
 
-async def test_law05_a_threshold_met_stays_met(storage: Storage) -> None:
+async def test_law05_a_failure_after_the_threshold_is_met_changes_nothing(storage: Storage) -> None:
     """Once the job is queued, later failures of the others do not affect it."""
     await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), required=1, failures_allowed=1, queue="z")])
     await run(storage, "a")
@@ -243,7 +243,7 @@ async def test_law05_a_threshold_met_before_a_failure_of_the_same_call(storage: 
     assert await states(storage, "x y") == [READY, READY]
 
 
-async def test_law05_more_needed_than_there_are(storage: Storage) -> None:
+async def test_law05_a_threshold_above_the_number_of_upstreams_means_all(storage: Storage) -> None:
     """A `required` above the number of upstreams means all of them; 0 means no wait."""
     await storage.enqueue([job("a"), *(job(f"b{n}", after=("a",), required=n, queue="z") for n in (0, 5))])
     assert await claim_ids(storage, 9, "z") == ["b0"]
@@ -251,7 +251,7 @@ async def test_law05_more_needed_than_there_are(storage: Storage) -> None:
     assert await claim_ids(storage, 9, "z") == ["b5"]
 
 
-async def test_law05_the_results_of_upstreams_are_at_hand(storage: Storage) -> None:
+async def test_law05_after_names_the_upstreams_in_their_order(storage: Storage) -> None:
     """`after` of the record names them in the given order, for `get`, also while the job runs."""
     await storage.enqueue([*jobs("a b"), job("c", after=("b", "a"))])
     await run(storage, "a", result="1")
@@ -281,7 +281,9 @@ async def test_law05_an_unknown_upstream_is_an_error(storage: Storage) -> None:
     assert await storage.get(["a", "b"]) == [None, None]
 
 
-async def test_law05_with_a_timeout_it_may_come_later(storage: Storage, clock: HandClock) -> None:
+async def test_law05_an_upstream_may_be_stored_later_if_the_wait_has_a_timeout(
+    storage: Storage, clock: HandClock
+) -> None:
     """The upstream may be enqueued later, and its ending counts then."""
     await storage.enqueue([job("a", after=("x", "y"), wait_timeout=100, queue="a")])
     assert (await row(storage, "a")).due_at == clock() + 100
@@ -295,7 +297,7 @@ async def test_law05_with_a_timeout_it_may_come_later(storage: Storage, clock: H
     assert (await row(storage, "a")).reason != "expired"
 
 
-async def test_law05_a_wait_that_lasts_too_long(storage: Storage, clock: HandClock) -> None:
+async def test_law05_a_job_expires_at_the_timeout_of_its_wait(storage: Storage, clock: HandClock) -> None:
     """A job that was never claimed fails as expired at that time, and dooms its dependents."""
     await storage.enqueue([job("a", after=("x",), wait_timeout=100), job("b", after=("a",))])
     clock.advance(99)
@@ -343,7 +345,7 @@ async def test_law05_the_earlier_of_timeout_and_deadline(storage: Storage, clock
 # --- promises
 
 
-async def test_law05_nobody_runs_a_promise(storage: Storage) -> None:
+async def test_law05_no_claim_returns_a_promise(storage: Storage) -> None:
     """A row without a task is never queued: it is claimed for no task and by no id."""
     [p] = await storage.enqueue([job("p", task="")])
     assert (p.state, p.queue_position, p.pending) == (WAITING, None, 0)
@@ -353,7 +355,7 @@ async def test_law05_nobody_runs_a_promise(storage: Storage) -> None:
 
 
 @shows("a promise is settled once, and the jobs that wait for it are queued")
-async def test_law05_a_promise_is_settled_by_somebody(storage: Storage) -> None:
+async def test_law05_a_caller_settles_a_promise_once(storage: Storage) -> None:
     """The jobs that wait for it are unblocked; a second settle is too late."""
     await storage.enqueue([job("p", task=""), job("a", after=("p",))])
     p = await row(storage, "p")
@@ -373,7 +375,7 @@ async def test_law05_a_promise_that_waited_is_still_not_claimed(storage: Storage
 
 
 @shows("of two callers that store the same mark, the first one wins")
-async def test_law05_a_mark_is_won_by_the_first(storage: Storage) -> None:
+async def test_law05_the_first_caller_wins_a_mark(storage: Storage) -> None:
     """A promise enqueued twice: the row that is returned has the first one's payload."""
     [first] = await storage.enqueue([job("mark", task="", payload='"me"')])
     [second] = await storage.enqueue([job("mark", task="", payload='"you"')])

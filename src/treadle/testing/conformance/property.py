@@ -5,7 +5,7 @@ It finds differences that no law covers. Needs Hypothesis, which shrinks a failu
 
     from treadle.testing.conformance.property import agrees_with_memory
 
-    def test_agrees_with_memory(make_storage):
+    def test_random_calls_agree_with_memory(make_storage):
         agrees_with_memory(make_storage)
 
 The environment variable TREADLE_EXAMPLES sets the number of sequences, which are then random, for long runs.

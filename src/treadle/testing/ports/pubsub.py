@@ -53,7 +53,7 @@ def _logged() -> Iterator[list[BaseException]]:
 
 
 @check
-async def test_pubsub_listeners_hear_what_is_published(desk: Desk) -> None:
+async def test_pubsub_listeners_receive_published_messages(desk: Desk) -> None:
     heard: list[str] = []
     also: list[str] = []
     await desk.port.subscribe("c", heard.append)
@@ -78,7 +78,7 @@ async def test_pubsub_channels_are_apart(desk: Desk) -> None:
 
 
 @check
-async def test_pubsub_nobody_need_listen(desk: Desk) -> None:
+async def test_pubsub_a_publish_needs_no_listener(desk: Desk) -> None:
     await desk.port.publish("silent", "x")
 
 
@@ -95,7 +95,7 @@ async def test_pubsub_an_ended_subscription_receives_nothing(desk: Desk) -> None
 
 
 @check
-async def test_pubsub_a_listener_that_fails_is_logged_and_stops_nobody(desk: Desk) -> None:
+async def test_pubsub_a_listener_that_fails_is_logged_and_stops_no_other(desk: Desk) -> None:
     tries: list[str] = []
     heard: list[str] = []
 

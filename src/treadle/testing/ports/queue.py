@@ -27,26 +27,26 @@ async def test_queue_a_pushed_message_is_popped(desk: Desk) -> None:
 
 
 @check
-async def test_queue_any_text_comes_back_as_it_was(desk: Desk) -> None:
+async def test_queue_any_text_is_returned_unchanged(desk: Desk) -> None:
     text = '{"a": "ä \\u0001 \\" €𝄞"}\n\tx'
     await desk.port.push(text)
     assert (await desk.pop_one()).body == text
 
 
 @check
-async def test_queue_an_empty_one_answers_nothing(desk: Desk) -> None:
+async def test_queue_a_pop_of_an_empty_one_returns_nothing(desk: Desk) -> None:
     assert await desk.port.pop(5, 60.0) == []
 
 
 @check
-async def test_queue_no_more_than_asked_for(desk: Desk) -> None:
+async def test_queue_a_pop_returns_no_more_than_its_limit(desk: Desk) -> None:
     for n in range(5):
         await desk.port.push(str(n))
     assert len(await desk.port.pop(2, 60.0)) <= 2
 
 
 @check
-async def test_queue_a_leased_message_is_nobody_elses(desk: Desk) -> None:
+async def test_queue_a_leased_message_is_not_popped_again(desk: Desk) -> None:
     for n in range(20):
         await desk.port.push(str(n))
     found = [await desk.pop_all(10), await desk.pop_all(10)]
@@ -62,7 +62,7 @@ async def test_queue_many_readers_at_once_share_without_overlap(desk: Desk) -> N
 
 
 @check
-async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
+async def test_queue_an_acked_message_is_deleted(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.ack(found.handle) is True
@@ -71,7 +71,7 @@ async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
 
 
 @check
-async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: Desk) -> None:
+async def test_queue_a_message_whose_lease_lapsed_is_popped_and_counted(desk: Desk) -> None:
     await desk.port.push("a")
     first = await desk.pop_one(desk.lease)
     await desk.advance(desk.over)
@@ -82,7 +82,7 @@ async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: 
 
 @shows("a reader whose lease expired gets `False` from each call and changes nothing")
 @check
-async def test_queue_a_stale_reader_is_told_and_changes_nothing(desk: Desk) -> None:
+async def test_queue_calls_of_a_stale_reader_return_false_and_change_nothing(desk: Desk) -> None:
     await desk.port.push("a")
     stale = await desk.pop_one(desk.lease)
     await desk.advance(desk.over)
@@ -96,7 +96,7 @@ async def test_queue_a_stale_reader_is_told_and_changes_nothing(desk: Desk) -> N
 
 
 @check
-async def test_queue_acking_twice_is_told(desk: Desk) -> None:
+async def test_queue_a_second_ack_returns_false(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one()
     assert await desk.port.ack(found.handle) is True
@@ -104,7 +104,7 @@ async def test_queue_acking_twice_is_told(desk: Desk) -> None:
 
 
 @check
-async def test_queue_an_extended_lease_holds_on(desk: Desk) -> None:
+async def test_queue_an_extended_lease_lasts_longer(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.extend(found.handle, desk.lease * 20) is True
@@ -114,7 +114,7 @@ async def test_queue_an_extended_lease_holds_on(desk: Desk) -> None:
 
 
 @check
-async def test_queue_a_released_message_is_there_at_once(desk: Desk) -> None:
+async def test_queue_a_released_message_is_popped_at_once(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one()
     assert await desk.port.release(found.handle) is True
@@ -122,7 +122,7 @@ async def test_queue_a_released_message_is_there_at_once(desk: Desk) -> None:
 
 
 @check
-async def test_queue_a_message_released_with_a_delay_is_there_then(desk: Desk) -> None:
+async def test_queue_a_message_released_with_a_delay_is_popped_after_it(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one()
     assert await desk.port.release(found.handle, desk.lease) is True
@@ -132,7 +132,7 @@ async def test_queue_a_message_released_with_a_delay_is_there_then(desk: Desk) -
 
 
 @check
-async def test_queue_a_delayed_message_is_there_when_its_time_has_come(desk: Desk) -> None:
+async def test_queue_a_delayed_message_is_popped_when_it_is_due(desk: Desk) -> None:
     await desk.port.push("later", delay=desk.lease)
     await desk.port.push("now")
     assert (await desk.pop_one()).body == "now"
@@ -165,7 +165,7 @@ async def test_queue_its_size_counts_visible_delayed_and_leased(desk: Desk) -> N
 
 
 @check
-async def test_queue_one_opened_again_has_what_was_pushed(desk: Desk) -> None:
+async def test_queue_a_reopened_one_has_its_messages(desk: Desk) -> None:
     reopen = getattr(desk.make, "reopen", None)
     if reopen is None:
         return  # not durable

@@ -44,7 +44,7 @@ async def test_store_a_large_value_is_kept(desk: Desk) -> None:
 
 
 @check
-async def test_store_a_deleted_key_is_gone(desk: Desk) -> None:
+async def test_store_a_deleted_key_has_no_value(desk: Desk) -> None:
     await desk.port.set("k", "v")
     await desk.port.delete("k")
     await desk.port.delete("k")
@@ -61,7 +61,7 @@ async def test_store_set_if_absent_has_one_winner(desk: Desk) -> None:
 
 
 @check
-async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
+async def test_store_a_key_has_no_value_after_its_ttl(desk: Desk) -> None:
     await desk.port.set("k", "v", desk.lease)
     assert await desk.port.set_if_absent("n", "v", desk.lease) is True
     assert await desk.port.get("k") == "v"
@@ -72,7 +72,7 @@ async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
 
 
 @check
-async def test_store_setting_without_a_ttl_takes_it_away(desk: Desk) -> None:
+async def test_store_a_set_without_a_ttl_removes_the_ttl(desk: Desk) -> None:
     await desk.port.set("k", "v", desk.lease)
     await desk.port.set("k", "w")
     await desk.advance(desk.over)
@@ -91,7 +91,7 @@ async def test_store_counts_every_increment(desk: Desk) -> None:
 
 
 @check
-async def test_store_a_count_begins_anew_after_its_ttl(desk: Desk) -> None:
+async def test_store_a_count_restarts_after_its_ttl(desk: Desk) -> None:
     if not hasattr(desk.port, "increment"):
         return
     assert await desk.port.increment("n", 5, desk.lease) == 5
@@ -100,7 +100,7 @@ async def test_store_a_count_begins_anew_after_its_ttl(desk: Desk) -> None:
 
 
 @check
-async def test_store_its_clock_goes_forward(desk: Desk) -> None:
+async def test_store_the_clock_never_steps_back(desk: Desk) -> None:
     if not hasattr(desk.port, "now"):
         return
     first = await desk.port.now()

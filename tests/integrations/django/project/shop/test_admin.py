@@ -63,7 +63,7 @@ class Admin(TransactionTestCase):
             self.assertEqual(answer.status_code, 403)
         self.assertEqual(self.state(self.failed), "failed")
 
-    def test_payloads(self):
+    def test_payloads_need_their_own_permission(self):
         self.allow("view_job", "view_payload")
         shown = self.client.get(self.page(self.later))
         self.assertContains(shown, "&lt;b&gt;boat&lt;/b&gt;")
@@ -71,7 +71,7 @@ class Admin(TransactionTestCase):
         self.assertContains(self.client.get(self.page(self.failed)), "no boats")
         self.assertContains(self.client.get(f"{LIST}?q=no+boats&status=failed"), "shop.tasks.OutOfStock")
 
-    def test_filters(self):
+    def test_filters_narrow_the_list(self):
         self.allow("view_job")
         self.assertContains(self.client.get(f"{LIST}?status=scheduled"), self.later.id)
         self.assertNotContains(self.client.get(f"{LIST}?status=scheduled"), self.failed.id)
@@ -82,7 +82,7 @@ class Admin(TransactionTestCase):
         for id in ("unknown", "a b", "%00", "x" * 300):
             self.assertEqual(self.client.get(f"{LIST}{id}/change/").status_code, 404, id)
 
-    def test_acts(self):
+    def test_acts_change_the_job(self):
         self.allow("view_job", "change_job", "delete_job")
         said = self.client.post(self.page(self.failed), {"action": "retry"}, follow=True)
         self.assertContains(said, "1 job was retried.")
@@ -105,7 +105,7 @@ class Admin(TransactionTestCase):
         self.assertEqual({by for _, by in acts}, {"ada (Django admin)"})
         self.assertIn("job.retry", {act for act, _ in acts})
 
-    def test_schedules(self):
+    def test_schedules_can_be_paused_with_the_permission(self):
         app_of().sync.schedules.upsert("report", app_of().tasks["shop.tasks.report"].job(), every=3600)
         self.allow("view_schedule")
         self.assertContains(self.client.get(SCHEDULES), "shop.tasks.report")
@@ -139,7 +139,7 @@ class Admin(TransactionTestCase):
         self.assertNotIn("a b", [entry.target for entry in app_of().sync.audit.list().entries])
         app_of().sync.schedules.delete("report")
 
-    def test_forgery(self):
+    def test_a_forged_request_changes_nothing(self):
         self.allow("view_job", "change_job")
         strict = Client(enforce_csrf_checks=True)
         strict.force_login(self.user)
@@ -170,7 +170,7 @@ class Admin(TransactionTestCase):
             store._kept_open._timer.cancel()
             store._kept_open.close()
 
-    def test_the_command(self):
+    def test_the_command_acts_on_the_storage_of_the_project(self):
         with self.assertRaises(SystemExit) as left:
             call_command("treadle", "jobs", "show", "unknown", stdout=StringIO())
         self.assertEqual(left.exception.code, 1)

@@ -65,7 +65,7 @@ class Backend(TestCase):
                 self.assertLessEqual(sent.started_at, sent.finished_at)
                 self.assertEqual(sent.started_at, sent.last_attempted_at)
 
-    def test_async_forms(self):
+    def test_async_forms_enqueue_and_read_results(self):
         async def enqueue():
             sent = await odd_tasks.echo.aenqueue("a")
             await sent.arefresh()
@@ -84,14 +84,14 @@ class Backend(TestCase):
             with self.subTest(value), self.assertRaises((TypeError, ValueError)):
                 odd_tasks.echo.enqueue(value)
 
-    def test_names_that_collide_with_ours(self):
+    def test_arguments_with_names_of_our_parameters_reach_the_task(self):
         sent = odd_tasks.echo.enqueue(args=[1], kwargs={}, task="b", name="c", options={"$type": "d"})
         run_due()
         sent.refresh()
         self.assertEqual(sent.return_value[1]["options"], {"$type": "d"})
         self.assertEqual(sorted(sent.kwargs), ["args", "kwargs", "name", "options", "task"])
 
-    def test_failures(self):
+    def test_a_failed_task_has_its_error(self):
         for task, error, text in (
             (odd_tasks.deep, ValueError, "This Task failed due to ValueError"),
             (odd_tasks.unstorable, TypeError, "object"),
@@ -127,7 +127,7 @@ class Backend(TestCase):
                 self.assertIs(sent.errors[0].exception_class, error)
         self.assertNotIn("antigravity", sys.modules)
 
-    def test_log_lines(self):
+    def test_django_logs_the_states_of_a_task(self):
         logging.disable(logging.NOTSET)
         self.addCleanup(logging.disable, logging.CRITICAL)
         for task, ending in ((odd_tasks.echo, "state=SUCCESSFUL"), (odd_tasks.deep, "state=FAILED")):
@@ -156,7 +156,7 @@ class Backend(TestCase):
         sent.refresh()
         self.assertIs(sent.errors[0].exception_class, TypeError)
 
-    def test_a_cancelled_job(self):
+    def test_a_cancelled_job_is_a_failed_result(self):
         sent = odd_tasks.echo.enqueue()
         from treadle.core.model import Outcome, State
         from treadle.integrations.django.job_store import connection_of, store_of
@@ -228,7 +228,7 @@ class Backend(TestCase):
         self.assertEqual(app_of().tasks["shop.odd_tasks.decorated"]._core.timeout, 30)
 
     @override_settings(USE_TZ=False)
-    def test_naive_times(self):
+    def test_times_are_naive_without_time_zones(self):
         sent = odd_tasks.echo.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
         self.assertIsNone(sent.enqueued_at.tzinfo)
         self.assertIsNone(odd_tasks.echo.get_result(sent.id).enqueued_at.tzinfo)
@@ -238,7 +238,7 @@ class Backend(TestCase):
 class CommitsInATest(TestCase):
     """The transaction of a TestCase holds what its test stores, whatever `commit` says, and nothing waits for it."""
 
-    def test_after(self):
+    def test_commit_after_enqueues_at_the_commit(self):
         with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
             sent = odd_tasks.echo.using(backend="after").enqueue(1)
             self.assertEqual(run_due(), 0)
@@ -246,17 +246,17 @@ class CommitsInATest(TestCase):
         sent.refresh()
         self.assertEqual(sent.status, "SUCCESSFUL")
 
-    def test_now(self):
+    def test_commit_now_enqueues_at_once(self):
         with transaction.atomic():
             odd_tasks.echo.using(backend="now").enqueue(1)
         self.assertEqual(run_due(), 1)
 
-    def test_nothing_is_left(self):
+    def test_a_test_leaves_no_jobs(self):
         self.assertEqual(run_due(), 0)
 
 
 class Commits(TransactionTestCase):
-    def test_now(self):
+    def test_commit_now_enqueues_at_once(self):
         echo = odd_tasks.echo.using(backend="now")
         self.assertEqual(echo.enqueue(1).status, "READY")
         try:
@@ -271,7 +271,7 @@ class Commits(TransactionTestCase):
             self.assertEqual(connection.vendor, "sqlite")
         app_of("now").sync.close()
 
-    def test_after(self):
+    def test_commit_after_enqueues_at_the_commit(self):
         echo = odd_tasks.echo.using(backend="after")
         with transaction.atomic():
             sent = echo.enqueue(1)
@@ -294,7 +294,7 @@ class Commits(TransactionTestCase):
             transaction.set_autocommit(True)
         app_of("after").sync.close()
 
-    def test_elsewhere(self):
+    def test_a_backend_of_another_storage_enqueues_there(self):
         echo = odd_tasks.echo.using(backend="elsewhere")
         with transaction.atomic():
             Order.objects.create(what="a boat")
@@ -303,7 +303,7 @@ class Commits(TransactionTestCase):
         self.assertEqual(len(app_of("elsewhere").sync.jobs.list().records), 1)
         app_of("elsewhere").sync.close()
 
-    def test_an_outbox(self):
+    def test_an_outbox_stores_jobs_with_the_commit(self):
         echo, app = odd_tasks.echo.using(backend="boxed"), app_of("boxed")
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
             echo.enqueue(1)
@@ -335,7 +335,7 @@ class Commits(TransactionTestCase):
 
 
 class Invalid(SimpleTestCase):
-    def test_tasks(self):
+    def test_invalid_tasks_are_refused(self):
         def local(): ...
 
         class Shop:

@@ -28,7 +28,7 @@ class Settings(SimpleTestCase):
         call_command("check", stdout=out)
         self.assertIn("no issues", out.getvalue())
 
-    def test_checks(self):
+    def test_an_invalid_backend_is_found_by_the_checks(self):
         self.assertEqual(found({}), [])
         self.assertEqual(found({"database": "gone"}), ["treadle.E002"])
         self.assertEqual(found({"url": "redis://localhost"}), [])
@@ -77,7 +77,7 @@ class Settings(SimpleTestCase):
         self.assertIn("outbox", error.msg)
         self.assertIn("manage.py treadle migrate", error.hint)
 
-    def test_options(self):
+    def test_an_invalid_option_is_named(self):
         for given, text in (
             ({"schemas": "x"}, "did you mean 'schema'?"),
             ({"commit": "later"}, "expected one of same, after, now, outbox, found 'later'"),
@@ -101,7 +101,7 @@ class Settings(SimpleTestCase):
             with self.subTest(given), self.assertRaisesMessage(ImproperlyConfigured, text):
                 options.read("default", given)
 
-    def test_schedules(self):
+    def test_an_invalid_schedule_is_named(self):
         for given, text in (
             ([], "expected a dict"),
             ({"a": 1}, "expected a dict, found 1"),
@@ -124,7 +124,7 @@ class Settings(SimpleTestCase):
                     schedules.read()
                 self.assertEqual([each.id for each in checks.of_schedules()], ["treadle.E005"])
 
-    def test_texts(self):
+    def test_invalid_options_of_texts_are_found_by_the_checks(self):
         self.assertEqual(found({"blobs": "texts", "offload": 5_000, "keys": Keys.make("a"), "redact": ["iban"]}), [])
         self.assertEqual(found({"blobs": "ftp://x"}), ["treadle.E007"])
         self.assertEqual(found({"offload": 5_000}), ["treadle.E007"])
@@ -134,7 +134,7 @@ class Settings(SimpleTestCase):
         with self.assertRaisesMessage(ImproperlyConfigured, "differ in 'blobs', 'offload', 'keys' or 'redact'"):
             job_store.store_for(options.read("other", {"url": "memory://texts"}))
 
-    def test_an_app_stores_and_shows_texts_as_the_options_say(self):
+    def test_the_options_set_how_an_app_stores_and_shows_texts(self):
         with TemporaryDirectory() as folder:
             given = {
                 "url": f"sqlite:///{folder}/jobs.db",
@@ -186,6 +186,6 @@ class Settings(SimpleTestCase):
             ):
                 schedules.declare(store_of("default"), ["default"])
 
-    def test_an_alias_that_is_not_ours(self):
+    def test_an_alias_of_another_backend_is_refused(self):
         with self.assertRaisesMessage(ImproperlyConfigured, "TASKS['plain'] is no Treadle backend"):
             app_of("plain")

@@ -56,7 +56,7 @@ class Modes(TestCase):
 
     test_once_more = test_jobs_of_the_class_run_in_each_test
 
-    def test_each_mode(self):
+    def test_jobs_of_each_mode_run_in_a_test(self):
         run_due()
         for alias in MODES:
             with self.subTest(alias):
@@ -117,7 +117,7 @@ class Modes(TestCase):
                     odd_tasks.echo.using(backend=alias).enqueue(2)
                 self.assertEqual(run_due(), 1)
 
-    def test_no_run_is_left_behind(self):
+    def test_no_run_outlasts_its_test(self):
         run_due()
         with self.assertRaises(NotRunning):
             current()
@@ -133,7 +133,7 @@ class Modes(TestCase):
 
 @override_settings(TASKS=TASKS)
 class ModesWithCommits(TransactionTestCase):
-    def test_each_mode(self):
+    def test_jobs_of_each_mode_run_in_a_test(self):
         self.addCleanup(close_far)
         for alias in MODES:
             with self.subTest(alias):

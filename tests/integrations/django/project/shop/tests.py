@@ -37,7 +37,7 @@ class Jobs(TestCase):
         self.assertEqual(sent.return_value, "a boat for ada")
         self.assertEqual(run_due(), 0)
 
-    def test_nothing_is_left_of_the_test_before(self):
+    def test_a_test_sees_no_jobs_of_the_one_before(self):
         self.assertEqual(run_due(), 0)
 
     def test_async_tasks_use_the_connection_of_the_test(self):
@@ -76,7 +76,7 @@ class Jobs(TestCase):
         kept.refresh()
         self.assertEqual(kept.status, "SUCCESSFUL")
 
-    def test_a_failed_task(self):
+    def test_a_failed_task_has_its_error(self):
         failed = tasks.fails.using(retry=Retry(attempts=2, base=0)).enqueue()
         self.assertEqual(run_due(), 2)
         failed.refresh()
@@ -113,7 +113,7 @@ class Jobs(TestCase):
             tasks.pay.using(key=Key("order", conflict="raise")).enqueue(self.order.pk)
         self.order.refresh_from_db()  # the transaction continues
 
-    def test_receivers(self):
+    def test_receivers_are_called_and_their_errors_change_nothing(self):
         seen = []
 
         def receive(signal, task_result, sender, **kwargs):
