@@ -113,6 +113,7 @@ async def test_a_claim_of_queues_with_a_rule_reads_few_rows(reader: Reader) -> N
 
 
 async def test_a_claim_by_id_reads_few_rows(reader: Reader) -> None:
+    await reader.claim(FEW)  # it may pass the dead leases of the ended jobs, which the server then marks
     ids = tuple(f"new{n:06}" for n in range(MANY - FEW, MANY))
     assert await reader.read(reader.claim(FEW, ids=ids)) < MANY
 
