@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, done, job, url_of
+from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Record, State
 from treadle.storage.postgres import PostgresStorage
@@ -97,6 +97,24 @@ async def test_outcomes_are_stored_while_the_claim_of_their_trip_waits_for_its_t
     settled, found = await trip
     assert [each.status for each in settled] == ["applied"]
     assert ids(list(found.records)) == ["b"]
+
+
+async def test_a_slot_freed_between_two_statements_of_a_claim_goes_to_the_blocked_job(storage: PostgresStorage) -> None:
+    """The claim finds no note of the limit, and then a free slot: a job queued later must not get it."""
+    await storage.set_limits([Limit("smtp", slots=1)])
+    await storage.enqueue([job(name, limits=(("smtp", 1),)) for name in "ab"])
+    [first] = await claimed(storage, 1, 1)
+    assert await claimed(storage, 2, 5) == []
+    await storage.enqueue([job("d", limits=(("smtp", 1),))])
+    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        await other.execute(f"LOCK TABLE {schema}.slot IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        asking = asyncio.create_task(claimed(storage, 3, 5))
+        await blocked_by(other)  # it is about to count the slots
+        await other.execute(f"DELETE FROM {schema}.slot WHERE id = %s", [first.id])  # type: ignore[arg-type]
+        await other.execute(f"INSERT INTO {schema}.recheck (key) VALUES ('smtp')")  # type: ignore[arg-type]
+        await other.commit()
+        assert ids(await asking) == ["b"]
 
 
 async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage: PostgresStorage) -> None:

@@ -83,9 +83,10 @@ def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Cl
     *found, head = rows
     again, blocked, now, due_at = head[2], head[3], head[9], head[8]
     records = [record(row) for row in found]
-    if again != AGAIN:
+    unread = again == UNFINISHED and not found
+    if again != AGAIN and (blocked or not unread):  # a call that got no turn has read no queue
         watch.claimed(ask, floors, records, blocked)
-    if again == UNFINISHED and not found:
+    if unread:
         return None
     if again == AGAIN:
         records = in_order(records, ask.queues)

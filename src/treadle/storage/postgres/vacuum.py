@@ -24,7 +24,7 @@ PRICE: Final = (0.05, 0.2)  # s a vacuum takes: the least that is assumed, and t
 # If we do not own a table, the server only warns. It skips a table that another vacuum is processing.
 SWEEP: Final = (
     "VACUUM (SKIP_LOCKED, TRUNCATE false, INDEX_CLEANUP on) {schema}.job, {schema}.recent_claim, {schema}.edge, "
-    "{schema}.slot, {schema}.start, {schema}.gate, {schema}.count_change"
+    "{schema}.slot, {schema}.start, {schema}.gate, {schema}.recheck, {schema}.count_change"
 )
 # Dead rows that a vacuum left, because an old snapshot may still see them.
 LEFT: Final = "SELECT pg_stat_get_dead_tuples('{schema}.job'::regclass)"

@@ -71,7 +71,7 @@ class Verbs:
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        """Both in one transaction."""
+        """Both in one transaction, or, if another call has the turn of those that count limits, in two."""
         if not outcomes:
             return [], await self.claim(ask)
         try:

@@ -307,12 +307,12 @@ BEGIN
 END $$;
 
 -- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
--- that has not committed yet stays until it has. The rules come first, as in all calls: a claim may need both.
+-- that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks them.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];
 BEGIN
-    IF EXISTS (SELECT 1 FROM recheck) AND share_rules() AND await_turn(patience()) THEN
+    IF EXISTS (SELECT 1 FROM recheck) AND pg_try_advisory_xact_lock_shared(rules_lock()) AND try_turn() THEN
         held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
         DELETE FROM recheck WHERE key = ANY (held);
         PERFORM unblock_for(held, t);

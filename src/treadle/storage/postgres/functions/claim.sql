@@ -49,11 +49,11 @@ DECLARE
     picked tid[];
 BEGIN
     PERFORM enter(CASE WHEN ask IS NULL THEN 'closing' END);
-    IF ask IS NOT NULL THEN
+    IF outs IS NOT NULL AND ask IS NOT NULL THEN
         -- A call that has settled does not wait for its turn to claim: the slots that it has freed would stay taken
         -- meanwhile. Its claim is repeated without outcomes. (300 tenants of two slots, four workers at concurrency 100:
         -- 0.05 blocked jobs for each that ran instead of 2.)
-        PERFORM set_config('treadle.patience', CASE WHEN outs IS NULL THEN '80' ELSE '0' END, true);
+        PERFORM set_config('treadle.patience', '0', true);
     END IF;
     IF outs IS NOT NULL THEN
         RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
@@ -107,6 +107,9 @@ BEGIN
         SELECT * INTO roomy, room, asks, passed FROM room_of(a.lines, a."limit");
     END IF;
     IF asks THEN
+        IF outs IS NULL THEN
+            PERFORM set_config('treadle.patience', '80', true);
+        END IF;
         RETURN QUERY SELECT * FROM walk(a.worker, a.name, a.slot, a.lines, a.shares, a.tasks, a.leases, a.rooms,
             a."limit", a.lease, a.ids, a.holds, moment);
         RETURN;

@@ -106,7 +106,7 @@ END $$;
 -- the others, no job that names limits. `patient`: wait for them in that case, if this transaction may. Without a gate
 -- of `shared`, the limits that all its jobs name, no job can start either, and usually none of the pages behind it: the
 -- transaction waits for these, if it may. Reading six pages of such jobs in vain cost a claim twice the server's work
--- for a job. busy: the wait was in vain.
+-- for a job. busy: the wait was in vain, or this call has settled and must not wait.
 CREATE FUNCTION gates_of(own text, keys text[], shared text[], patient boolean, OUT held text[], OUT missing text[],
     OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
@@ -118,12 +118,12 @@ BEGIN
         RETURN;
     END IF;
     IF own IS NULL AND cardinality(shared) > 0 AND may_wait_for_gates() AND cardinality(try_gates(shared)) = 0 THEN
-        busy := NOT have_gates(shared);
+        busy := patience() = 0 OR NOT have_gates(shared);
     END IF;
     IF NOT busy THEN
         held := try_gates(first);
         IF cardinality(held) = 0 AND patient AND may_wait_for_gates() THEN
-            busy := NOT have_gates(first);
+            busy := patience() = 0 OR NOT have_gates(first);
             held := first;
         END IF;
     END IF;
@@ -145,26 +145,40 @@ END $$;
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
 --
--- most: ms to wait. 0: the turn now or never, see `work`.
+-- most: ms to wait. 0: the turn now or never, see `work`. A transaction waits once.
 -- -> whether to go on; false: `most` is 0, and another transaction has the turn.
 CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    turn constant bigint := hashtextextended(current_schema() || ' turn', 0);
     before constant text := current_setting('lock_timeout');
 BEGIN
-    IF pg_try_advisory_xact_lock(turn) OR NOT may_wait_for_gates() THEN
+    IF try_turn() OR NOT may_wait_for_gates() OR current_setting('treadle.turn', true) = 'missed' THEN
         RETURN true;
     ELSIF most = 0 THEN
         RETURN false;
     END IF;
     BEGIN
         PERFORM set_config('lock_timeout', most || 'ms', true);
-        PERFORM pg_advisory_xact_lock(turn);
+        PERFORM pg_advisory_xact_lock(turn());
         PERFORM set_config('lock_timeout', before, true);
+        PERFORM set_config('treadle.turn', 'mine', true);
     EXCEPTION WHEN lock_not_available THEN
-        NULL;
+        PERFORM set_config('treadle.turn', 'missed', true);
     END;
     RETURN true;
+END $$;
+
+CREATE FUNCTION turn() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(current_schema() || ' turn', 0)
+$$;
+
+-- -> whether this transaction has the turn now.
+CREATE FUNCTION try_turn() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(turn()) THEN
+        PERFORM set_config('treadle.turn', 'mine', true);
+        RETURN true;
+    END IF;
+    RETURN false;
 END $$;
 
 -- The lock of rules: claims that check rules share it, a change of rules takes it exclusively.
@@ -172,12 +186,13 @@ CREATE FUNCTION rules_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' rules', 0)
 $$;
 
--- Prevent changes of rules until the end of this transaction. -> false: a change is in progress.
+-- Prevent changes of rules until the end of this transaction. -> false: a change is in progress. With the turn, or a
+-- gate, it does not wait: a change of rules may wait for these.
 CREATE FUNCTION share_rules() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_try_advisory_xact_lock_shared(rules_lock()) THEN
         RETURN true;
-    ELSIF NOT may_wait_for_gates() THEN
+    ELSIF NOT may_wait_for_gates() OR current_setting('treadle.turn', true) = 'mine' THEN
         RETURN false;
     END IF;
     BEGIN

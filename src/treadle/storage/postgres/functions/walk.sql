@@ -61,6 +61,7 @@ DECLARE
 BEGIN
     IF ruled AND NOT unfinished THEN
         unfinished := NOT await_turn(patience());
+        PERFORM recheck_limits(t);
     END IF;
     gates := gates_of(NULL, NULL, NULL, false);
     FOR turn IN
@@ -132,6 +133,7 @@ BEGIN
             met := meet(page.ids, page.spots, page.wants, left_over, line, own, ruled, shut OR named, named, asking, tasks, room,
                 mine, gates.held, gates.missing IS NULL, barred, most_aside - aside, until, t);
             t := met.t;
+            CONTINUE WHEN met.noted;
             barred := met.barred;
             passed := passed OR met.passed;
             moving := moving OR met.moving;
