@@ -314,9 +314,15 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT 1 FROM recheck) AND pg_try_advisory_xact_lock_shared(rules_lock()) AND try_turn() THEN
         held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
-        DELETE FROM recheck WHERE key = ANY (held);
-        PERFORM unblock_for(held, t);
+        PERFORM unblock_noted(held, t);
     END IF;
+END $$;
+
+-- The caller holds the gates of these limits.
+CREATE FUNCTION unblock_noted(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM recheck WHERE key = ANY (keys);
+    PERFORM unblock_for(keys, t);
 END $$;
 
 -- Check all limits that block a job.

@@ -15,14 +15,13 @@
 -- of `rooms`. aside: how many were blocked. last: the last job checked. closed: the queue is shut, and only jobs that
 -- need nothing of it can start. freed: a limit that a job is no longer blocked by, because another one blocks it. late:
 -- it is past `until`. passed: jobs were skipped because of gates, locks or strict order. moving: open
--- transactions are freeing slots. barred: `bars`, extended. noted: nothing was decided, because a slot that counts as
--- free belongs to a job that is still to be unblocked (`recheck`).
+-- transactions are freeing slots. barred: `bars`, extended. noted: limits of which a slot that counts as free
+-- belongs to a job that is still to be unblocked (`recheck`); if there are any, nothing was decided.
 CREATE FUNCTION meet(page text[], positions tid[], wants text[], share int, line text, own text, ruled boolean, past boolean,
     named boolean, asking text[], tasks text[], rooms int[], holds text[], gates text[], whole boolean, bars text[], most_aside int,
     until timestamptz, INOUT t float8, OUT taken text[], OUT spots tid[], OUT slot_keys text[], OUT slot_ids text[],
     OUT slot_costs int[], OUT again boolean, OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text,
-    OUT late boolean, OUT passed boolean, OUT moving boolean, OUT barred text[],
-    OUT noted boolean)
+    OUT late boolean, OUT passed boolean, OUT moving boolean, OUT barred text[], OUT noted text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -64,7 +63,7 @@ BEGIN
     late := false;
     passed := false;
     moving := false;
-    noted := false;
+    noted := '{}';
     barred := bars;
     asked[0] := own_pos;
     IF cardinality(gates) > 0 THEN
@@ -74,8 +73,8 @@ BEGIN
             s := states_of(gates, line, t);
         END IF;
         -- a new statement: the call that freed a slot has noted its limit in the same transaction
-        noted := EXISTS (SELECT 1 FROM recheck WHERE key = ANY (gates));
-        IF noted THEN
+        noted := ARRAY(SELECT DISTINCT key FROM recheck WHERE key = ANY (gates));
+        IF cardinality(noted) > 0 THEN
             RETURN;
         END IF;
         slots := s.slots;

@@ -109,13 +109,10 @@ BEGIN
                     EXIT WHEN own = ANY (gates.missing);
                 END IF;
                 t := greatest(t, instant(moment));
-                -- a rate that has opened, or slots that were freed without a turn, since due rows were advanced admit
-                -- blocked jobs before the queued ones
-                IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) OR EXISTS (SELECT 1 FROM recheck) THEN
-                    opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held)
-                        UNION SELECT key FROM recheck WHERE key = ANY (gates.held));
+                -- a rate that has opened since due rows were advanced admits blocked jobs before the queued ones
+                IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) THEN
+                    opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
                     IF cardinality(opened) > 0 THEN
-                        DELETE FROM recheck WHERE key = ANY (opened);
                         PERFORM unblock_for(opened, t);
                         at_id := NULL;
                     END IF;
@@ -133,7 +130,11 @@ BEGIN
             met := meet(page.ids, page.spots, page.wants, left_over, line, own, ruled, shut OR named, named, asking, tasks, room,
                 mine, gates.held, gates.missing IS NULL, barred, most_aside - aside, until, t);
             t := met.t;
-            CONTINUE WHEN met.noted;
+            IF cardinality(met.noted) > 0 THEN      -- a call without a turn freed slots: blocked jobs get them first
+                PERFORM unblock_noted(met.noted, t);
+                at_id := NULL;
+                CONTINUE;
+            END IF;
             barred := met.barred;
             passed := passed OR met.passed;
             moving := moving OR met.moving;
