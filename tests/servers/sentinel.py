@@ -131,31 +131,33 @@ class Sentinels:
         until_blocking(same, "the replica catches up", PATIENCE)
 
     def fail_over(self) -> None:
-        """Make the replica the primary, as before maintenance. Return when every Sentinel knows it."""
+        """Make the replica the primary, as before maintenance. Return when every Sentinel knows it.
+
+        A Sentinel gives up when the replica has not changed its role within the failover-timeout of a second, as on a
+        busy machine, and it does not try again by itself. So ask it until it names the new one.
+        """
         new = self.replica
 
-        def agreed() -> bool:
-            try:
-                return bool(self.watchers[0].do("SENTINEL", "FAILOVER", MASTER) == "OK")
-            except redis.ResponseError:  # a fail-over is in progress, or ended a moment ago
-                return False
+        def promoted() -> bool:
+            if self.primary is not new:
+                with contextlib.suppress(redis.ResponseError):  # in progress, or ended a moment ago
+                    self.watchers[0].do("SENTINEL", "FAILOVER", MASTER)
+            return self._all_know(new)
 
-        until_blocking(agreed, "a Sentinel fails over", PATIENCE)
-        self.promoted(new)
+        until_blocking(promoted, "the replica is promoted", PATIENCE)
 
     def promoted(self, new: Valkey) -> None:
         """Wait until every Sentinel, and the server itself, says that this server is the primary."""
+        until_blocking(lambda: self._all_know(new), "the replica is promoted", PATIENCE)
+
+    def _all_know(self, new: Valkey) -> bool:
         wanted = ["127.0.0.1", str(new.port)]
-
-        def all_know() -> bool:
-            try:
-                return new.info("replication")["role"] == "master" and all(
-                    watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) == wanted for watcher in self.watchers
-                )
-            except redis.ConnectionError:  # a server that changes its role closes all connections
-                return False
-
-        until_blocking(all_know, "the replica is promoted", PATIENCE)
+        if any(watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) != wanted for watcher in self.watchers):
+            return False
+        try:
+            return new.info("replication")["role"] == "master"
+        except redis.ConnectionError:  # a server that changes its role closes all connections
+            return False
 
     def close(self) -> None:
         everybody: list[Process] = [*self.watchers, *self.servers]
