@@ -158,6 +158,40 @@ def test_the_order_of_a_queue_compares_only_what_nothing_holds_back() -> None:
     assert rules(first, lanes) == []  # the first one of its lane is second in the queue
 
 
+def during(entries: Sequence[Entry], since: float, until: float, *, answered: bool = True) -> list[Entry]:
+    """The same, where each claim was called so long before its moment and answered so long after it."""
+    found = []
+    for entry in entries:
+        found.append(replace(entry, name=entry.id) if entry.what == "claimed" else entry)
+        if entry.what == "claimed":
+            found.append(Entry(at=entry.at - since, actor="w", what="claiming", name=entry.id))
+            found += [Entry(at=entry.at + until, actor="w", what="answered", name=entry.id)] * answered
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "entries", "rows"),
+    [
+        ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
+        ("priority", [*lived("a", 3, 4), *lived("b", 2, 3)], [row("a", 3, 4, priority=1), row("b", 2, 3)]),
+        ("lane", BUSY, [in_lane("a", "l"), in_lane("b", "l"), in_lane("c", "m")]),
+    ],
+)
+def test_a_claim_passes_over_a_job_only_while_another_claim_may_have_locked_it(
+    rule: str, entries: list[Entry], rows: list[Record]
+) -> None:
+    assert rules(during(entries, 0.2, 0.2), rows) == [rule]
+    assert rules(during(entries, 0.6, 0.6), rows) == []
+    assert rules(during(entries, 0.2, 0.2, answered=False), rows) == []
+    silent = Entry(at=START + 1, actor="v", what="claiming", name="x")
+    assert rules([silent, *during(entries, 0.2, 0.2)], rows) == []
+    again = Entry(at=START + 1.1, actor="v", what="claiming", name="x")  # repeated, and then answered
+    answer = Entry(at=START + 1.2, actor="v", what="answered", name="x")
+    assert rules([silent, again, answer, *during(entries, 0.2, 0.2)], rows) == []
+    early = replace(silent, at=START - 2 * LEASE)
+    assert rules([early, *during(entries, 0.2, 0.2)], rows) == [rule]
+
+
 def test_ticks_of_a_schedule() -> None:
     rows = [row(f"cron:s:19700101T00163{second}Z") for second in (0, 2, 4)]
     assert rules([], rows, ticks={"s": 2.0}) == []

@@ -14,9 +14,10 @@ from typing import Any
 
 from tests.soak.planted import plant
 from tests.soak.producer import Producer
-from tests.soak.tasks import LEASE, PLACE, SOON, make
+from tests.soak.tasks import LEASE, PLACE, SOON, make, record_calls
 from treadle import Worker
 from treadle.storage import connect
+from treadle.storage.postgres import PostgresStorage
 
 WAITS = (
     "treadle.storage.redis.pool.TIMEOUT",
@@ -37,7 +38,11 @@ def be_patient(seconds: float) -> None:
 
 
 async def work(storage: Any, actor: str, path: str) -> None:
+    if isinstance(storage, str) and storage.startswith("postgresql"):
+        storage = connect(storage)
     app, history = make(storage, actor, path)
+    if isinstance(storage, PostgresStorage):
+        record_calls(storage, history)
     history.add("note", text="up")
     history.add("worker", facts=PLACE)
     worker = Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON, **PLACE)

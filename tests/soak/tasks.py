@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tests.soak.skew import is_settable, most_ahead, true
 from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
-from treadle.core.model import Record
+from treadle.core.model import Claim, Record
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run
 from treadle.testing.history import History, Recorder
@@ -59,8 +59,24 @@ class Claims(Middleware):
         claimed = context.record.started_at
         if claimed is not None:
             at = min(claimed - most_ahead(), true()) if is_settable() else claimed
-            self._history.add("claimed", context.id, version=context.version, at=at)
+            worker = context.record.worker or ""
+            self._history.add("claimed", context.id, version=context.version, at=at, name=worker)
         return await proceed()
+
+
+def record_calls(storage: Any, history: History) -> None:
+    """Record when claims of this storage are called and answered, where they overlap and skip each other's rows. The
+    methods of the storage are replaced."""
+    claim, settle_claim = storage.claim, storage.settle_claim
+
+    async def recorded(ask: Claim, call: Awaitable[Any]) -> Any:
+        history.add("claiming", name=ask.worker)
+        answer = await call
+        history.add("answered", name=ask.worker)
+        return answer
+
+    storage.claim = lambda ask: recorded(ask, claim(ask))
+    storage.settle_claim = lambda outcomes, ask: recorded(ask, settle_claim(outcomes, ask))
 
 
 def make(storage: Any, actor: str, path: str) -> tuple[App, History]:

@@ -124,7 +124,7 @@ async def _judged(stage: Stage, fleet: Fleet, say: Callable[[str], None], drain:
             await app.limits.list(),
             await asyncio.to_thread(_tables, stage),
             await app.storage.recount(),
-            ordered=not isinstance(stage, PostgresStage | ShardsStage | ClusterShardsStage | MovingStage),
+            ordered=not isinstance(stage, ShardsStage | ClusterShardsStage | MovingStage),
         )
     finally:
         await app.close()

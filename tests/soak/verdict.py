@@ -31,8 +31,7 @@ def judge(
 
     tables   the users' own tables: name -> the ids in them
     drifts   the kept counts that differ from the rows
-    ordered  whether claims are made in queue order. On PostgreSQL a claim skips jobs that another has locked; each
-             shard has a queue of its own
+    ordered  whether claims are made in queue order. Each shard has a queue of its own
     """
     acted = {entry.id for entry in entries if entry.what == "act"}
     expected = dict(_expected(app, rows, acted))

@@ -32,6 +32,8 @@ What = Literal[
     "asked",
     "stored",
     "refused",
+    "claiming",
+    "answered",
     "claimed",
     "began",
     "ended",
@@ -54,7 +56,9 @@ What = Literal[
 asked      a process is about to enqueue this job; `facts` are those of its spec, see `facts_of`
 stored     the enqueue returned; `name` is the id of the existing row that was returned, if any
 refused    the enqueue raised an error after which nothing is stored
-claimed    the storage has applied a worker's claim of this version; written only where the storage's side is visible
+claiming   a worker is about to make the claim `name`; written where claims may overlap and skip each other's rows
+answered   that claim has returned
+claimed    the storage has applied a worker's claim of this version; `name` is the claim
 began      a run of this version begins; `facts` are the needs of its task
 ended      that run has ended; `how` it ended, and `text`, its encoded value
 settled    the storage has confirmed the outcome to the worker; `how` is the state

@@ -51,6 +51,17 @@ class Run(Struct):
     held_to: float = 0.0
 
 
+class _Calls(Struct):
+    """The recorded calls of claims.
+
+    answered    by name, when the first try was called and the last one answered
+    unanswered  when each try without an answer was called
+    """
+
+    answered: dict[str, tuple[float, float]]
+    unanswered: list[float]
+
+
 class Evidence:
     """A history by job, and the rows at the end.
 
@@ -83,12 +94,40 @@ class Evidence:
         self.asked = {entry.id: entry for entry in reversed(self.entries) if entry.what == "asked"}
 
     @cached_property
-    def claims(self) -> dict[tuple[str, int], float]:
-        """When each version was claimed, by its first entry."""
-        found: dict[tuple[str, int], float] = {}
+    def claimed(self) -> dict[tuple[str, int], Entry]:
+        """The first entry of the claim of each version."""
+        found: dict[tuple[str, int], Entry] = {}
         for entry in self.entries:
             if entry.what == "claimed":
-                found.setdefault((entry.id, entry.version), entry.at)
+                found.setdefault((entry.id, entry.version), entry)
+        return found
+
+    @cached_property
+    def claims(self) -> dict[tuple[str, int], float]:
+        """When each version was claimed."""
+        return {key: entry.at for key, entry in self.claimed.items()}
+
+    def call(self, id: str, version: int) -> tuple[float, float]:
+        """When the claim of this version was called, at its first try, and when it was answered. Where calls are not
+        recorded, both are the moment of the claim: there claims do not overlap."""
+        entry = self.claimed[id, version]
+        began, answered = self._calls.answered.get(entry.name, (entry.at, entry.at))
+        return min(began, entry.at), max(answered, entry.at)
+
+    def disturbed(self, since: float, until: float) -> bool:
+        """Whether a claim without an answer may have kept rows locked in this time."""
+        return any(began < until and since < began + self.lease for began in self._calls.unanswered)
+
+    @cached_property
+    def _calls(self) -> _Calls:
+        found, tries = _Calls({}, []), dict[str, list[float]]()
+        for entry in self.entries:
+            if entry.what == "claiming":
+                tries.setdefault(entry.name, []).append(entry.at)
+            elif entry.what == "answered":
+                found.answered[entry.name] = tries[entry.name][0], entry.at
+                tries[entry.name].pop()
+        found.unanswered += [began for each in tries.values() for began in each]
         return found
 
     @cached_property

@@ -1,6 +1,8 @@
 """The checker's rules about when jobs start: delays, the queue order with its priorities and lanes, and schedules.
 
-A start is judged by the first entry of its claim. These rules are skipped if the clock was set.
+A start is judged by the first entry of its claim. These rules are skipped if the clock was set. Where claims overlap,
+each skips rows that another has locked: a job was passed over only if its own claim was called after the answer to the
+other one.
 """
 
 from __future__ import annotations
@@ -49,13 +51,17 @@ def delays(it: Evidence) -> Iterator[Violation]:
 
 
 class _Stay(Struct):
-    """A job that was certainly queued from the answer to its enqueue to its first claim."""
+    """A job that was certainly queued from the answer to its enqueue to its first claim.
+
+    since, until  when that claim was called and answered; both are its moment where claims do not overlap
+    """
 
     id: str
     row: Record
     asked: float
     stored: float
-    claimed: float
+    since: float
+    until: float
 
 
 def _stays(it: Evidence) -> Iterator[_Stay]:
@@ -65,9 +71,9 @@ def _stays(it: Evidence) -> Iterator[_Stay]:
         if entry.what == "stored" and not entry.name:
             stored.setdefault(entry.id, entry.at)
     for id, at in stored.items():
-        row, asked, claimed = it.rows.get(id), it.asked.get(id), it.claims.get((id, 1))
-        if row is not None and asked is not None and claimed is not None and _plain(row):
-            yield _Stay(id, row, asked.at, at, claimed)
+        row, asked = it.rows.get(id), it.asked.get(id)
+        if row is not None and asked is not None and (id, 1) in it.claimed and _plain(row):
+            yield _Stay(id, row, asked.at, at, *it.call(id, 1))
 
 
 def _plain(row: Record) -> bool:
@@ -94,8 +100,8 @@ def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
     latest, at = (0.0, ""), 0
     for stay in sorted(line, key=lambda stay: stay.asked):
         while at < len(waiting) and waiting[at].stored < stay.asked:
-            latest, at = max(latest, (waiting[at].claimed, waiting[at].id)), at + 1
-        if latest[0] > stay.claimed:
+            latest, at = max(latest, (waiting[at].since, waiting[at].id)), at + 1
+        if latest[0] > stay.until and not it.disturbed(stay.since, stay.until):
             text = f"{stay.id} was claimed before {latest[1]}, which was already stored when {stay.id} was enqueued"
             yield it.violation("order", text, latest[1], stay.id)
             return
@@ -108,28 +114,28 @@ def priorities(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     for stay in stays:
         if not stay.row.job.limits:
             queued[stay.row.job.queue, stay.row.job.task].append(stay)
-    claims: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    for (id, _), at in it.claims.items():
+    claims: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    for id, version in it.claimed:
         row = it.rows.get(id)
         if row is not None and not row.function_done and not row.job.function_done:
-            claims[row.job.queue, row.job.task].append((at, id))
+            claims[row.job.queue, row.job.task].append((*it.call(id, version), id))
     for line, equal in queued.items():
-        if len({rank(it.rows[id].job) for _, id in claims[line]}) > 1:
+        if len({rank(it.rows[id].job) for *_, id in claims[line]}) > 1:
             yield from _passed_over(it, equal, sorted(claims[line]))
 
 
-def _passed_over(it: Evidence, stays: list[_Stay], claims: list[tuple[float, str]]) -> Iterator[Violation]:
+def _passed_over(it: Evidence, stays: list[_Stay], claims: list[tuple[float, float, str]]) -> Iterator[Violation]:
     """The first claim of a line that passed over a job of a higher priority."""
     coming = sorted(stays, key=lambda stay: stay.stored, reverse=True)
     latest: dict[int, tuple[float, str]] = {}  # rank -> the last claim of a job that was stored by then
-    for at, id in claims:
-        while coming and coming[-1].stored < at - TOLERANCE:
+    for since, until, id in claims:
+        while coming and coming[-1].stored < since - TOLERANCE:
             stay = coming.pop()
             its = rank(stay.row.job)
-            latest[its] = max(latest.get(its, (0.0, "")), (stay.claimed, stay.id))
+            latest[its] = max(latest.get(its, (0.0, "")), (stay.since, stay.id))
         low = rank(it.rows[id].job)
         claimed, passed = max((each for its, each in latest.items() if its > low), default=(0.0, ""))
-        if claimed > at + TOLERANCE:
+        if claimed > until + TOLERANCE and not it.disturbed(since, until):
             text = f"{id} was claimed before {passed}, which has a higher priority and was queued"
             yield it.violation("priority", text, passed, id)
             return
@@ -172,9 +178,10 @@ def _kept_behind(it: Evidence, first: _Stay, group: list[_Stay]) -> Iterator[Vio
     before: dict[str, list[_Stay]] = defaultdict(list)
     for stay in sorted(group, key=lambda stay: stay.stored):
         lane = stay.row.job.lane or ""
-        if lane == first.row.job.lane or stay.stored >= first.asked or stay.claimed <= first.stored:
+        if lane == first.row.job.lane or stay.stored >= first.asked or stay.since <= first.stored:
             continue
-        if stay.claimed < first.claimed - TOLERANCE and any(each.stored < stay.asked for each in before[lane]):
+        passed = stay.until < first.since - TOLERANCE and any(each.stored < stay.asked for each in before[lane])
+        if passed and not it.disturbed(stay.since, stay.until):
             text = f"{stay.id} of the lane {lane} was claimed before {first.id}, the first of its lane"
             yield it.violation("lane", text, first.id, before[lane][0].id, stay.id)
             return
