@@ -22,6 +22,7 @@ from treadle.core.model import (
     Settled,
     State,
 )
+from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 OFTEN = 0.1  # share of the calls in which a fault shows
@@ -200,6 +201,20 @@ def lane_ignored(it: Any) -> None:
     _each_job(it, lambda job: replace(job, lane=None) if job.lane else job)
 
 
+def order_ignored(it: Any) -> None:
+    """A claim takes the job that was queued last."""
+    claim, often = it.claim, _Often()
+
+    async def hasty(ask: Claim) -> Claimed:
+        if often():
+            last = Query(ready="queued", queue=ask.queues[0][0], order="newest", limit=1)
+            ask = replace(ask, ids=tuple(row.job.id for row in (await it.find(last)).records))
+        found: Claimed = await claim(ask)
+        return found
+
+    it.claim = hasty
+
+
 def lease_short(it: Any) -> None:
     """A lease ends long before its time."""
     claim = it.claim
@@ -236,6 +251,7 @@ FAULTS: dict[str, Callable[[Any], None]] = {
         ending_lost,
         priority_ignored,
         lane_ignored,
+        order_ignored,
         lease_short,
         rate_ignored,
         bound_ignored,

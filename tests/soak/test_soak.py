@@ -63,6 +63,7 @@ PLANTED = {
     "ending-lost": {"value"},
     "priority-ignored": {"asked"},
     "lane-ignored": {"asked"},
+    "order-ignored": {"order", "priority", "lane"},
     "lease-short": {"overlap"},
     "rate-ignored": {"rate"},
     "bound-ignored": {"bound"},
