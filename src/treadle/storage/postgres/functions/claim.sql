@@ -125,10 +125,12 @@ BEGIN
             picked := from_floor(line, a.tasks, a.holds, (a.floors -> line ->> 0)::smallint,
                 (a.floors -> line ->> 1)::float8, share);
         END IF;
-        RETURN QUERY WITH taken AS (
+        -- `began` is read after the statement has begun, so no job that it sees was queued later. `t` is earlier by what
+        -- this call has waited for meanwhile.
+        RETURN QUERY WITH clock AS MATERIALIZED (SELECT instant(moment) AS began), taken AS (
             UPDATE job SET state = 2, version = job.version + 1, queue_position = NULL, blocked_on = NULL, worker = a.worker,
-                due_at = t + coalesce(nullif(job.lease, 0), a.leases[array_position(a.tasks, task)], a.lease),
-                started_at = t, updated_at = t,
+                due_at = (SELECT began FROM clock) + coalesce(nullif(job.lease, 0), a.leases[array_position(a.tasks, task)], a.lease),
+                started_at = (SELECT began FROM clock), updated_at = (SELECT began FROM clock),
                 key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
             WHERE ctid = ANY (coalesce(picked, ARRAY(
                 SELECT ctid FROM job j

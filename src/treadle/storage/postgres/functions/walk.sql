@@ -108,19 +108,20 @@ BEGIN
                     patience := patience - 1;
                     EXIT WHEN own = ANY (gates.missing);
                 END IF;
-                t := greatest(t, instant(moment));
-                -- a rate that has opened since due rows were advanced admits blocked jobs before the queued ones
-                IF EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t) THEN
-                    opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
-                    IF cardinality(opened) > 0 THEN
-                        PERFORM unblock_for(opened, t);
-                        at_id := NULL;
-                    END IF;
-                END IF;
             END IF;
-            SELECT array_agg(p.id) AS ids, array_agg(p.spot) AS spots, array_agg(p.rank) AS ranks, array_agg(p.queue_position) AS positions,
-                array_agg(p.wants) AS wants INTO page
-            FROM page_of(line, asking, ids, shut, at_rank, at_position, at_id, size, far) AS p;
+            FOR reading IN 1 .. 2 LOOP
+                SELECT array_agg(p.id) AS ids, array_agg(p.spot) AS spots, array_agg(p.rank) AS ranks, array_agg(p.queue_position) AS positions,
+                    array_agg(p.wants) AS wants INTO page
+                FROM page_of(line, asking, ids, shut, at_rank, at_position, at_id, size, far) AS p;
+                EXIT WHEN reading = 2;
+                t := greatest(t, instant(moment));      -- no job of the page was queued later
+                -- a rate that has opened since due rows were advanced admits blocked jobs before the queued ones
+                EXIT WHEN NOT ruled OR NOT EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t);
+                opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
+                EXIT WHEN cardinality(opened) = 0;
+                PERFORM unblock_for(opened, t);
+                at_id := NULL;
+            END LOOP;
             EXIT WHEN page.ids IS NULL;
             single := at_id IS NULL AND far IS NULL AND cardinality(page.ids) < size;
             mine := holds;
