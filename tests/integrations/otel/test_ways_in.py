@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 import uuid
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -188,9 +190,13 @@ async def test_a_runner_in_another_language(recorded: Recorded, site: tuple[App,
     recorded.check(tree.replace("QUEUE", queue), "treadle.outcome")
 
 
-async def test_the_children_that_such_a_runner_reports(recorded: Recorded, site: tuple[App, str]) -> None:
+async def test_the_children_that_such_a_runner_reports(
+    recorded: Recorded, site: tuple[App, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin after the run, also if the server takes a while to record it."""
     app, url = site
     recorded.on(app)
+    monkeypatch.setattr("treadle.integrations.otel.tracing.clock", SimpleNamespace(wall=lambda: time.time() + 0.5))
     queue = uuid.uuid4().hex
     async with aiohttp.ClientSession() as session:
         call = Client(url, session)

@@ -36,6 +36,7 @@ log = logging.getLogger("treadle")
 T = TypeVar("T")
 
 FLUSH: Final = 5_000  # ms that the exporters of a process may take before it ends
+SINCE: Final = 1.0  # s; if a report comes so soon after the end of a run, its clock is that of the storage
 
 _run_here: ContextVar[spans.RunSpan | None] = ContextVar("treadle_otel_run", default=None)
 
@@ -323,14 +324,15 @@ class Tracing(Middleware):
     def _of_runner(self, tracer: Tracer, record: Record, outcome: RunOutcome, error: str | None) -> None:
         parent, links = self._places.of(record, None)
         about = names.of_run(record, worker_name(record.worker or ""), self._server())
-        end = clock.wall()
-        start = spans.nanoseconds(end - outcome.seconds)
+        start = clock.wall() - outcome.seconds
+        if record.started_at is not None and 0 <= start - record.started_at < SINCE:
+            start = record.started_at
         name = f"run {record.job.task}"
-        span = tracer.start_span(name, parent, SpanKind.CONSUMER, about, links, start_time=start)
+        span = tracer.start_span(name, parent, SpanKind.CONSUMER, about, links, start_time=spans.nanoseconds(start))
         spans.set_outcome(span, outcome)
         if error is not None:
             names.Failure(error, self._hiding(record)).mark(span)
-        span.end(spans.nanoseconds(end))
+        span.end(spans.nanoseconds(start + outcome.seconds))
 
 
 class AutomaticTracing(Tracing):
