@@ -170,12 +170,14 @@ class Evidence:
         """Everything known about these jobs: their entries, the crashes and stalls of their actors, then their rows."""
         entries = [entry for entry in self.entries if entry.id in ids]
         actors = {entry.actor for entry in entries}
+        claims = {entry.name for entry in entries if entry.what == "claimed"}
         began = entries[0].at if entries else 0.0
-        entries += [
-            each
-            for each in self.entries
-            if not each.id and each.at >= began and (each.actor in actors or each.what == "clock")
-        ]
+        for each in self.entries:
+            if each.what in ("claiming", "answered"):
+                told = each.name in claims
+            else:
+                told = not each.id and each.at >= began and (each.actor in actors or each.what == "clock")
+            entries += [each] * told
         lines = [str(entry) for entry in ordered(entries)]
         for id in ids:
             row = self.rows.get(id)
