@@ -17,7 +17,7 @@ from treadle.storage.postgres import PostgresStorage
 
 @pytest.fixture
 async def storage() -> AsyncIterator[PostgresStorage]:
-    """With the server's clock, which goes on while a call waits."""
+    """With the clock of the server, which does not stop while a call waits."""
     with a_schema() as schema:
         made = PostgresStorage(url_of(schema))
         await made.open()
