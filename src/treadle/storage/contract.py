@@ -275,6 +275,7 @@ class Storage(Protocol):
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         """Wait until a topic is published, or for `timeout` seconds; return the topics. A storage may just sleep.
 
-        Topics published after the coroutine first ran are not missed.
+        Topics published after the coroutine first ran are not missed. A topic may be returned that nobody has
+        published: after a lost connection a storage returns those that it may have missed.
         """
         ...

@@ -136,7 +136,8 @@ async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
         await storage.claim(Claim(worker="w#1"))
     with pytest.raises(StorageUnavailable):
         await storage.get(["a"])
-    assert await storage.watch(["queue:default"], 0.01) == set()
+    # No error. It may return the topic: with the connection that was lost, a hint may have been missed.
+    assert await storage.watch(["queue:default"], 0.01) <= {"queue:default"}
     own.start()
     claimed = await storage.claim(Claim(worker="w#1"))
     assert [row.id for row in claimed.records] == ["a"]
