@@ -142,9 +142,14 @@ class Sentinels:
             if self.primary is not new:
                 with contextlib.suppress(redis.ResponseError):  # in progress, or ended a moment ago
                     self.watchers[0].do("SENTINEL", "FAILOVER", MASTER)
-            return self._all_know(new)
+            return self._all_know(new) and not self.failing_over()
 
         until_blocking(promoted, "the replica is promoted", PATIENCE)
+
+    def failing_over(self) -> bool:
+        """Whether the first Sentinel has begun a fail-over that has not ended."""
+        row = self.watchers[0].do("SENTINEL", "MASTER", MASTER)
+        return "failover_in_progress" in row[row.index("flags") + 1]
 
     def promoted(self, new: Valkey) -> None:
         """Wait until every Sentinel, and the server itself, says that this server is the primary."""

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from tests.servers.cluster import Cluster
 from tests.servers.process import ServerFailed
-from tests.servers.sentinel import MASTER, Sentinels
+from tests.servers.sentinel import Sentinels
 from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey, binary
 from tests.waiting import until_blocking
@@ -98,17 +98,12 @@ def test_a_replica_is_promoted() -> None:
 def test_a_fail_over_that_a_sentinel_gives_up_is_begun_again() -> None:
     """A replica that stalls for longer than the failover-timeout of a second, as on a busy machine."""
     with Sentinels() as sentinels, ThreadPoolExecutor() as pool:
-        watcher, new = sentinels.watchers[0], sentinels.replica
-
-        def in_progress() -> bool:
-            row = watcher.do("SENTINEL", "MASTER", MASTER)
-            return "failover_in_progress" in row[row.index("flags") + 1]
-
+        new = sentinels.replica
         sentinels.settled()
         new.freeze()
         done = pool.submit(sentinels.fail_over)
-        until_blocking(in_progress, "a fail-over")
-        until_blocking(lambda: not in_progress(), "its end")
+        until_blocking(sentinels.failing_over, "a fail-over")
+        until_blocking(lambda: not sentinels.failing_over(), "its end")
         assert sentinels.primary is not new
         new.thaw()
         done.result()

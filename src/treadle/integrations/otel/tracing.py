@@ -36,7 +36,7 @@ log = logging.getLogger("treadle")
 T = TypeVar("T")
 
 FLUSH: Final = 5_000  # ms that the exporters of a process may take before it ends
-SINCE: Final = 1.0  # s; if a report comes so soon after the end of a run, its clock is that of the storage
+SINCE: Final = 1.0  # s from the end of a run to its report; a longer time means that the app has a clock of its own
 
 _run_here: ContextVar[spans.RunSpan | None] = ContextVar("treadle_otel_run", default=None)
 

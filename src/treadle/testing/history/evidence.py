@@ -13,6 +13,7 @@ from treadle.core.model import Record
 from treadle.testing.history.entries import Entry, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
+TURN = 0.02  # seconds; claims that count limits take turns, so only a longer one overlaps with another
 FIRST, LAST = 15, 45  # lines that are shown of a story's beginning and end
 
 
@@ -114,9 +115,13 @@ class Evidence:
         began, answered = self._calls.answered.get(entry.name, (entry.at, entry.at))
         return min(began, entry.at), max(answered, entry.at)
 
-    def disturbed(self, since: float, until: float) -> bool:
-        """Whether a claim without an answer may have kept rows locked in this time."""
-        return any(began < until and since < began + self.lease for began in self._calls.unanswered)
+    def disturbed(self, id: str, version: int) -> bool:
+        """Whether another claim may have kept rows locked without taking them while this version was claimed: one that
+        had no answer, or one that took longer than a turn."""
+        own, (since, until) = self.claimed[id, version].name, self.call(id, version)
+        long = (call for name, call in self._calls.answered.items() if name != own and call[1] - call[0] > TURN)
+        lost = ((began, began + self.lease) for began in self._calls.unanswered)
+        return any(began < until and since < ended for began, ended in (*lost, *long))
 
     @cached_property
     def _calls(self) -> _Calls:
@@ -124,9 +129,9 @@ class Evidence:
         for entry in self.entries:
             if entry.what == "claiming":
                 tries.setdefault(entry.name, []).append(entry.at)
-            elif entry.what == "answered":
-                found.answered[entry.name] = tries[entry.name][0], entry.at
-                tries[entry.name].pop()
+            elif entry.what == "answered" and (began := tries.get(entry.name)):
+                found.answered[entry.name] = began[0], entry.at
+                began.pop()
         found.unanswered += [began for each in tries.values() for began in each]
         return found
 

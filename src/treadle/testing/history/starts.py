@@ -1,8 +1,8 @@
 """The checker's rules about when jobs start: delays, the queue order with its priorities and lanes, and schedules.
 
 A start is judged by the first entry of its claim. These rules are skipped if the clock was set. Where claims overlap,
-each skips rows that another has locked: a job was passed over only if its own claim was called after the answer to the
-other one.
+each skips rows that another has locked: a job counts as passed over only if its own claim was called after the answer
+to the other one, and if no other claim may have held its row meanwhile.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def delays(it: Evidence) -> Iterator[Violation]:
 
 
 # --- the order of a queue
+
+
+_Call = tuple[float, float, str, int]  # when it was called and answered, and the version that it claimed
 
 
 class _Stay(Struct):
@@ -101,7 +104,7 @@ def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
     for stay in sorted(line, key=lambda stay: stay.asked):
         while at < len(waiting) and waiting[at].stored < stay.asked:
             latest, at = max(latest, (waiting[at].since, waiting[at].id)), at + 1
-        if latest[0] > stay.until and not it.disturbed(stay.since, stay.until):
+        if latest[0] > stay.until and not it.disturbed(stay.id, 1):
             text = f"{stay.id} was claimed before {latest[1]}, which was already stored when {stay.id} was enqueued"
             yield it.violation("order", text, latest[1], stay.id)
             return
@@ -114,28 +117,28 @@ def priorities(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     for stay in stays:
         if not stay.row.job.limits:
             queued[stay.row.job.queue, stay.row.job.task].append(stay)
-    claims: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    claims: dict[tuple[str, str], list[_Call]] = defaultdict(list)
     for id, version in it.claimed:
         row = it.rows.get(id)
         if row is not None and not row.function_done and not row.job.function_done:
-            claims[row.job.queue, row.job.task].append((*it.call(id, version), id))
+            claims[row.job.queue, row.job.task].append((*it.call(id, version), id, version))
     for line, equal in queued.items():
-        if len({rank(it.rows[id].job) for *_, id in claims[line]}) > 1:
+        if len({rank(it.rows[id].job) for _, _, id, _ in claims[line]}) > 1:
             yield from _passed_over(it, equal, sorted(claims[line]))
 
 
-def _passed_over(it: Evidence, stays: list[_Stay], claims: list[tuple[float, float, str]]) -> Iterator[Violation]:
+def _passed_over(it: Evidence, stays: list[_Stay], claims: list[_Call]) -> Iterator[Violation]:
     """The first claim of a line that passed over a job of a higher priority."""
     coming = sorted(stays, key=lambda stay: stay.stored, reverse=True)
     latest: dict[int, tuple[float, str]] = {}  # rank -> the last claim of a job that was stored by then
-    for since, until, id in claims:
+    for since, until, id, version in claims:
         while coming and coming[-1].stored < since - TOLERANCE:
             stay = coming.pop()
             its = rank(stay.row.job)
             latest[its] = max(latest.get(its, (0.0, "")), (stay.since, stay.id))
         low = rank(it.rows[id].job)
         claimed, passed = max((each for its, each in latest.items() if its > low), default=(0.0, ""))
-        if claimed > until + TOLERANCE and not it.disturbed(since, until):
+        if claimed > until + TOLERANCE and not it.disturbed(id, version):
             text = f"{id} was claimed before {passed}, which has a higher priority and was queued"
             yield it.violation("priority", text, passed, id)
             return
@@ -181,7 +184,7 @@ def _kept_behind(it: Evidence, first: _Stay, group: list[_Stay]) -> Iterator[Vio
         if lane == first.row.job.lane or stay.stored >= first.asked or stay.since <= first.stored:
             continue
         passed = stay.until < first.since - TOLERANCE and any(each.stored < stay.asked for each in before[lane])
-        if passed and not it.disturbed(stay.since, stay.until):
+        if passed and not it.disturbed(stay.id, 1):
             text = f"{stay.id} of the lane {lane} was claimed before {first.id}, the first of its lane"
             yield it.violation("lane", text, first.id, before[lane][0].id, stay.id)
             return

@@ -109,14 +109,13 @@ BEGIN
                     EXIT WHEN own = ANY (gates.missing);
                 END IF;
             END IF;
-            FOR reading IN 1 .. 2 LOOP
+            FOR reading IN 1 .. 4 LOOP
                 SELECT array_agg(p.id) AS ids, array_agg(p.spot) AS spots, array_agg(p.rank) AS ranks, array_agg(p.queue_position) AS positions,
                     array_agg(p.wants) AS wants INTO page
                 FROM page_of(line, asking, ids, shut, at_rank, at_position, at_id, size, far) AS p;
-                EXIT WHEN reading = 2;
                 t := greatest(t, instant(moment));      -- no job of the page was queued later
                 -- a rate that has opened since due rows were advanced admits blocked jobs before the queued ones
-                EXIT WHEN NOT ruled OR NOT EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t);
+                EXIT WHEN reading = 4 OR NOT ruled OR NOT EXISTS (SELECT 1 FROM gate WHERE gate.opens <= t);
                 opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
                 EXIT WHEN cardinality(opened) = 0;
                 PERFORM unblock_for(opened, t);
