@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
-from treadle.core.model import Claim, Record
+from treadle.core.model import Claim, Outcome, State
 from treadle.storage.postgres import PostgresStorage
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -26,18 +29,14 @@ async def storage() -> AsyncIterator[PostgresStorage]:
 
 
 @asynccontextmanager
-async def waiting(storage: PostgresStorage, ask: Claim) -> AsyncIterator[asyncio.Task[list[Record]]]:
-    """A claim that has read the clock and waits until the block ends."""
+async def waiting(storage: PostgresStorage, table: str, call: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A call that has begun and waits for this table until the block ends."""
     [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
-
-    async def claimed() -> list[Record]:
-        return list((await storage.claim(ask)).records)
-
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
-        await other.execute(f"LOCK TABLE {schema}.gate IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
-        asking = asyncio.create_task(claimed())
+        await other.execute(f"LOCK TABLE {schema}.{table} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        task = asyncio.create_task(call)
         await blocked_by(other)
-        yield asking
+        yield task
         await other.rollback()
 
 
@@ -46,10 +45,10 @@ async def test_a_job_queued_while_a_claim_waits_starts_later(storage: PostgresSt
     await storage.enqueue([job("a"), job("b", after=("a",))])
     [first] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     ask = Claim(worker="w#2", queues=(("default", 5),), limit=5, tasks=tasks, lease=60)  # type: ignore[arg-type]
-    async with waiting(storage, ask) as asking:
+    async with waiting(storage, "gate", storage.claim(ask)) as asking:
         [new] = await storage.enqueue([job("c")])
         await storage.settle([done(first)])
-    found = {row.id: row for row in await asking}
+    found = {row.id: row for row in (await asking).records}
     [ended] = await storage.get(["a"])
     assert ended is not None
     assert ended.ended_at is not None
@@ -58,3 +57,25 @@ async def test_a_job_queued_while_a_claim_waits_starts_later(storage: PostgresSt
         assert row.due_at is not None
         assert row.started_at >= queued
         assert row.due_at == pytest.approx(row.started_at + 60)
+
+
+@pytest.mark.parametrize("how", ["plain", "in a lane", "child"])
+async def test_a_job_with_a_key_is_created_after_the_holder_has_ended(storage: PostgresStorage, how: str) -> None:
+    """The holder ends while the call waits for the key."""
+    await storage.enqueue([job("holder", key="k", queue="one"), job("parent", queue="two")])
+    [holder] = (await storage.claim(Claim(worker="w#1", queues=(("one", 1),), limit=1))).records
+    [parent] = (await storage.claim(Claim(worker="w#2", queues=(("two", 1),), limit=1))).records
+    new = job("new", key="k", lane="l" if how == "in a lane" else None)
+    call: Coroutine[Any, Any, Any] = storage.enqueue([new])
+    if how == "child":
+        call.close()
+        waits = Outcome(id=parent.id, version=parent.version, state=State.WAITING, followups=(new,), function_done=True)
+        call = storage.settle([waits])
+    async with waiting(storage, "holder", call) as asked:
+        await storage.settle([done(holder)])
+    await asked
+    ended, created = await storage.get(["holder", "new"])
+    assert ended is not None
+    assert created is not None
+    assert ended.ended_at is not None
+    assert created.created_at >= ended.ended_at

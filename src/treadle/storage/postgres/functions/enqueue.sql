@@ -106,6 +106,7 @@ BEGIN
             PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
         END IF;
         PERFORM lock_ahead(jobs, '{}', NULL);
+        t := instant(moment);       -- the holder of a key may have ended while this call waited
         SELECT * INTO p FROM prepare(jobs, t, NULL, NULL, NULL);
         IF bounds IS NOT NULL THEN
             gone := make_room(bounds::json, jobs, t, p.asked, p.answers, p.fresh);

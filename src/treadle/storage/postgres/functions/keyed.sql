@@ -71,6 +71,7 @@ BEGIN
                 ) AS y
             ) AS x;
         END IF;
+        t := instant(moment);       -- the holder of a key may have ended while this call waited
         IF cardinality(winners) > 0 THEN
             WITH put AS (
                 INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,

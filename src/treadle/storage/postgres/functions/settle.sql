@@ -31,6 +31,7 @@ BEGIN
     LOOP
         BEGIN
             PERFORM lock_for_outcomes(outs, slow);
+            t := instant(moment);   -- after the wait: what ended meanwhile ended before these jobs and their children
             others := CASE WHEN slow THEN settle_acts(outs, t) END;
             WITH met AS (
                 SELECT x.*, j.spot FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
