@@ -1,4 +1,4 @@
-"""The times of jobs, in claims that wait for other transactions."""
+"""The times of jobs, in calls that wait for other transactions."""
 
 from __future__ import annotations
 
