@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Outcome, Record
@@ -42,6 +43,7 @@ class RunnerMetrics:
         self._core = core
         self._metrics = JobMetrics(f"server {worker_name()}", core.now)
         self._storing: asyncio.Task[None] | None = None
+        self._calls = UncutCalls()
         core.when_closing.append(self._close)
 
     def settled(self, row: Record, outcome: Outcome) -> None:
@@ -59,7 +61,7 @@ class RunnerMetrics:
         stored = False
         while not stored:
             await asyncio.sleep(defaults.METRICS_EVERY)
-            stored = await self._metrics.store(self._core.storage)
+            stored = await self._calls.make(self._metrics.store(self._core.storage))
 
     async def _close(self) -> None:
         storing, self._storing = self._storing, None
@@ -68,4 +70,5 @@ class RunnerMetrics:
         if storing.get_loop() is asyncio.get_running_loop():  # otherwise that loop has ended, and the task with it
             storing.cancel()
             await asyncio.wait([storing])
+            await self._calls.ended()
         await self._metrics.store(self._core.storage)

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.core.model import LeaseRenewal, Presence
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
@@ -39,12 +40,12 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
 
-    async def run(self, answered: Callable[[str], None]) -> None:
+    async def run(self, calls: UncutCalls, answered: Callable[[str], None]) -> None:
         """Renew every third of the shortest lease, and at once when there is a note to save or a job may be lost."""
         state = self._state
         while True:
             state.heartbeat_now.clear()
-            await self.once()
+            await calls.make(self.once())
             answered("beat")
             state.heartbeat_in = self._interval()
             try:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.model import Outcome, Record, State
 from treadle.errors import StorageUnavailable, TreadleError
@@ -125,12 +126,13 @@ class JobMetrics:
 
     # --- storing
 
-    async def run(self, storage: Storage) -> None:
+    async def run(self, storage: Storage, calls: UncutCalls) -> None:
         """Store the rows that changed, every `defaults.METRICS_EVERY` s."""
         pause = defaults.METRICS_EVERY
         while True:
             await asyncio.sleep(pause)
-            pause = defaults.METRICS_EVERY if await self.store(storage) else min(2 * pause, LONGEST)
+            stored = await calls.make(self.store(storage))
+            pause = defaults.METRICS_EVERY if stored else min(2 * pause, LONGEST)
 
     async def store(self, storage: Storage) -> bool:
         """Store the rows that changed since the last call, if there are any. Returns whether that worked; if not, they

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
@@ -86,10 +87,10 @@ class LeaderElection:
             return list(tasks)
         return [] if self._leaders is None else [task for task in tasks if task not in self._leaders.redrives]
 
-    async def run(self, answered: Callable[[str], None]) -> None:
+    async def run(self, calls: UncutCalls, answered: Callable[[str], None]) -> None:
         """Renew the lead, or wait for it."""
         while True:
-            again = await self.look()
+            again = await calls.make(self.look())
             answered("lead")
             await asyncio.sleep(again)
 

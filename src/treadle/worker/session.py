@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.errors import StorageError
@@ -85,10 +86,14 @@ class WorkerSession:
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
         use = ResourceUse(config.resources) if config.resources else None
-        self.state = WorkerState(config.name, config.concurrency, use)
+        state = self.state = WorkerState(config.name, config.concurrency, use)
         self.timeouts = Timeouts(self.loop)
         self.batches = Batches(self.state, pools.threads, overrides(app.layers, "call"), patient, self.on_wait)
-        self.capacity = None if use is None else self._make_capacity(use)
+        self.capacity = (
+            None
+            if use is None
+            else Capacity(use, app.tasks, state.running, self.batches, self.loop.time, state.wake.set)
+        )
         self.lost = LostReporter(storage, app.emitter, config.name, outage.over.set)
         self.misfits = MisfitRelease(self.state.name, app.tasks, storage, app.misfit_wait)
         self.heartbeat = self._make_heartbeat()
@@ -113,6 +118,7 @@ class WorkerSession:
         self.dispatchers = [
             Dispatcher(number, parts, build, handoff, self.executor, settler) for number, handoff in enumerate(handoffs)
         ]
+        self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         self.loops: list[asyncio.Task[None]] = []
         self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
         self.side_loops: list[asyncio.Task[None]] = []
@@ -120,10 +126,6 @@ class WorkerSession:
         self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
         self._shortened = asyncio.Event()  # `_grace_ends` has changed
         self.stop_logging: Callable[[], None] = lambda: None
-
-    def _make_capacity(self, use: ResourceUse) -> Capacity:
-        state = self.state
-        return Capacity(use, self.app.tasks, state.running, self.batches, self.loop.time, state.wake.set)
 
     def _make_heartbeat(self) -> Heartbeat:
         config = self.config
@@ -213,7 +215,7 @@ class WorkerSession:
         answered, throttle = self.outage.answered, self.config.throttle
         listener = Listener(self.state, self.storage, self.queues)
         loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": lambda: self.heartbeat.run(answered),
+            "beat": lambda: self.heartbeat.run(self.calls, answered),
             "listen": lambda: listener.run(answered),
         }
         if self.maintains:
@@ -227,14 +229,14 @@ class WorkerSession:
             if self.queues:
                 loops["declared"] = self.restore_declared
             if self.config.role is not None:
-                loops["lead"] = lambda: self.election.run(answered)
+                loops["lead"] = lambda: self.election.run(self.calls, answered)
         relay = self.app.relay if self.config.relay else None
         if relay is not None:
             loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
         if self.app.counts is not None:
             loops["lag"] = partial(watch_lag, self.app.counts.lagged)
         if self.metrics is not None and self.config.metrics:
-            loops["metrics"] = partial(self.metrics.run, self.storage)
+            loops["metrics"] = partial(self.metrics.run, self.storage, self.calls)
         if throttle is not None:
             throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
             loops["throttle"] = lambda: throttler.run(answered)
@@ -350,14 +352,11 @@ class WorkerSession:
             await asyncio.gather(*self.loops, *self.side_loops, return_exceptions=True)
         if state.running:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
-            log.warning(
-                "worker %s stops while %d jobs are still running (%s); their leases will expire",
-                state.name,
-                len(state.running),
-                names,
-            )
+            text = "worker %s stops while %d jobs are still running (%s); their leases will expire"
+            log.warning(text, state.name, len(state.running), names)
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
+                await self.calls.ended()
                 await self.election.leave()
                 if self.metrics is not None and self.config.metrics:
                     await self.metrics.store(self.storage)

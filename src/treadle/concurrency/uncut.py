@@ -1,0 +1,46 @@
+"""Calls that are not cut short when their caller is cancelled.
+
+A storage may carry out a call whose caller is gone, and do so after a later call on another connection. A worker that
+stops would then be listed again, or hold the lead, after it had signed off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from treadle.concurrency.spawn import started
+
+T = TypeVar("T")
+
+
+class UncutCalls:
+    """The calls in progress. Before you take back what they write, wait for them with `ended`."""
+
+    def __init__(self) -> None:
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def make(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call. If this is cancelled, the call continues."""
+        task = started(call)
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.wait([task])
+        return task.result()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: there may be no caller any more
+
+    async def ended(self) -> None:
+        """Wait until no call is in progress. If this is cancelled, so are the calls."""
+        calls = list(self._calls)
+        try:
+            if calls:
+                await asyncio.wait(calls)
+        except asyncio.CancelledError:
+            for task in calls:
+                task.cancel()
+            raise

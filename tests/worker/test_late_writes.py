@@ -1,0 +1,136 @@
+"""A storage that carries out a call late, when its caller is gone and the worker has signed off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import aiohttp
+import pytest
+
+from tests.kit import Told, presences, work
+from tests.served import host
+from tests.server.test_api import Client
+from tests.server.test_children import claim, settle
+from tests.worker.test_leader import Candidate
+from treadle import App
+from treadle.core.model import Claim, Claimed
+from treadle.server import Settings
+from treadle.storage.contract import Storage
+from treadle.storage.memory import MemoryStorage
+from treadle.storage.proxy import StorageProxy
+from treadle.testing import HandClock
+from treadle.testing.shows import shows
+from treadle.worker.leader import ID, leader_of
+
+T = TypeVar("T")
+
+
+class Late(StorageProxy):
+    """Once `verb` is set, one call of that verb is carried out after the next one, or after `AT_MOST` s if there is
+    none. That happens even if its caller is cancelled, as on any server."""
+
+    AT_MOST = 0.2
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.verb = ""
+        self.begun, self._next = asyncio.Event(), asyncio.Event()
+        self._carried: asyncio.Task[object] | None = None
+
+    async def claim(self, ask: Claim) -> Claimed:
+        verb = "lead" if ask.ids == (ID,) else "claim"
+        return await self.around(verb, lambda storage: storage.claim(ask))
+
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
+        if verb != self.verb:
+            return await super().around(verb, call)
+        if self._carried is not None:
+            answer = await super().around(verb, call)
+            self._next.set()
+            return answer
+        carried = asyncio.create_task(self._carry_out(call))
+        self._carried = carried
+        self.begun.set()
+        return await asyncio.shield(carried)
+
+    async def _carry_out(self, call: Callable[[Storage], Awaitable[T]]) -> T:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.AT_MOST):
+                await self._next.wait()
+        return await call(self.storage)
+
+    async def done(self) -> None:
+        assert self._carried is not None
+        await asyncio.wait([self._carried])
+
+
+@pytest.fixture
+def late(storage: Storage) -> Late:
+    return Late(storage)
+
+
+@shows("a heartbeat that the storage carries out late lists no worker that has stopped")
+async def test_a_late_heartbeat_lists_no_stopped_worker(late: Late, clock: HandClock) -> None:
+    async with App(storage=late, clock=clock) as app:
+        worker = work(app, lease=0.03)  # a heartbeat every 10 ms
+        await worker.start()
+        late.verb = "heartbeat"
+        await late.begun.wait()
+        await worker.stop()
+        await late.done()
+        assert await presences(late) == ()
+
+
+async def test_a_late_claim_of_the_lead_leaves_no_leader_behind(late: Late, clock: HandClock) -> None:
+    async with App(storage=late, clock=clock) as app:
+        await Candidate(late, "another", "auto").look()
+        clock.advance(60)  # the lease of the other one has expired: the first claim gets the lead
+        late.verb = "lead"
+        worker = work(app, role="auto")
+        await worker.start()
+        await late.begun.wait()
+        await worker.stop()
+        await late.done()
+        [row] = await late.get([ID])
+        assert leader_of(row) is None
+        assert worker.name not in [each.worker for each in await presences(late)]
+
+
+async def test_a_late_store_of_metrics_undoes_no_later_one(
+    late: Late, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
+    async with App(storage=late, clock=clock) as app:
+
+        @app.task(name="f")
+        async def f() -> None: ...
+
+        late.verb, told = "store_metrics", Told(app)
+        async with work(app):
+            await f.enqueue()
+            await late.begun.wait()
+            await f.enqueue()
+            await told.until("succeeded", 2)
+        await late.done()
+        assert (await app.metrics.totals("task"))["f"].succeeded == 2
+
+
+async def test_a_late_store_of_a_runners_metrics_undoes_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
+    late = Late(MemoryStorage())
+    served = App(storage=late)
+    url = host().add(served, Settings())
+    async with aiohttp.ClientSession() as session:
+        call = Client(url, session)
+        for n in range(2):
+            await call("POST", "/v1/jobs", {"task": "f", "args": []})
+            [row] = await claim(call, n + 1)
+            late.verb = "store_metrics"
+            assert await settle(call, row, succeed=7) == "applied"
+            host().run(late.begun.wait())
+        host().run(served.close())
+        host().run(late.done())
+        assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
