@@ -91,6 +91,67 @@ def hang_ups() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+LEAVING = """
+import atexit
+import os
+import sys
+import time
+
+from treadle import App
+
+app = App("sqlite:///jobs.db")
+
+
+@app.task
+def work() -> None: ...
+
+
+@atexit.register
+def leaving() -> None:
+    print("leaving", os.getpid(), file=sys.stderr, flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+async def leaving(worker: Command) -> int:
+    """Let the only process be replaced -> the pid of the old one, once it is at its exit."""
+    await asyncio.to_thread(worker.wait_for, "claiming")
+    worker.signal(signal.SIGHUP)
+    return int((await asyncio.to_thread(worker.wait_for, "leaving", STARTS)).split()[-1])
+
+
+@shows("a stop signal to a worker process that is leaving already is ignored; a second one ends it")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_to_a_process_that_leaves_is_ignored_once(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(LEAVING)
+    with Command("worker", "jobs:app", "--processes", "1", cwd=tmp_path) as worker:
+        pid = await leaving(worker)
+        os.kill(pid, number)
+        (tmp_path / "go").touch()
+        await until(lambda: not is_there(pid), "the end of the process")
+        worker.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.ended) == 0, worker.stderr
+    assert not [line for line in worker.said if f"pid {pid}" in line and "was replaced and" in line]
+
+
+async def test_a_process_that_hangs_at_its_exit_can_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(LEAVING)
+    with Command("worker", "jobs:app", "--processes", "1", cwd=tmp_path) as worker:
+        pid = await leaving(worker)
+
+        def stopped() -> bool:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            return not is_there(pid)
+
+        await until(stopped, "the end of the process")
+        await asyncio.to_thread(worker.wait_for, f"(pid {pid}) was replaced and was killed by SIGTERM")
+        (tmp_path / "go").touch()
+        worker.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.ended) == 0, worker.stderr
+
+
 Act = Callable[[Command, App], Awaitable[None]]
 
 

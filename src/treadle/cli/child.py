@@ -6,6 +6,7 @@ The event loop of the worker answers the requests of the supervisor, so that no 
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -13,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
     show_stacks()
+    atexit.register(_ignore_stops)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         # It is for the supervisor, but `systemctl kill -s HUP` sends it to all processes. Not SIG_IGN: programs that
         # jobs start would inherit that.
@@ -47,6 +50,19 @@ def main() -> int:
     code = guarded(lambda: _reporting(orders, channel))
     _leave(code)
     return code
+
+
+def _spare_one(number: int, _: FrameType | None) -> None:
+    """A stop that comes when the worker has stopped already, for example because a service manager signals every
+    process, must not make a process that leaves look killed. The next one kills it: its exit may hang."""
+    signal.signal(number, signal.SIG_DFL)
+
+
+def _ignore_stops() -> None:
+    """The last line of Python in this process. The interpreter needs some 50 ms more, and would restore the default of
+    any other handler."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def show_stacks() -> None:
@@ -99,7 +115,7 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
         supervisor = None if channel is None else await _link(channel, worker)
         app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, supervisor))
         try:
-            await worker.run(probes)
+            await worker._core.run(probes, None if channel is None else _spare_one)
         finally:
             if supervisor is not None:
                 supervisor.close()

@@ -25,7 +25,7 @@ from treadle.storage.contract import Storage
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
-from treadle.worker.os_signals import Signals
+from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost
 from treadle.worker.session import WorkerSession, tell
@@ -174,8 +174,8 @@ class WorkerCore:
         if only and self.config.role == "leader":
             raise BadOption("role", f"the token is bound to {', '.join(only)}, but a leader works for every queue")
 
-    async def run(self, probes: Probes | None = None) -> None:
-        """Run until SIGTERM or SIGINT."""
+    async def run(self, probes: Probes | None = None, after: Handler | None = None) -> None:
+        """Run until SIGTERM or SIGINT. `after`: their handler from then on."""
         calm_collector()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
@@ -190,7 +190,7 @@ class WorkerCore:
                 self.session.shorten_grace(self.config.grace)
 
         self._asked = asked
-        with Signals(loop, on_signal):
+        with Signals(loop, on_signal, after):
             if probes is None:
                 await self._until(asked)
                 return

@@ -1,4 +1,4 @@
-"""Handles SIGTERM and SIGINT for a worker, and restores the previous handlers afterwards."""
+"""Handles SIGTERM and SIGINT for a worker, and restores the previous handlers afterwards, or sets another one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 class Signals:
-    """In this context SIGTERM and SIGINT call `on_signal`. Has no effect outside the main thread."""
+    """In this context SIGTERM and SIGINT call `on_signal`. Has no effect outside the main thread.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]) -> None:
-        self._loop, self._on_signal = loop, on_signal
+    after  the handler that they get when the context ends; None: the ones they had before
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], after: Handler | None = None
+    ) -> None:
+        self._loop, self._on_signal, self._after = loop, on_signal, after
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -31,5 +39,6 @@ class Signals:
         for number, before in self._previous.items():
             with suppress(NotImplementedError):
                 self._loop.remove_signal_handler(number)
-            if before is not None:  # None: it was not set from Python
-                signal.signal(number, before)
+            handler = self._after or before
+            if handler is not None:  # None: it was not set from Python
+                signal.signal(number, handler)
