@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from tests.server.test_api import Client
 from tests.server.test_children import claim, settle
 from tests.worker.test_leader import Candidate
 from treadle import App
-from treadle.core.model import Claim, Claimed
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -67,6 +67,20 @@ class Late(StorageProxy):
         await asyncio.wait([self._carried])
 
 
+class Stuck(StorageProxy):
+    """Once it is armed, one heartbeat gets no answer until it is cancelled: the next or the last one."""
+
+    def __init__(self, inner: Storage, last: bool) -> None:
+        super().__init__(inner)
+        self.last, self.armed, self.begun = last, False, asyncio.Event()
+
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        if self.armed and worker.gone == self.last and not self.begun.is_set():
+            self.begun.set()
+            await asyncio.Event().wait()
+        return await super().heartbeat(worker, renewals, lease)
+
+
 @pytest.fixture
 def late(storage: Storage) -> Late:
     return Late(storage)
@@ -82,6 +96,36 @@ async def test_a_late_heartbeat_lists_no_stopped_worker(late: Late, clock: HandC
         await worker.stop()
         await late.done()
         assert await presences(late) == ()
+
+
+@shows("a stop without grace ends and signs off, also while a heartbeat gets no answer")
+@pytest.mark.parametrize("last", [False, True], ids=["in progress", "the last one"])
+async def test_a_heartbeat_without_an_answer_holds_no_hurried_stop(
+    storage: Storage, clock: HandClock, last: bool
+) -> None:
+    stuck = Stuck(storage, last)
+    async with App(storage=stuck, clock=clock) as app:
+
+        @app.task(name="f")
+        async def f() -> None: ...
+
+        told = Told(app)
+        worker = work(app, lease=0.03)
+        await worker.start()
+        await f.enqueue()
+        await told.until("succeeded")
+        stuck.armed = True
+        if not last:
+            await stuck.begun.wait()
+        stopping = asyncio.create_task(worker.stop())
+        await told.until("worker.stopping")
+        await stuck.begun.wait()
+        stopping.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        assert [each.worker for each in await presences(stuck)] == [worker.name] * last
+        assert (await app.metrics.totals("task"))["f"].succeeded == 1
 
 
 async def test_a_late_claim_of_the_lead_leaves_no_leader_behind(late: Late, clock: HandClock) -> None:

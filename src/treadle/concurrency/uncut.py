@@ -7,7 +7,7 @@ stops would then be listed again, or hold the lead, after it had signed off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
 from treadle.concurrency.spawn import started
@@ -34,13 +34,26 @@ class UncutCalls:
         if not task.cancelled():
             task.exception()  # seen: there may be no caller any more
 
-    async def ended(self) -> None:
-        """Wait until no call is in progress. If this is cancelled, so are the calls."""
-        calls = list(self._calls)
-        try:
-            if calls:
-                await asyncio.wait(calls)
-        except asyncio.CancelledError:
-            for task in calls:
-                task.cancel()
-            raise
+    async def ended(self, hurry: asyncio.Event | None = None, patience: float = 0.0) -> None:
+        """Wait until no call is in progress. Those that are `patience` s after `hurry` was set are cancelled, and all
+        if this is cancelled."""
+        while self._calls:
+            await ended_or_cut(self._calls, hurry or asyncio.Event(), patience)
+
+
+async def ended_or_cut(tasks: Collection[asyncio.Task[Any]], hurry: asyncio.Event, patience: float) -> None:
+    """Wait until the tasks have ended. Those that run `patience` s after `hurry` was set are cancelled, and all if this
+    is cancelled."""
+    hurried, left = asyncio.Task(hurry.wait()), set(tasks)
+    try:
+        while left and not hurried.done():
+            await asyncio.wait([*left, hurried], return_when=asyncio.FIRST_COMPLETED)
+            left = {task for task in left if not task.done()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=patience)
+    finally:
+        hurried.cancel()
+        for task in left:
+            task.cancel()
+    if left:
+        await asyncio.wait(left)

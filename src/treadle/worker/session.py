@@ -49,6 +49,7 @@ from treadle.worker.redrive import Redriver
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.run_reports import reporter_of
 from treadle.worker.settler import Settler
+from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
@@ -57,7 +58,6 @@ from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 
-HURRY = 1.0  # seconds for each step of a stop without grace
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
 
 
@@ -354,15 +354,13 @@ class WorkerSession:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
             text = "worker %s stops while %d jobs are still running (%s); their leases will expire"
             log.warning(text, state.name, len(state.running), names)
+        last: list[LastCall] = [self.election.leave]
+        if self.metrics is not None and self.config.metrics:
+            last.append(partial(self.metrics.store, self.storage))
+        last.append(partial(self.heartbeat.once, gone=True))
         try:
-            async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
-                await self.calls.ended()
-                await self.election.leave()
-                if self.metrics is not None and self.config.metrics:
-                    await self.metrics.store(self.storage)
-                await self.heartbeat.once(gone=True)
-        except (StorageError, TimeoutError):
-            log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
+            if not await sign_off(self.calls, last, self.hurry):
+                log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
         finally:
             if self.metrics is not None:
                 self.metrics.end()
