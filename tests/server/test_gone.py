@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from tests.waiting import Signal
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
-from treadle.core.model import Claim, Claimed, NewJob
+from treadle.compat.queuey.repeats import SameClaim
+from treadle.core.model import Claim, Claimed, NewJob, Outcome, Settled
 from treadle.server import Serving, Settings, make_site
-from treadle.server.longpoll import WaitingLine
+from treadle.server.longpoll import LongPoll, WaitingLine
 
 
 def body(number: int) -> bytes:
@@ -138,3 +141,39 @@ async def test_a_job_found_for_a_runner_of_the_queue_protocol_goes_to_the_next(
             ask, serving.url, "POST", "/jobs/claim?wait=20", runner_id, content_type="application/json"
         )
         assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])
+
+
+async def test_a_job_of_a_repeated_claim_stays_claimed_when_the_first_connection_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runner lost its connection during the claim, and repeated it under the same key: the job is its own."""
+    entered = Signal().after(monkeypatch, SameClaim, "enter")
+    ended = Signal().after(monkeypatch, LongPoll, "until_found")
+    case = Gone(monkeypatch)
+    runner_id = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'
+    async with case.serving as serving:
+        made = json.dumps({"binary_addr": "abc"}).encode()
+        job = await asyncio.to_thread(ask, serving.url, "POST", "/jobs/create", made, content_type="application/json")
+        begun, go = case.hold_claims()
+        with socket.create_connection((serving.host, serving.port)) as runner:
+            sent = {**JOB, "Content-Length": str(len(runner_id)), "Idempotency-Key": "k"}
+            runner.sendall(head("POST", "/jobs/claim?wait=20", sent) + runner_id)
+            await begun.wait()
+        await gone(serving)
+        again = functools.partial(ask, content_type="application/json", idempotency_key="k")
+        repeated = asyncio.create_task(asyncio.to_thread(again, serving.url, "POST", "/jobs/claim?wait=20", runner_id))
+        await entered.until(lambda: entered.sent == 2, "the repeated claim")
+        settle, answered = case.app.storage.settle, asyncio.Event()
+
+        async def late(outcomes: Sequence[Outcome]) -> list[Settled]:
+            await answered.wait()
+            return await settle(outcomes)
+
+        monkeypatch.setattr(case.app.storage, "settle", late)
+        open_all(go)
+        found = await repeated
+        answered.set()
+        await ended.until(lambda: ended.sent == 2, "the end of both requests")
+        assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])
+        shown = await asyncio.to_thread(ask, serving.url, "GET", f"/jobs/{job.body['job_id']}")
+        assert shown.body["status"] == "active"

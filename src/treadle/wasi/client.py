@@ -128,10 +128,10 @@ class Client:
         body = {"binary_addr": binary, "input_addr": given}
         return await self._ask(QueueJob, "POST", "/jobs/create", body, {"Idempotency-Key": uuid.uuid4().hex})
 
-    async def claim(self, runner: str, wait: float) -> QueueJob | None:
-        """Claim the oldest pending job. Retries of this call return the same job."""
-        key = {"Idempotency-Key": uuid.uuid4().hex}
-        return await self._ask(Claimed, "POST", f"/jobs/claim?wait={wait:g}", {"runner_id": runner}, key, wait)
+    async def claim(self, runner: str, wait: float, key: str | None = None) -> QueueJob | None:
+        """Claim the oldest pending job. Retries of this call, and calls with the same `key`, return the same job."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return await self._ask(Claimed, "POST", f"/jobs/claim?wait={wait:g}", {"runner_id": runner}, headers, wait)
 
     async def tickle(self, job: str, runner: str) -> None:
         """Renew the lease of a job. Raises Gone. It does not retry, because the next tickle follows soon."""

@@ -25,7 +25,7 @@ log = logging.getLogger("treadle")
 WAIT: Final = 20.0  # s that one claim waits for a job
 TICKLE: Final = 60.0  # s
 GRACE: Final = 30.0  # s
-RELEASE: Final = 5.0  # s that releasing a job may take; after that its lease expires
+RELEASE: Final = 5.0  # s that releasing a job may take, or a cancelled claim; after that the lease of its job expires
 CACHE: Final = 64  # modules kept between runs
 CACHE_SIZE: Final = 512 * 2**20  # bytes of the kept modules
 UNWELCOME: Final = (401, 403)  # the token has no rights, so no job of this queue can be settled
@@ -75,13 +75,13 @@ class Runner:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while not self._stopping.is_set():
-                claim = asyncio.ensure_future(self._client.claim(self.id, WAIT))
+                key = uuid.uuid4().hex
+                claim = asyncio.ensure_future(self._client.claim(self.id, WAIT, key))
                 await asyncio.wait([claim, stopping], return_when=asyncio.FIRST_COMPLETED)
                 if not claim.done():
                     claim.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await claim
-                    return
+                    await asyncio.gather(claim, return_exceptions=True)
+                    return await self._release_claimed(key)
                 job = claim.result()
                 if job is not None:
                     try:
@@ -125,10 +125,30 @@ class Runner:
         await self._stopping.wait()
         await asyncio.sleep(self._grace)
 
+    async def _release_claimed(self, key: str) -> None:
+        """Release the job of a claim that was cancelled.
+
+        The queue may have claimed one, and a closed connection may go unnoticed. The repeated claim returns that job.
+        """
+        try:
+            async with asyncio.timeout(RELEASE):
+                job = await self._client.claim(self.id, 0.0, key)
+                if job is not None:
+                    await self._hand_back(job)
+        except (TreadleError, OSError, TimeoutError, ClientError) as error:
+            words = str(error) or f"no response within {RELEASE:g} s"
+            log.warning(
+                "could not repeat the last claim; if it got a job, the job returns to the queue when it counts as "
+                "abandoned (%s)",
+                words,
+            )
+
     async def _hand_back(self, job: QueueJob) -> None:
         try:
             async with asyncio.timeout(RELEASE):
                 await self._client.release(job.job_id, self.id)
+        except Gone as error:  # it is back in the queue already
+            log.info("%s: not released (%s)", job.job_id, error)
         except (TreadleError, OSError, TimeoutError, ClientError) as error:
             log.warning(
                 "could not release %s; it returns to the queue when it counts as abandoned (%s)", job.job_id, error

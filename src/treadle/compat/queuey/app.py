@@ -31,6 +31,7 @@ from treadle.compat.queuey.jobs import (
     runner_of,
     view,
 )
+from treadle.compat.queuey.repeats import Repeats
 from treadle.core.job import JobSpec
 from treadle.core.model import ABORTED, ERROR, LOST, Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.core.query_model import Query
@@ -67,7 +68,7 @@ class QueueyApi:
     def __init__(self, core: AppCore, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
         self._core, self._settings, self._rules, self._waiting = core, settings, rules, waiting
         self._blobs, self._metrics = blobs, RunnerMetrics(core)
-        self._most = min(BODY, settings.max_body)
+        self._most, self._repeats = min(BODY, settings.max_body), Repeats()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -132,18 +133,29 @@ class QueueyApi:
     async def claim(self, request: Request) -> Response:
         """Claim the oldest pending job, or return 204. `?wait=20` waits for one.
 
-        A repeated Idempotency-Key returns the same job.
+        A repeated Idempotency-Key returns the same job. An earlier request with this key that still waits then returns
+        204, because its client no longer waits for it.
         """
         allowed(caller(request, "work"), (QUEUE,))
         runner = (await body(request, ClaimAsked, self._most)).runner_id.lower()
         claim_id = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
 
-        async def look() -> tuple[Record | None, bool, float | None]:
-            row, next_in = await self._claim(claim_id)
-            return row, row is not None, next_in
+        with self._repeats.of(claim_id) as same:
+            number = same.enter()
 
-        found = await self._waiting.until_found([QUEUE], wait, request, look, self._hand_back)
+            async def look() -> tuple[Record | None, bool, float | None]:
+                async with same.turn:
+                    if not same.is_newest(number):
+                        return None, True, None  # ends the wait, and wakes the next runner
+                    row, next_in = await self._claim(claim_id)
+                return row, row is not None, next_in
+
+            async def back(row: Record | None) -> None:
+                if same.is_newest(number):  # otherwise the newer request returns the same job
+                    await self._hand_back(row)
+
+            found = await self._waiting.until_found([QUEUE], wait, request, look, back)
         return self._claimed(found)
 
     async def _hand_back(self, row: Record | None) -> None:
