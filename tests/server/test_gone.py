@@ -17,10 +17,13 @@ from tests.waiting import Signal
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
-from treadle.compat.queuey.repeats import SameClaim
-from treadle.core.model import Claim, Claimed, NewJob, Outcome, Settled
+from treadle.core.model import Claim, Claimed, NewJob, Outcome, Settled, State
+from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import LongPoll, WaitingLine
+from treadle.server.repeated_claims import SameClaim
+
+RUNNER = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'
 
 
 def body(number: int) -> bytes:
@@ -143,25 +146,31 @@ async def test_a_job_found_for_a_runner_of_the_queue_protocol_goes_to_the_next(
         assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])
 
 
+@pytest.mark.parametrize(
+    ("make", "made", "path", "body"),
+    [
+        ("/jobs/create", b'{"binary_addr": "abc"}', "/jobs/claim?wait=20", RUNNER),
+        ("/v1/jobs", b'{"task": "f", "args": []}', "/v1/work/claim", body(1)),
+    ],
+    ids=["queuey", "worker protocol"],
+)
 async def test_a_job_of_a_repeated_claim_stays_claimed_when_the_first_connection_ends(
-    monkeypatch: pytest.MonkeyPatch,
+    make: str, made: bytes, path: str, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runner lost its connection during the claim, and repeated it under the same key: the job is its own."""
+    """The runner lost its connection during the claim, and repeated it under the same id: the job is its own."""
     entered = Signal().after(monkeypatch, SameClaim, "enter")
     ended = Signal().after(monkeypatch, LongPoll, "until_found")
     case = Gone(monkeypatch)
-    runner_id = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'
     async with case.serving as serving:
-        made = json.dumps({"binary_addr": "abc"}).encode()
-        job = await asyncio.to_thread(ask, serving.url, "POST", "/jobs/create", made, content_type="application/json")
+        await asyncio.to_thread(ask, serving.url, "POST", make, made, content_type="application/json")
         begun, go = case.hold_claims()
         with socket.create_connection((serving.host, serving.port)) as runner:
-            sent = {**JOB, "Content-Length": str(len(runner_id)), "Idempotency-Key": "k"}
-            runner.sendall(head("POST", "/jobs/claim?wait=20", sent) + runner_id)
+            sent = {**JOB, "Content-Length": str(len(body)), "Idempotency-Key": "k"}
+            runner.sendall(head("POST", path, sent) + body)
             await begun.wait()
         await gone(serving)
         again = functools.partial(ask, content_type="application/json", idempotency_key="k")
-        repeated = asyncio.create_task(asyncio.to_thread(again, serving.url, "POST", "/jobs/claim?wait=20", runner_id))
+        repeated = asyncio.create_task(asyncio.to_thread(again, serving.url, "POST", path, body))
         await entered.until(lambda: entered.sent == 2, "the repeated claim")
         settle, answered = case.app.storage.settle, asyncio.Event()
 
@@ -171,9 +180,8 @@ async def test_a_job_of_a_repeated_claim_stays_claimed_when_the_first_connection
 
         monkeypatch.setattr(case.app.storage, "settle", late)
         open_all(go)
-        found = await repeated
+        assert (await repeated).status == 200
         answered.set()
         await ended.until(lambda: ended.sent == 2, "the end of both requests")
-        assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])
-        shown = await asyncio.to_thread(ask, serving.url, "GET", f"/jobs/{job.body['job_id']}")
-        assert shown.body["status"] == "active"
+        [row] = (await case.app.storage.find(Query())).records
+        assert row.state is State.RUNNING

@@ -31,7 +31,6 @@ from treadle.compat.queuey.jobs import (
     runner_of,
     view,
 )
-from treadle.compat.queuey.repeats import Repeats
 from treadle.core.job import JobSpec
 from treadle.core.model import ABORTED, ERROR, LOST, Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.core.query_model import Query
@@ -40,6 +39,7 @@ from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
+from treadle.server.repeated_claims import RepeatedClaims
 from treadle.server.request_body import body, spelled
 from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import WAIT, Settings
@@ -68,7 +68,7 @@ class QueueyApi:
     def __init__(self, core: AppCore, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
         self._core, self._settings, self._rules, self._waiting = core, settings, rules, waiting
         self._blobs, self._metrics = blobs, RunnerMetrics(core)
-        self._most, self._repeats = min(BODY, settings.max_body), Repeats()
+        self._most, self._repeats = min(BODY, settings.max_body), RepeatedClaims()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -152,8 +152,9 @@ class QueueyApi:
                 return row, row is not None, next_in
 
             async def back(row: Record | None) -> None:
-                if same.is_newest(number):  # otherwise the newer request returns the same job
-                    await self._hand_back(row)
+                async with same.turn:
+                    if same.is_newest(number):  # otherwise the newer request returns the same job
+                        await self._hand_back(row)
 
             found = await self._waiting.until_found([QUEUE], wait, request, look, back)
         return self._claimed(found)

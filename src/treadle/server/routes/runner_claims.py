@@ -20,6 +20,7 @@ from treadle.server.claim_size import fitting
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call
+from treadle.server.repeated_claims import RepeatedClaims
 from treadle.server.settings import Settings
 from treadle.storage import messages
 from treadle.storage.capabilities import whole
@@ -51,6 +52,7 @@ class RunnerClaims:
 
     def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
         self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
+        self._repeats = RepeatedClaims()
 
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
@@ -64,11 +66,20 @@ class RunnerClaims:
         self._gate.claim(ask)
         a_span("wait", asked.wait)
 
-        async def look() -> tuple[Claimed, bool, float | None]:
-            found = await self._claim(token, ask, asked.max_lost, asked.most)
-            return found, bool(found.records), found.next_in
+        with self._repeats.of(ask.worker) as same:
+            number = same.enter()
 
-        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back, which)
+            async def look() -> tuple[Claimed, bool, float | None]:
+                async with same.turn:
+                    found = await self._claim(token, ask, asked.max_lost, asked.most)
+                return found, bool(found.records), found.next_in
+
+            async def back(found: Claimed) -> None:
+                async with same.turn:
+                    if same.is_newest(number):  # otherwise the newer request returns the same jobs
+                        await self._hand_back(found)
+
+            return await self._waiting.until_found(queues, wait, call.request, look, back, which)
 
     async def _hand_back(self, found: Claimed) -> None:
         """Release claimed jobs whose client has disconnected: they keep their order and attempts."""

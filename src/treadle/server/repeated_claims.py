@@ -1,4 +1,4 @@
-"""Requests that repeat a claim with the same Idempotency-Key while the first request is still in progress.
+"""Requests that repeat a claim under the same claim id while the first request is still in progress.
 
 Only the newest request has a client that waits for the response. The server may notice late, or never, that the
 connection of an older one has closed.
@@ -14,7 +14,8 @@ from contextlib import contextmanager
 class SameClaim:
     """The requests in progress with one claim id.
 
-    turn  held during a claim, so that the newest request also gets a job that an older one is claiming
+    turn  held while a job is claimed or released, so that the newest request never gets a job that an older one is
+          releasing
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class SameClaim:
         return number == self._newest
 
 
-class Repeats:
+class RepeatedClaims:
     """The requests in progress of all claims."""
 
     def __init__(self) -> None:
