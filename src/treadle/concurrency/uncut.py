@@ -44,3 +44,24 @@ class UncutCalls:
             for task in calls:
                 task.cancel()
             raise
+
+    @property
+    def in_progress(self) -> bool:
+        return bool(self._calls)
+
+    def cut(self) -> None:
+        """Cancel the calls in progress."""
+        for task in list(self._calls):
+            task.cancel()
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine to its end and ignore cancellation, as a commit must not stop half-way. The end of the event
+    loop still cancels it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    return task.result()
