@@ -88,6 +88,25 @@ async def test_a_late_heartbeat_lists_no_stopped_worker(late: Late, clock: HandC
         assert await presences(late) == ()
 
 
+async def test_a_late_save_of_a_step_lists_no_stopped_worker(late: Late, clock: HandClock) -> None:
+    async with App(storage=late, clock=clock) as app:
+
+        async def step() -> None:
+            late.verb = "heartbeat"  # the lease is long: the next heartbeat stores the step
+
+        @app.task(name="f")
+        async def f() -> None:
+            await current().step("a", step)
+
+        worker = work(app, lease=600)
+        await worker.start()
+        await f.enqueue()
+        await late.begun.wait()
+        await worker.stop(0)
+        await late.done()
+        assert await presences(late) == ()
+
+
 async def test_a_late_claim_of_the_lead_leaves_no_leader_behind(late: Late, clock: HandClock) -> None:
     async with App(storage=late, clock=clock) as app:
         await Candidate(late, "another", "auto").look()

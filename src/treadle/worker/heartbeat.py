@@ -39,6 +39,7 @@ class Heartbeat:
         self._place = place
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
+        self._gone = False  # the last heartbeat has begun
 
     async def run(self, calls: UncutCalls, answered: Callable[[str], None]) -> None:
         """Renew every third of the shortest lease, and at once when there is a note to save or a job may be lost."""
@@ -66,7 +67,9 @@ class Heartbeat:
             self._state.heartbeat_now.set()
 
     def presence(self, gone: bool = False) -> Presence:
-        """The state of this worker that each heartbeat stores."""
+        """The state of this worker that each heartbeat stores. After the last one, a thread that is still running may
+        store steps: they must not list the worker again."""
+        self._gone = self._gone or gone
         state, now, tasks = self._state, self._loop.time(), tuple(self._tasks())
         place = self._place(tasks)
         return Presence(
@@ -80,7 +83,7 @@ class Heartbeat:
             running=len(state.running),
             uptime=now - self._started_at,
             ttl=3 * self._lease,
-            gone=gone,
+            gone=self._gone,
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
             draining=state.draining,
