@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,11 +17,37 @@ from treadle import (
     Defer,
     JobFailed,
     Retry,
+    StorageUnavailable,
     Worker,
     current,
 )
+from treadle.storage.contract import Storage
+from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
+
+T = TypeVar("T")
+AT_ONCE = Retry(base=0.001, max=0.001)
+
+
+class Silent(StorageProxy):
+    """Once `verb` is set, the next call of that verb gets no answer until `fails` is set; then it fails. `applies`:
+    it is carried out all the same."""
+
+    verb, applies = "", True
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.fails = asyncio.Event()
+
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
+        if verb != self.verb:
+            return await super().around(verb, call)
+        self.verb = ""
+        if self.applies:
+            await super().around(verb, call)
+        await self.fails.wait()
+        raise StorageUnavailable(f"{verb}: no answer")
 
 
 @pytest.fixture
@@ -187,3 +215,88 @@ async def test_rows_without_a_task_are_no_dead_letters(app: App, clock: HandCloc
     await job.result(0)
     assert await app.jobs.retry(state="failed") == 0
     assert (await app.dead.list()).records == ()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_timeout_before_the_block_frees_the_once_key(storage: Storage, clock: HandClock, kind: str) -> None:
+    """The storage has stored the lock, and the run did not get the answer."""
+    silent, loop = Silent(storage), asyncio.get_running_loop()
+    async with App(storage=silent, clock=clock) as app:
+        told = Told(app)
+
+        @app.task(name="async", timeout=0.05, retry=Retry(attempts=1))
+        async def cut() -> None:
+            silent.verb = "enqueue"
+            try:
+                async with current().once("a"):
+                    pass
+            finally:
+                silent.fails.set()
+
+        @app.task(name="thread", timeout=0.05, retry=Retry(attempts=1))
+        def cut_in_a_thread() -> None:
+            silent.verb = "enqueue"
+            try:
+                with current().once("a"):
+                    pass
+            finally:
+                loop.call_soon_threadsafe(silent.fails.set)
+
+        await app.tasks[kind].enqueue()
+        async with work(app, recovery=AT_ONCE):
+            await told.until("failed")
+        silent.verb = ""  # on a slow machine the timeout may come before the call
+        assert await _is_first(app)
+
+
+async def test_a_block_whose_own_timeout_is_over_before_it_begins_frees_the_once_key(
+    storage: Storage, clock: HandClock
+) -> None:
+    silent = Silent(storage)
+    async with App(storage=silent, clock=clock) as app:
+        told = Told(app)
+
+        @app.task
+        async def t() -> None:
+            silent.verb = "enqueue"
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05), current().once("a"):
+                    pass
+            silent.fails.set()
+
+        await t.enqueue()
+        async with work(app, recovery=AT_ONCE):
+            await told.until("succeeded")
+        assert await _is_first(app)
+
+
+async def test_a_timeout_while_a_once_key_is_given_back_does_not_keep_it(storage: Storage, clock: HandClock) -> None:
+    silent = Silent(storage)
+    silent.applies = False
+    async with App(storage=silent, clock=clock) as app:
+        told = Told(app)
+
+        @app.task(timeout=0.05, retry=Retry(attempts=1))
+        async def t() -> None:
+            try:
+                async with current().once("a"):
+                    silent.verb = "settle"
+                    raise ValueError
+            finally:
+                silent.fails.set()
+
+        await t.enqueue()
+        async with work(app, recovery=AT_ONCE):
+            await told.until("failed")
+        assert await _is_first(app)
+
+
+async def _is_first(app: App) -> Any:
+    """Whether another job gets the key."""
+
+    @app.task(name="another")
+    async def another() -> bool:
+        async with current().once("a") as first:
+            return first
+
+    return await _run(app, another)

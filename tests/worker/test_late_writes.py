@@ -15,7 +15,7 @@ from tests.served import host
 from tests.server.test_api import Client
 from tests.server.test_children import claim, settle
 from tests.worker.test_leader import Candidate
-from treadle import App
+from treadle import App, current
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
 from treadle.server import Settings
 from treadle.storage.contract import Storage
@@ -30,13 +30,16 @@ T = TypeVar("T")
 
 class Late(StorageProxy):
     """Once `verb` is set, one call of that verb is carried out after the next one, or after `AT_MOST` s if there is
-    none. That happens even if its caller is cancelled, as on any server."""
+    none. That happens even if its caller is cancelled, as on any server.
+
+    after  another verb, whose next call it is carried out after
+    """
 
     AT_MOST = 0.2
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
-        self.verb = ""
+        self.verb = self.after = ""
         self.begun, self._next = asyncio.Event(), asyncio.Event()
         self._carried: asyncio.Task[object] | None = None
 
@@ -45,12 +48,13 @@ class Late(StorageProxy):
         return await self.around(verb, lambda storage: storage.claim(ask))
 
     async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
-        if verb != self.verb:
-            return await super().around(verb, call)
         if self._carried is not None:
             answer = await super().around(verb, call)
-            self._next.set()
+            if verb == (self.after or self.verb):
+                self._next.set()
             return answer
+        if verb != self.verb:
+            return await super().around(verb, call)
         carried = asyncio.create_task(self._carry_out(call))
         self._carried = carried
         self.begun.set()
@@ -128,6 +132,25 @@ async def test_a_heartbeat_without_an_answer_holds_no_hurried_stop(
         assert (await app.metrics.totals("task"))["f"].succeeded == 1
 
 
+async def test_a_late_save_of_a_step_lists_no_stopped_worker(late: Late, clock: HandClock) -> None:
+    async with App(storage=late, clock=clock) as app:
+
+        async def step() -> None:
+            late.verb = "heartbeat"  # the lease is long: the next heartbeat stores the step
+
+        @app.task(name="f")
+        async def f() -> None:
+            await current().step("a", step)
+
+        worker = work(app, lease=600)
+        await worker.start()
+        await f.enqueue()
+        await late.begun.wait()
+        await worker.stop(0)
+        await late.done()
+        assert await presences(late) == ()
+
+
 async def test_a_late_claim_of_the_lead_leaves_no_leader_behind(late: Late, clock: HandClock) -> None:
     async with App(storage=late, clock=clock) as app:
         await Candidate(late, "another", "auto").look()
@@ -178,3 +201,30 @@ async def test_a_late_store_of_a_runners_metrics_undoes_no_later_one(monkeypatch
         host().run(served.close())
         host().run(late.done())
         assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
+
+
+@shows("a key of `once` that is given back late is not taken from the next run of its job")
+async def test_a_late_give_back_of_a_once_key_ends_no_later_lock(late: Late, clock: HandClock) -> None:
+    async with App(storage=late, clock=clock) as app:
+        told, firsts = Told(app), list[bool]()
+
+        @app.task(name="f")
+        async def f() -> None:
+            async with current().once("a") as first:
+                firsts.append(first)
+                if late.verb:
+                    return
+                late.verb, late.after = "settle", "enqueue"
+                raise ValueError
+
+        await f.enqueue()
+        worker = work(app)
+        await worker.start()
+        await late.begun.wait()
+        await worker.stop(0)
+        async with work(app):
+            await told.until("succeeded")
+            await late.done()
+            await f.enqueue()
+            await told.until("succeeded", 2)
+        assert firsts == [True, True, False]

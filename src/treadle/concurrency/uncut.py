@@ -40,6 +40,15 @@ class UncutCalls:
         while self._calls:
             await ended_or_cut(self._calls, hurry or asyncio.Event(), patience)
 
+    @property
+    def in_progress(self) -> bool:
+        return bool(self._calls)
+
+    def cut(self) -> None:
+        """Cancel the calls in progress."""
+        for task in list(self._calls):
+            task.cancel()
+
 
 async def ended_or_cut(tasks: Collection[asyncio.Task[Any]], hurry: asyncio.Event, patience: float) -> None:
     """Wait until the tasks have ended. Those that run `patience` s after `hurry` was set are cancelled, and all if this
@@ -57,3 +66,15 @@ async def ended_or_cut(tasks: Collection[asyncio.Task[Any]], hurry: asyncio.Even
             task.cancel()
     if left:
         await asyncio.wait(left)
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine to its end and ignore cancellation, as a commit must not stop half-way. The end of the event
+    loop still cancels it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    return task.result()

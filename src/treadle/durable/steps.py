@@ -12,7 +12,6 @@ import concurrent.futures
 import functools
 import inspect
 import logging
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -20,27 +19,18 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
-from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
+from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
-from treadle.durable.once import KeptLocks
+from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import _signature_of_kind, signature_of
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
 from treadle.tasks.options import Sizes
-from treadle.workflow.signals import (
-    ONCE,
-    SEEN_AT_ONCE,
-    check_place,
-    check_signal,
-    once_lock,
-    signal_id,
-    signal_row,
-    usable,
-    winner,
-)
+from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
 
 log = logging.getLogger("treadle")
 
@@ -91,8 +81,7 @@ class Durable:
         self._codec = None if type(codec) is TaggedCodec else codec
         self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
-        self._marks: dict[str, Record] = {}
-        self._kept_locks = KeptLocks(run.record.checkpoints)
+        self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
         self.misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
@@ -271,54 +260,27 @@ class Durable:
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """Whether this job holds the lock. Stores the lock if it is free."""
-        job = self.run.record.job.id
-        row, id = self.run.record, f"{ONCE}{os.urandom(8).hex()}"
-        asked = once_lock(id, row, key, seconds(keep, "once.keep"))
-        found = await self.backend.store(asked)
-        check_place(found, row.job.queue, None, None)
-        if found.job.id != id and found.deadline_at is not None and found.deadline_at <= self._moment():
-            # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next lock.
-            await self.backend.settle(
-                [Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")]
-            )
-            found = await self.backend.store(asked)
-            check_place(found, row.job.queue, None, None)
-        if winner(found) != job:
-            return False
-        self._marks[key] = found
-        self.checkpoints.note(self._kept_locks.won(key, found.deadline_at))
-        await self.backend.save(self.run)  # raises here, before the effect, if the lease was lost
-        return True
+        return await self._locks.win(key, seconds(keep, "once.keep"))
 
-    async def give_back(self, *keys: str) -> None:
-        """Release these locks, or without keys all locks that this run got."""
-        given = [key for key in keys or tuple(self._marks) if key in self._marks]
-        rows = [self._marks.pop(key) for key in given]
-        for key in given:
-            self.checkpoints.note(self._kept_locks.given_back(key))  # goes with the outcome
-        if rows:
-            await self.backend.settle(
-                [
-                    Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error="given back")
-                    for row in rows
-                ]
-            )
+    async def give_back(self, key: str) -> None:
+        """Release the lock, if this run got it."""
+        await self._locks.give_back(key)
 
     async def concluded(self, outcome: Outcome) -> Outcome:
-        """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its marks are
+        """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its locks are
         released first: after a crash in between, no job could get them until they expire."""
-        failed = outcome.state is State.FAILED
-        if (
-            self._marks
-            and (failed or outcome.attempt > self.run.record.attempt)
-            and outcome.state is not State.SUCCEEDED
-        ):
+        failed = outcome.state is State.FAILED or outcome.attempt > self.run.record.attempt
+        if self._locks.remaining(failed := failed and outcome.state is not State.SUCCEEDED):
             try:
-                await self.give_back()
+                await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
         pairs = tuple(self.checkpoints.unsaved.items())
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
+
+    def lost(self) -> None:
+        """The job no longer belongs to this run: stop repeating its calls."""
+        self._locks.lost()
 
     # --- threads
 

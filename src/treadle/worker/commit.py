@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from treadle.core.model import Outcome, State
 from treadle.errors import StorageError, StorageUnavailable
@@ -21,7 +20,6 @@ from treadle.storage.row_rules import repeats
 from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
-T = TypeVar("T")
 Troubles = dict[JobRun, BaseException | None]
 
 TRIES: Final = 5  # attempts to read the row after the answer to a commit was lost; then the lease expires
@@ -127,14 +125,3 @@ async def _after_lost_answer(
         "%s %s: it is unknown whether its commit was applied; its lease will expire (%s)", job.task, job.id, error
     )
     return None
-
-
-async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine to its end and ignore cancellation: a commit must not stop half-way."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            continue
-    return task.result()

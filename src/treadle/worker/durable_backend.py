@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
 from treadle.concurrency.threads import Threads
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
+from treadle.concurrency.uncut import UncutCalls
+from treadle.core.model import HeartbeatResult, LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
 from treadle.errors import NotRunning, StorageError
 from treadle.execution.context import Context
@@ -38,11 +39,16 @@ PAUSE, LONGEST_PAUSE = 0.01, 1.0  # s before steps are sent again because their 
 
 
 class WorkerDurableBackend:
-    """One for all runs of a worker."""
+    """One for all runs of a worker.
 
-    def __init__(self, parts: WorkerParts, heartbeat: Heartbeat, threads: Callable[[], Threads]) -> None:
+    calls  the calls that the worker waits for before it signs off
+    """
+
+    def __init__(
+        self, parts: WorkerParts, heartbeat: Heartbeat, threads: Callable[[], Threads], calls: UncutCalls
+    ) -> None:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
-        self._heartbeat, self._threads = heartbeat, threads
+        self._heartbeat, self._threads, self._calls = heartbeat, threads, calls
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
         self._layers = overrides(parts.app.layers, "step")
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
@@ -78,8 +84,9 @@ class WorkerDurableBackend:
         fates: dict[int, Fate] = {}
         for lease, group in by_lease.items():
             renewals = [_renewal(run) for run in group.values()]
-            presence = self._heartbeat.presence()
-            answer = await self._repeat(functools.partial(self._storage.heartbeat, presence, renewals, lease))
+            answer = await self._repeat(
+                functools.partial(self._send, renewals, lease), functools.partial(self._is_over, group.values())
+            )
             for (key, run), renewal in zip(group.items(), renewals, strict=True):
                 fates[key] = (
                     "lost" if renewal.id in answer.lost else "unsaved" if renewal.id in answer.unsaved else "stored"
@@ -89,6 +96,14 @@ class WorkerDurableBackend:
                 if fates[key] == "stored" and run.job_run.durable is not None:
                     run.job_run.durable.checkpoints.saved(renewal.checkpoints)
         return [fates[id(run)] for run in runs]
+
+    async def _send(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        """Store steps with a heartbeat. The worker waits for it before it signs off, or it would be listed again."""
+        return await self._calls.make(self._storage.heartbeat(self._heartbeat.presence(), renewals, lease))
+
+    def _is_over(self, runs: Collection[RunningJob]) -> bool:
+        """Whether the worker stops, and none of these runs waits for its steps any more."""
+        return self._state.stopping and all(run.ended for run in runs)
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
@@ -114,8 +129,8 @@ class WorkerDurableBackend:
             return _NO_LAYERS
         return around_step(self._layers, Context(run), name)
 
-    async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call while the storage is away; every call here may be repeated."""
+    async def _repeat(self, call: Callable[[], Awaitable[T]], is_over: Callable[[], bool] = lambda: False) -> T:
+        """Repeat a call while the storage is away, until `is_over`; every call here may be repeated."""
         failed = False
         try:
             while True:
@@ -123,7 +138,10 @@ class WorkerDurableBackend:
                     return await call()
                 except StorageError as error:
                     failed = True
-                    await self._outage.failed(LABEL, error)
+                    if not is_over():
+                        await self._outage.failed(LABEL, error)
+                    if is_over():
+                        raise
         finally:
             if failed:
                 self._outage.answered(LABEL)  # or cancelled: this caller reports nothing further

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
 from treadle.core.events import Event, was_lost
 from treadle.core.model import ARGUMENTS, DECLINED, Outcome, Pairs, Record, State
@@ -155,7 +156,7 @@ class Executor:
             outcome = self._broken_off(run, error)
         finally:
             if job_run.transaction is not None:
-                outcome = await commit.shielded(self._end_jointly(run, outcome))
+                outcome = await shielded(self._end_jointly(run, outcome))
             elif self._run_reports is not None and run.called:
                 self._run_reports.report(run, outcome)
             self._state.end(run, outcome)
@@ -172,6 +173,8 @@ class Executor:
         outcome = await self._runner.run(task, job_run, run.rules)
         if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
             outcome = await self._concluded(job_run, outcome)
+        elif outcome is None and job_run.durable is not None:
+            job_run.durable.lost()
         return outcome
 
     async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:

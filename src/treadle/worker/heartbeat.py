@@ -39,6 +39,7 @@ class Heartbeat:
         self._place = place
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
+        self.gone = False  # the worker signs off: whatever it sends from now on does not list it
 
     async def run(self, calls: UncutCalls, answered: Callable[[str], None]) -> None:
         """Renew every third of the shortest lease, and at once when there is a note to save or a job may be lost."""
@@ -65,8 +66,9 @@ class Heartbeat:
         if seconds and seconds >= self._state.heartbeat_in:
             self._state.heartbeat_now.set()
 
-    def presence(self, gone: bool = False) -> Presence:
-        """The state of this worker that each heartbeat stores."""
+    def presence(self) -> Presence:
+        """The state of this worker that each heartbeat stores. After the last one, a thread that is still running may
+        store steps: they must not list the worker again."""
         state, now, tasks = self._state, self._loop.time(), tuple(self._tasks())
         place = self._place(tasks)
         return Presence(
@@ -80,7 +82,7 @@ class Heartbeat:
             running=len(state.running),
             uptime=now - self._started_at,
             ttl=3 * self._lease,
-            gone=gone,
+            gone=self.gone,
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
             draining=state.draining,
@@ -93,9 +95,9 @@ class Heartbeat:
     def lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
 
-    async def once(self, gone: bool = False) -> None:
-        """Send one heartbeat. `gone`: the last one, because the worker stops."""
-        state, presence = self._state, self.presence(gone)
+    async def once(self) -> None:
+        """Send one heartbeat."""
+        state, presence = self._state, self.presence()
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run
         # again. If a job has two runs here, only the later one has a lease, and the answer names jobs, not runs.

@@ -108,6 +108,7 @@ class WorkerSession:
         self.maintains = not storage.capabilities.queues
         self.metrics = self._make_metrics()
         self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
+        self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
         self.executor = self._make_executor(parts, pools, settler)
@@ -118,7 +119,6 @@ class WorkerSession:
         self.dispatchers = [
             Dispatcher(number, parts, build, handoff, self.executor, settler) for number, handoff in enumerate(handoffs)
         ]
-        self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         self.loops: list[asyncio.Task[None]] = []
         self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
         self.side_loops: list[asyncio.Task[None]] = []
@@ -172,7 +172,7 @@ class WorkerSession:
             parts,
             Runner(app, pools, self.batches, self.state.troubles),
             WorkflowFinisher(self.storage, app.tasks, app.reducers, app.sizes.result),
-            WorkerDurableBackend(parts, self.heartbeat, pools.threads),
+            WorkerDurableBackend(parts, self.heartbeat, pools.threads, self.calls),
             settler,
         )
 
@@ -354,10 +354,11 @@ class WorkerSession:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
             text = "worker %s stops while %d jobs are still running (%s); their leases will expire"
             log.warning(text, state.name, len(state.running), names)
+        self.heartbeat.gone = True
         last: list[LastCall] = [self.election.leave]
         if self.metrics is not None and self.config.metrics:
             last.append(partial(self.metrics.store, self.storage))
-        last.append(partial(self.heartbeat.once, gone=True))
+        last.append(self.heartbeat.once)
         try:
             if not await sign_off(self.calls, last, self.hurry):
                 log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
