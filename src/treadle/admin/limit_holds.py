@@ -1,7 +1,8 @@
 """Pauses a limit for a time when a job asks for it: `raise Defer(30, limit="smtp")`.
 
 A hold is a job that is stored with the deferral. Its first run pauses the limit; it becomes due again when the time is
-over by the storage's clock, and then resumes the limit.
+over by the storage's clock, and then resumes the limit. No version fences a change of a limit, so a stalled run can
+pause the limit after another run has resumed it. Maintenance ends such a pause: see `treadle.worker.rests`.
 """
 
 from __future__ import annotations

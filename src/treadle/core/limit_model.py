@@ -56,8 +56,8 @@ class Declare(Struct, frozen=True, gc=False, tag="declare"):
 
 
 class Pause(Struct, frozen=True, gc=False, tag="pause"):
-    """A reason why a limit starts no job. `until` is when its author intends to resume; the storage does not act on
-    it."""
+    """A reason why a limit starts no job. `until` is when its author intends to resume. The storage does not act on it:
+    a worker's maintenance removes a "held" pause once `until` has passed by the storage's clock."""
 
     name: str
     why: Why = "paused"

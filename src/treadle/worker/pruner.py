@@ -1,4 +1,4 @@
-"""Deletes rows past their retention, a few at a time."""
+"""Deletes rows past their retention, a few at a time, and ends the rests of limits that are over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from treadle.core import defaults
 from treadle.storage.contract import Storage
+from treadle.worker.rests import end_rests
 
 
 class Pruner:
@@ -23,6 +24,7 @@ class Pruner:
                 await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
             self._pruned = False
             if self._is_duty():
+                await end_rests(self._storage)
                 more = True
                 while more:
                     more = await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP
