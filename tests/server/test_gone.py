@@ -17,7 +17,8 @@ from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, Claimed, NewJob
 from treadle.server import Serving, Settings, make_site
-from treadle.server.longpoll import WaitingLine
+from treadle.server.longpoll import LongPoll, WaitingLine
+from treadle.storage.memory import MemoryStorage
 
 
 def body(number: int) -> bytes:
@@ -138,3 +139,20 @@ async def test_a_job_found_for_a_runner_of_the_queue_protocol_goes_to_the_next(
             ask, serving.url, "POST", "/jobs/claim?wait=20", runner_id, content_type="application/json"
         )
         assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])
+
+
+async def test_a_runner_that_is_cancelled_before_its_watcher_starts_leaves_none() -> None:
+    polls = LongPoll(MemoryStorage)
+
+    async def poll() -> None:
+        async with polls.bench(["default"]):
+            raise AssertionError("it was not cancelled in time")
+
+    polling = asyncio.create_task(poll())
+    await asyncio.sleep(0)  # it has joined, and lets the watcher start
+    [line] = polls._benches.values()
+    assert line.watcher is not None
+    polling.cancel()
+    await asyncio.wait([polling])
+    assert (polling.cancelled(), polls._benches, line.here) == (True, {}, 0)
+    await asyncio.wait([line.watcher])
