@@ -15,6 +15,7 @@ from tests.kit import work
 from treadle import App, BadArgument, BadOption, BadTask, BadUrl, BatchTask, Task, TooLarge, UnknownTask
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.shows import shows
+from treadle.worker.core import WorkerCore
 
 
 @pytest.fixture
@@ -285,6 +286,26 @@ async def test_a_worker_continues_when_another_user_leaves_the_app(bare: App) ->
         assert await (await t.options(inline=False).enqueue(2)).result(timeout=30) == 2
         assert bare._core.loop is not None
     assert bare._core.loop is None
+
+
+async def test_closing_the_app_cancels_no_task_that_enqueues_an_inline_job(
+    bare: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bare.task(name="t", inline=True)
+    async def t() -> None: ...
+
+    begun = asyncio.Event()
+
+    async def start(core: WorkerCore) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WorkerCore, "start", start)
+    enqueuing = asyncio.create_task(t.enqueue())
+    await begun.wait()
+    await bare.close()
+    job = await enqueuing
+    assert f"could not run the inline jobs {job.id} here" in caplog.text
 
 
 async def test_a_parameter_may_be_called_self(app: App) -> None:

@@ -22,6 +22,7 @@ from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import LongPoll, WaitingLine
 from treadle.server.repeated_claims import SameClaim
+from treadle.storage.memory import MemoryStorage
 
 RUNNER = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'
 
@@ -185,3 +186,20 @@ async def test_a_job_of_a_repeated_claim_stays_claimed_when_the_first_connection
         await ended.until(lambda: ended.sent == 2, "the end of both requests")
         [row] = (await case.app.storage.find(Query())).records
         assert row.state is State.RUNNING
+
+
+async def test_a_runner_that_is_cancelled_before_its_watcher_starts_leaves_none() -> None:
+    polls = LongPoll(MemoryStorage)
+
+    async def poll() -> None:
+        async with polls.bench(["default"]):
+            raise AssertionError("it was not cancelled in time")
+
+    polling = asyncio.create_task(poll())
+    await asyncio.sleep(0)  # it has joined, and lets the watcher start
+    [line] = polls._benches.values()
+    assert line.watcher is not None
+    polling.cancel()
+    await asyncio.wait([polling])
+    assert (polling.cancelled(), polls._benches, line.here) == (True, {}, 0)
+    await asyncio.wait([line.watcher])

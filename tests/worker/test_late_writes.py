@@ -14,15 +14,19 @@ from tests.kit import Told, presences, work
 from tests.served import host
 from tests.server.test_api import Client
 from tests.server.test_children import claim, settle
+from tests.waiting import patient
 from tests.worker.test_leader import Candidate
-from treadle import App, current
-from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
+from treadle import App, StorageUnavailable, current
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, State
+from treadle.core.query_model import MetricsRow
 from treadle.server import Settings
+from treadle.server.runner_metrics import RunnerMetrics
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
+from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import ID, leader_of
 
 T = TypeVar("T")
@@ -228,3 +232,62 @@ async def test_a_late_give_back_of_a_once_key_ends_no_later_lock(late: Late, clo
             await f.enqueue()
             await told.until("succeeded", 2)
         assert firsts == [True, True, False]
+
+
+async def test_a_late_store_on_another_loop_undoes_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app is open on this loop, and its server runs on another one."""
+    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
+    late = Late(MemoryStorage())
+    served = App(storage=late)
+    await served.open()
+    url = await asyncio.to_thread(host().add, served, Settings())
+    async with aiohttp.ClientSession() as session:
+        call = Client(url, session)
+        for n in range(2):
+            await call("POST", "/v1/jobs", {"task": "f", "args": []})
+            [row] = await claim(call, n + 1)
+            late.verb = "store_metrics"
+            assert await settle(call, row, succeed=7) == "applied"
+            await late.begun.wait()
+        await served.close()
+        await late.done()
+        assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
+
+
+RUNNING = Record(job=NewJob(id="j", task="f"), version=0, state=State.RUNNING, started_at=1.0)
+ENDED = Outcome(id="j", version=0, state=State.SUCCEEDED)
+
+
+async def test_a_job_that_is_reported_while_the_app_closes_starts_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App(storage=MemoryStorage())
+    await app.open()
+    metrics, stored = RunnerMetrics(app._core), JobMetrics.store
+
+    async def store(counts: JobMetrics, storage: Storage) -> bool:
+        metrics.settled(RUNNING, ENDED)
+        return await stored(counts, storage)
+
+    monkeypatch.setattr(JobMetrics, "store", store)
+    metrics.settled(RUNNING, ENDED)
+    await app.close()
+    assert metrics._storing is None
+    assert (await App(storage=app.storage).metrics.totals("task"))["f"].succeeded == 2
+
+
+class Away(MemoryStorage):
+    """Stores no metrics."""
+
+    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+        raise StorageUnavailable("away")
+
+
+async def test_the_task_that_stores_the_metrics_of_runners_ends_with_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
+    app = App(storage=Away())
+    await app.open()
+    metrics = RunnerMetrics(app._core)
+    await app.close()
+    metrics.settled(RUNNING, ENDED)  # the answer of the storage came as it was closed
+    assert metrics._storing is not None
+    async with patient("the end of the task", 10):
+        await metrics._storing

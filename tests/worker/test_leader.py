@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit import Spy, Told, presences, work
 from tests.waiting import Signal, patient
-from treadle import App, BadOption, UnknownName, Worker
+from treadle import App, BadOption, StorageUnavailable, UnknownName, Worker
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.server.doctor.common import checks
 from treadle.storage.contract import Storage
@@ -171,6 +171,42 @@ async def test_a_lost_answer_costs_no_lead(app: App, spy: Any) -> None:
     with pytest.raises(ConnectionError):
         await one.look()
     assert await looked(one) == [True]
+
+
+@pytest.mark.parametrize("verb", ["claim", "heartbeat"])
+async def test_a_lost_answer_leaves_no_leader_behind(app: App, spy: Spy, verb: str) -> None:
+    """The worker stops before it has repeated the claim whose answer was lost, or the first heartbeat after it."""
+    one = Candidate(spy, "one", "auto")
+    inner = getattr(spy.inner, verb)
+
+    async def deaf(*given: Any) -> Any:
+        await inner(*given)
+        setattr(spy.inner, verb, inner)
+        raise StorageUnavailable("the answer was lost")
+
+    await one._open_way()
+    setattr(spy.inner, verb, deaf)
+    with pytest.raises(StorageUnavailable):
+        await one.look()
+    assert await leading(app.storage) == "one"
+    await one.leave()
+    assert await leading(app.storage) is None
+
+
+async def test_leaving_raises_nothing_while_the_storage_is_away(
+    app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Candidate(spy, "one", "auto")
+
+    async def away(ask: Any) -> Any:
+        raise StorageUnavailable("away")
+
+    await one._open_way()
+    monkeypatch.setattr(spy.inner, "claim", away)
+    with pytest.raises(StorageUnavailable):
+        await one.look()
+    await one.leave()
+    assert await leading(app.storage) is None
 
 
 # --- in workers

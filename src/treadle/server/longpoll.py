@@ -83,10 +83,12 @@ class LongPoll:
         names = tuple(sorted(set(queues)))
         bench = self._benches.setdefault((names, which), WaitingLine())
         bench.here += 1
+        new = bench.watcher is None
         if bench.watcher is None:
             bench.watcher = asyncio.create_task(self._watch(names, bench))
-            await asyncio.sleep(0)  # let the watcher start
         try:
+            if new:
+                await asyncio.sleep(0)  # let the watcher start
             yield bench
         finally:
             bench.here -= 1

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Outcome, Record
+from treadle.errors import EventLoopError, StorageUnavailable
 from treadle.execution import middleware
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
@@ -32,6 +35,8 @@ class MetricsHost(Protocol):
     @property
     def client(self) -> Client: ...
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
+    @property
     def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 
 
@@ -43,7 +48,8 @@ class RunnerMetrics:
         self._core = core
         self._metrics = JobMetrics(f"server {worker_name()}", core.now)
         self._storing: asyncio.Task[None] | None = None
-        self._calls = UncutCalls()
+        self._calls = UncutCalls()  # of the task above
+        self._closing = False
         core.when_closing.append(self._close)
 
     def settled(self, row: Record, outcome: Outcome) -> None:
@@ -54,21 +60,39 @@ class RunnerMetrics:
             name = name_of(row, outcome)
             error = None if name in ("succeeded", "deferred", "waiting") else outcome.error
             middleware.report_remote(layers, row, run_outcome(name, outcome, seconds), error)
-        if self._storing is None or self._storing.done():
-            self._storing = asyncio.create_task(self._store_soon())
+        if not self._closing and (
+            self._storing is None or self._storing.done() or self._storing.get_loop().is_closed()
+        ):
+            self._calls = UncutCalls()  # without calls of a loop that has ended
+            self._storing = asyncio.create_task(self._store_soon(self._calls))
 
-    async def _store_soon(self) -> None:
+    async def _store_soon(self, calls: UncutCalls) -> None:
         stored = False
         while not stored:
             await asyncio.sleep(defaults.METRICS_EVERY)
-            stored = await self._calls.make(self._metrics.store(self._core.storage))
+            if self._core.loop is None:  # closed: the rows are stored if it is opened again
+                return
+            stored = await calls.make(self._metrics.store(self._core.storage))
 
     async def _close(self) -> None:
+        """Store the last rows, once no earlier store is in progress. Runs on the loop where the app is open; the server
+        may run on another one, which may have ended."""
+        self._closing = True
         storing, self._storing = self._storing, None
-        if storing is None:
+        try:
+            if storing is not None:
+                await self._end(storing)
+            await self._metrics.store(self._core.storage)
+        finally:
+            self._closing = False
+
+    async def _end(self, storing: asyncio.Task[None]) -> None:
+        """End this task and its store in progress, on their own loop."""
+        loop = storing.get_loop()
+        if loop is not asyncio.get_running_loop():
+            with suppress(LoopEnded, EventLoopError, StorageUnavailable):  # it has ended, is stopped or is blocked
+                await LoopCall(loop, lambda: self._end(storing)).wait()
             return
-        if storing.get_loop() is asyncio.get_running_loop():  # otherwise that loop has ended, and the task with it
-            storing.cancel()
-            await asyncio.wait([storing])
-            await self._calls.ended()
-        await self._metrics.store(self._core.storage)
+        storing.cancel()
+        await asyncio.wait([storing])
+        await self._calls.ended()

@@ -60,8 +60,11 @@ class InlineWorker:
             raise StorageUnavailable("the event loop of the app's inline worker has ended") from None
 
     async def _run(self, starting: asyncio.Task[WorkerCore], ids: list[str]) -> None:
+        await asyncio.wait([starting])  # if this is cancelled, the start continues
+        if starting.cancelled():  # `stop` has cancelled it, and not this task
+            raise StorageUnavailable("the app was closed while its inline worker started")
         try:
-            worker = await asyncio.shield(starting)
+            worker = starting.result()
         except (StorageError, ResourceFailed):
             if self._starting is starting:
                 self._starting = None

@@ -72,6 +72,7 @@ class LeaderElection:
         self._role, self._claim_id = role, f"{claim_id}-{role}"
         self._storage, self._presence, self._duties, self._on_change = storage, presence, duties, on_change
         self._version: int | None = None  # of the row, while this worker holds it
+        self._unanswered: Claim | None = None  # a claim of the row that the storage may have carried out
         self._leaders: LeaderDuties | None = None  # the duties of the current leader; None: not read yet
         self.turn = 0  # grows whenever a result of the methods below may have changed
 
@@ -112,17 +113,21 @@ class LeaderElection:
         )
         next_in: float | None = None
         for _ in range(TRIES):
+            self._unanswered = claim
             claimed = await self._storage.claim(claim)
             if claimed.records:
                 await self._take(claimed.records[0])
                 return defaults.LEADER / BEATS
+            self._unanswered = None
             next_in = claimed.next_in
             if not await self._open_way():
                 break
         return min(defaults.POLL, max(next_in or defaults.POLL, defaults.POLL / BEATS))
 
     async def _take(self, row: Record) -> None:
-        if await self._renew(row.version):
+        renewed = await self._renew(row.version)
+        self._unanswered = None
+        if renewed:
             self._version = row.version
             self._mark_changed()
             log.info("worker %s is the leader now: it prunes, redrives and ticks schedules", self._presence().worker)
@@ -186,8 +191,11 @@ class LeaderElection:
         """End the lead, so that no worker waits for the lease to expire, and no row stays queued when the whole fleet
         has stopped. Never raises StorageError."""
         version, self._version = self._version, None
-        if version is not None:
-            with suppress(StorageError):
+        claim, self._unanswered = self._unanswered, None
+        with suppress(StorageError):
+            if version is None and claim is not None:  # repeated, it returns the row that it has claimed
+                version = next((row.version for row in (await self._storage.claim(claim)).records), None)
+            if version is not None:
                 await self._storage.settle([Outcome(id=ID, version=version, state=State.SUCCEEDED)])
 
 

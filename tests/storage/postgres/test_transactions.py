@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import asyncpg
@@ -280,6 +282,41 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
     await made.close()
     assert own_rows(storage) == 1
     assert [row and row.state for row in await storage.get(["a", "next"])] == [State.SUCCEEDED, State.READY]
+
+
+async def test_a_roll_back_that_is_cancelled_closes_the_connection(
+    storage: PostgresStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the user's row locks stay until the connection is garbage."""
+    begun = asyncio.Event()
+
+    async def rollback(connection: psycopg.AsyncConnection[Any]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "rollback", rollback)
+    made = await storage.begin(sync=False)
+    closing = asyncio.create_task(made.close())
+    await begun.wait()
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert (closing.cancelled(), made.raw.closed) == (True, True)
+
+
+async def test_a_cancelled_roll_back_in_a_thread_is_carried_out(storage: PostgresStorage) -> None:
+    """Also if no thread was free when it was cancelled."""
+    made, free = await storage.begin(sync=True), threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    busy = asyncio.create_task(asyncio.to_thread(free.wait))
+    closing = asyncio.create_task(made.close())
+    await asyncio.sleep(0)  # both have begun, and the only thread is busy
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert (closing.cancelled(), made.raw.closed) == (True, False)
+    free.set()
+    await busy
+    await asyncio.to_thread(int)  # runs after everything that waited for the thread
+    assert made.raw.closed
 
 
 @pytest.mark.parametrize("way", POSTGRES[:4], ids=str)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
@@ -52,6 +53,8 @@ class ProtocolHost(Ending, Protocol):
     def now(self) -> Clock: ...
     @property
     def random(self) -> Callable[[], float]: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
     @property
     def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 

@@ -197,7 +197,7 @@ class RunTransaction:
         self.raw, self._parts = raw, parts
         self.bound = UserTransaction(raw, parts, self._note)
         self._noted: Noted | None = None  # of the last call, which includes those of earlier calls
-        self._over = False
+        self._over = self._undone = False
 
     def _note(self, noted: Noted) -> None:
         self._noted = noted
@@ -217,34 +217,41 @@ class RunTransaction:
     async def roll_back(self) -> None:
         if self._over:
             return
-        self._over = True
+        self._over = self._undone = True
         if isinstance(self.raw, psycopg.AsyncConnection):
             await self._end()
         else:
-            await asyncio.to_thread(self._end_in_thread)
+            await asyncio.shield(asyncio.to_thread(self._end_in_thread))
 
     async def close(self) -> None:
+        """The connection is used only once, so session settings end with it."""
         await self.roll_back()
-        self.raw.pgconn.finish()  # the connection is used only once, so session settings end with it
+        if not self._undone:  # otherwise the roll-back closes it
+            self.raw.pgconn.finish()
 
     async def _end(self) -> None:
-        """Roll back, and make the connection unusable. A statement in progress holds the connection's lock, so it is
-        cancelled first."""
-        with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
-            async with asyncio.timeout(UNDO):
-                if self.raw.lock.locked():
-                    await self.raw.cancel_safe(timeout=UNDO)
-                await self.raw.rollback()
-        async with self.raw.lock:
+        """Roll back, and close the connection. A statement in progress holds the connection's lock, so it is cancelled
+        first. If this is cancelled, the server rolls back when it sees the closed connection."""
+        try:
+            with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
+                async with asyncio.timeout(UNDO):
+                    if self.raw.lock.locked():
+                        await self.raw.cancel_safe(timeout=UNDO)
+                    await self.raw.rollback()
+            async with self.raw.lock:
+                pass
+        finally:
             self.raw.pgconn.finish()
 
     def _end_in_thread(self) -> None:
-        with contextlib.suppress(psycopg.Error, OSError):
-            if self.raw.lock.locked():
-                self.raw.cancel_safe(timeout=UNDO)
-            self.raw.rollback()
-        with self.raw.lock:
-            self.raw.pgconn.finish()
+        try:
+            with contextlib.suppress(psycopg.Error, OSError):
+                if self.raw.lock.locked():
+                    self.raw.cancel_safe(timeout=UNDO)
+                self.raw.rollback()
+        finally:
+            with self.raw.lock:
+                self.raw.pgconn.finish()
 
 
 async def renew(address: Address, waits: bool) -> None:
