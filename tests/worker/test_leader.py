@@ -193,7 +193,7 @@ async def test_a_lost_answer_leaves_no_leader_behind(app: App, spy: Spy, verb: s
     assert await leading(app.storage) is None
 
 
-async def test_leaving_raises_nothing_while_the_storage_is_away(
+async def test_leaving_raises_nothing_while_the_storage_is_unavailable(
     app: App, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Candidate(spy, "one", "auto")
