@@ -14,7 +14,7 @@ import pytest
 from tests.outbox.kit import Data, a_database, an_app, mail, relayed, stored
 from tests.servers import pgbouncer, postgres
 from tests.waiting import Signal
-from treadle import App, BadOption, Outbox, StorageDenied
+from treadle import App, BadOption, Outbox, StorageDenied, StorageUnavailable
 from treadle.core.model import NewJob, Record
 from treadle.outbox import drivers
 from treadle.outbox.address import place_of
@@ -113,6 +113,35 @@ async def test_a_poll_that_is_longer_than_the_lease(app: App, data: Data, monkey
     running.cancel()
     await asyncio.wait([running])
     assert max(waited) <= 1.25
+
+
+@pytest.mark.parametrize("lost", ["lead", "storage"])
+async def test_a_relay_that_fails_as_it_takes_the_lease_ends_it(
+    app: App, data: Data, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The answer to its claim of the lease is lost, or to the statement after it."""
+    await written(app, data, "ada")
+    relay = relay_to(app, await app.open(), place="here")
+    make, run, sent = getattr(relay._statements, lost), relay._database.run, list[Any]()
+
+    def made(*given: Any) -> Any:
+        sent.append(make(*given))
+        return sent[-1]
+
+    async def deaf(statement: Any) -> Any:
+        answer = await run(statement)
+        if sent and statement is sent[-1]:
+            raise StorageUnavailable("no answer")
+        return answer
+
+    monkeypatch.setattr(relay._statements, lost, made)
+    monkeypatch.setattr(relay._database, "run", deaf)
+    with pytest.raises(StorageUnavailable):
+        await relay._leads()
+    monkeypatch.undo()
+    await relay._leave()
+    assert await relay_to(app, None)._leads()
+    await app.close()
 
 
 async def test_a_clock_that_is_set_back(app: App, data: Data) -> None:

@@ -81,6 +81,7 @@ class Relay:
         self._keep, self._poll, self._lease = keep, poll, lease
         self.holder = f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
+        self._asked = False  # the database may have given the lease to this relay
         self._notices = Notices(database.address) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
         self._denied = 0
@@ -113,7 +114,9 @@ class Relay:
             return True
         if not self._led_until:
             await self.check()
+        self._asked = True  # until a refusal: the answer may be lost
         [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
+        self._asked = bool(changed)
         if not self._led_until:
             await self._compare_storage(leads=bool(changed))
         if changed and not self._led_until:
@@ -141,8 +144,8 @@ class Relay:
 
     async def _leave(self) -> None:
         """End the lease, so that no other relay waits for it."""
-        if self._led_until:
-            self._led_until = 0.0
+        if self._asked:
+            self._led_until, self._asked = 0.0, False
             with suppress(StorageError):
                 await self._database.run(self._statements.leave(self.holder))
 
