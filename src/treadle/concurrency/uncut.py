@@ -37,12 +37,16 @@ class UncutCalls:
     async def ended(self, hurry: asyncio.Event | None = None, patience: float = 0.0) -> None:
         """Wait until no call is in progress. Those that are `patience` s after `hurry` was set are cancelled, and all
         if this is cancelled."""
-        while self._calls:
-            await ended_or_cut(self._calls, hurry or asyncio.Event(), patience)
+        while calls := self._in_progress():
+            await ended_or_cut(calls, hurry or asyncio.Event(), patience)
+
+    def _in_progress(self) -> list[asyncio.Task[Any]]:
+        """Without calls that have ended and are not discarded yet: an event loop that was closed never does it."""
+        return [task for task in self._calls if not task.done()]
 
     @property
     def in_progress(self) -> bool:
-        return bool(self._calls)
+        return bool(self._in_progress())
 
     def cut(self) -> None:
         """Cancel the calls in progress."""
