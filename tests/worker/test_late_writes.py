@@ -189,11 +189,8 @@ async def test_a_late_store_of_metrics_undoes_no_later_one(
         assert (await app.metrics.totals("task"))["f"].succeeded == 2
 
 
-async def test_a_late_store_of_a_runners_metrics_undoes_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
-    late = Late(MemoryStorage())
-    served = App(storage=late)
-    url = host().add(served, Settings())
+async def report_twice(url: str, late: Late, begun: Callable[[], Awaitable[object]]) -> None:
+    """A runner reports two jobs, the second once the storage has begun to store the metrics of the first."""
     async with aiohttp.ClientSession() as session:
         call = Client(url, session)
         for n in range(2):
@@ -201,10 +198,18 @@ async def test_a_late_store_of_a_runners_metrics_undoes_no_later_one(monkeypatch
             [row] = await claim(call, n + 1)
             late.verb = "store_metrics"
             assert await settle(call, row, succeed=7) == "applied"
-            host().run(late.begun.wait())
-        host().run(served.close())
-        host().run(late.done())
-        assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
+            await begun()
+
+
+async def test_a_late_store_of_a_runners_metrics_undoes_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.core.defaults.METRICS_EVERY", 0.01)
+    late = Late(MemoryStorage())
+    served = App(storage=late)
+    url = host().add(served, Settings())
+    await report_twice(url, late, lambda: asyncio.to_thread(host().run, late.begun.wait()))
+    host().run(served.close())
+    host().run(late.done())
+    assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
 
 
 @shows("a key of `once` that is given back late is not taken from the next run of its job")
@@ -241,17 +246,10 @@ async def test_a_late_store_on_another_loop_undoes_no_later_one(monkeypatch: pyt
     served = App(storage=late)
     await served.open()
     url = await asyncio.to_thread(host().add, served, Settings())
-    async with aiohttp.ClientSession() as session:
-        call = Client(url, session)
-        for n in range(2):
-            await call("POST", "/v1/jobs", {"task": "f", "args": []})
-            [row] = await claim(call, n + 1)
-            late.verb = "store_metrics"
-            assert await settle(call, row, succeed=7) == "applied"
-            await late.begun.wait()
-        await served.close()
-        await late.done()
-        assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
+    await report_twice(url, late, late.begun.wait)
+    await served.close()
+    await late.done()
+    assert (await App(storage=late.storage).metrics.totals("task"))["f"].succeeded == 2
 
 
 RUNNING = Record(job=NewJob(id="j", task="f"), version=0, state=State.RUNNING, started_at=1.0)

@@ -269,8 +269,9 @@ class Durable:
     async def concluded(self, outcome: Outcome) -> Outcome:
         """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its locks are
         released first: after a crash in between, no job could get them until they expire."""
-        failed = outcome.state is State.FAILED or outcome.attempt > self.run.record.attempt
-        if self._locks.remaining(failed := failed and outcome.state is not State.SUCCEEDED):
+        counted = outcome.attempt > self.run.record.attempt
+        failed = outcome.state is State.FAILED or (counted and outcome.state is not State.SUCCEEDED)
+        if self._locks.remaining(failed):
             try:
                 await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):

@@ -7,7 +7,7 @@ connection of an older one has closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -30,6 +30,12 @@ class SameClaim:
 
     def is_newest(self, number: int) -> bool:
         return number == self._newest
+
+    async def unless_repeated(self, number: int, release: Callable[[], Awaitable[None]]) -> None:
+        """Release what this request has claimed, unless a newer one returns it."""
+        async with self.turn:
+            if self.is_newest(number):
+                await release()
 
 
 class RepeatedClaims:

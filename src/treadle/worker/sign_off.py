@@ -12,7 +12,6 @@ from treadle.errors import StorageError
 
 HURRY: Final = 1.0  # s for each step of a stop without grace
 
-
 LastCall = Callable[[], Coroutine[Any, Any, object]]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -152,9 +153,7 @@ class QueueyApi:
                 return row, row is not None, next_in
 
             async def back(row: Record | None) -> None:
-                async with same.turn:
-                    if same.is_newest(number):  # otherwise the newer request returns the same job
-                        await self._hand_back(row)
+                await same.unless_repeated(number, partial(self._hand_back, row))
 
             found = await self._waiting.until_found([QUEUE], wait, request, look, back)
         return self._claimed(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -75,9 +76,7 @@ class RunnerClaims:
                 return found, bool(found.records), found.next_in
 
             async def back(found: Claimed) -> None:
-                async with same.turn:
-                    if same.is_newest(number):  # otherwise the newer request returns the same jobs
-                        await self._hand_back(found)
+                await same.unless_repeated(number, partial(self._hand_back, found))
 
             return await self._waiting.until_found(queues, wait, call.request, look, back, which)
 
