@@ -7,10 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
+from textual.events import Resize
 
 from tests.cli.top.screen import Shown, shown
 from treadle import Limit, Retry
 from treadle.cli.top import job_pages, scopes
+from treadle.cli.top.job_pages import JobPage
+from treadle.cli.top.page import Page
 from treadle.core.model import State
 from treadle.testing import drain
 from treadle.testing.shows import shows
@@ -214,6 +217,33 @@ async def test_a_filter_narrows_every_panel(opened: Open) -> None:
         assert "1 of 2" not in it.text
         await it.press("slash", "q", "question_mark", "enter")
         await it.sees("nothing contains 'q?'")
+
+
+@pytest.mark.parametrize("how", ["left", "quit"])
+async def test_a_look_or_a_tick_while_a_page_ends_shows_nothing(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The widgets of a page go before the page; a tick or a look in between found none and ended `treadle top`."""
+    ended = list[Page]()
+
+    def late(page: Page) -> None:
+        it.top._tick()
+        page.say("late")
+        page.on_resize(Resize(page.size, page.size))
+        assert not page.is_ready
+        ended.append(page)
+
+    async with opened() as it:
+        await it.press("2", "enter")
+        await it.sees("─ 3 failed")
+        await it.press("enter")
+        await it.sees("It failed (error)")
+        page = it.top.page
+        monkeypatch.setattr(JobPage, "on_unmount", late, raising=False)
+        if how == "left":
+            await it.press("escape")
+            await it.sees("─ 3 failed")
+    assert ended == [page]
 
 
 @shows("`treadle top` continues when the storage does not answer, and shows since when")

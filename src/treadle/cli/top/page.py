@@ -106,12 +106,16 @@ class Page(Screen[None]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the widgets of the page exist, so that it can show something."""
-        return self._is_ready
+        """Whether the widgets of the page exist, so that it can show something.
+
+        They go before the page is unmounted, so what a look or a timer brings while the page ends is not shown:
+        `display` is false from the beginning of the end.
+        """
+        return self._is_ready and self.display and self.is_attached
 
     def on_resize(self, event: events.Resize) -> None:
         self._choose_layout(event.size.width, event.size.height)
-        if self._is_ready:
+        if self.is_ready:
             self.show()
 
     def _choose_layout(self, width: int, height: int) -> None:
@@ -139,7 +143,7 @@ class Page(Screen[None]):
 
     def say(self, text: str, tone: Tone = "") -> None:
         """Show a message until the next key; "" hides it."""
-        if not self._is_ready:
+        if not self.is_ready:
             return
         said = self.query_one("#said", Static)
         said.display = bool(text)
