@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit import Told, work
 from treadle import App, BadOption, Limit, UnknownName, UnknownSchedule, current
+from treadle.core.model import Presence
 
 
 @pytest.fixture
@@ -162,3 +163,16 @@ async def test_a_task_that_was_declared_since_the_last_look_is_known(app: App) -
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownName)
         await pay.enqueue()
+
+
+async def test_a_task_of_a_worker_that_has_started_since_the_last_look_is_known(app: App) -> None:
+    """The names are cached for calls that enqueue; before a warning they are read again."""
+    await app.stub("jobs.until").enqueue()
+    await app.storage.heartbeat(
+        Presence(worker="alpha", host="box", pid=7, queues=("default",), tasks=("jobs.pid",), slots=1, ttl=60), [], 30
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownName)
+        await app.stub("jobs.pid").enqueue()
+    with pytest.warns(UnknownName, match=r"^nothing uses the task 'jobs.pidd' yet; did you mean 'jobs.pid'\?"):
+        await app.stub("jobs.pidd").enqueue()

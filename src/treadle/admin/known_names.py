@@ -33,7 +33,7 @@ from treadle.tasks.core import TaskCore
 
 COUNTING: Final = 2.0  # s that a check may take
 FRESH: Final = 10.0  # s for which the known names are cached for calls that enqueue
-STALE: Final = 1.0  # s for which they are cached for lists that find nothing
+STALE: Final = 1.0  # s for which they are cached for lists that find nothing, and for rules
 NEW: Final = 1_000  # names of one call that are checked
 WARNED: Final = 20  # names of one call that are compared
 REMEMBERED: Final = 10_000  # names that are not checked again
@@ -164,7 +164,8 @@ class Names:
     async def sending(self, jobs: Sequence[NewJob]) -> None:
         """Warn of names in these jobs that nothing uses and that are similar to a name in use.
 
-        Each name is checked once, and the names in use are read at most once in 10 s. Raises StorageError.
+        Each name is checked once. The names in use are read once in 10 s, and again before a warning. Raises
+        StorageError.
         """
         new = (name for job in jobs for name in _of(job) if name not in self._met)
         strange = set(itertools.islice(new, NEW))
@@ -172,6 +173,7 @@ class Names:
         if not strange:
             return
         await self._storage()  # opening it may take longer than a check may
+        begun = monotonic()
         known = await _soon(self._all_known(FRESH))
         if len(self._met) > REMEMBERED:
             self._met.clear()
@@ -181,11 +183,11 @@ class Names:
         unknown = (each for each in sorted(strange) if not known.has(*each))
         for kind, name in list(itertools.islice(unknown, WARNED)):
             words = self._mistyped(known, kind, name)
-            if words is not None and not await _soon(self._occurs(kind, name)):
+            if words is not None and not await _soon(self._appeared(kind, name, begun)):
                 warn(words)
             await asyncio.sleep(0)
         for job in jobs:
-            known.add(job)
+            (self._known or known).add(job)
 
     async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]:
         """The warnings of `sending` for jobs that a run returned, to be logged. Raises nothing."""
@@ -224,6 +226,10 @@ class Names:
         newest = await storage.find(Query(queue=queue, task=task, limit=LABELLED))
         like = near(label, {each for row in newest.records for each in row.job.labels})
         return f"no job has the label {label!r}{like}" if like else None  # a label that no job has yet may be correct
+
+    async def _appeared(self, kind: str, name: str, since: float) -> bool:
+        """Whether something uses a name that the cached names do not have: a worker may have started meanwhile."""
+        return await self._occurs(kind, name) or (await self._all_known(monotonic() - since)).has(kind, name)
 
     async def _occurs(self, kind: str, name: str) -> bool:
         return await names_in_use.occurs(await self._storage(), kind, name)
@@ -294,7 +300,7 @@ class Names:
             known = used(self._tasks, Stats(limits=rules))
             holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule applies to all partitions
             return None if holds else self._mistyped(known, "limit", name)
-        known = await self._all_known(FRESH)
+        known = await self._all_known(STALE)
         return None if await self._occurs("queue", queue) else self._mistyped(known, "queue", queue)
 
     async def _rules(self) -> tuple[LimitUse, ...]:
