@@ -101,9 +101,6 @@ class Page(Screen[None]):
         self._choose_layout(self.app.size.width, self.app.size.height)
         self.show()
 
-    def on_unmount(self) -> None:
-        self._is_ready = False
-
     @property
     def is_ready(self) -> bool:
         """Whether the widgets of the page exist, so that it can show something.
@@ -111,7 +108,7 @@ class Page(Screen[None]):
         They go before the page is unmounted, so what a look or a timer brings while the page ends is not shown:
         `display` is false from the beginning of the end.
         """
-        return self._is_ready and self.display and self.is_attached
+        return self._is_ready and self.display
 
     def on_resize(self, event: events.Resize) -> None:
         self._choose_layout(event.size.width, event.size.height)
