@@ -11,7 +11,7 @@ import faulthandler
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -54,6 +54,12 @@ elif os.environ.get("TEST_EAGER"):  # for programs that set `asyncio.eager_task_
 def pytest_configure(config: pytest.Config) -> None:
     left_open.watch()
     config.stash[_stderr] = os.dup(2)  # duplicated before pytest replaces it by the file that captures what tests print
+
+
+@pytest.fixture(autouse=True)
+def _no_log_handler_is_left() -> Iterator[None]:
+    with left_open.no_log_handler():
+        yield
 
 
 def _watch(item: pytest.Item) -> None:

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import pytest
+
 from tests.waiting import Signal, patient
 from treadle import App, Event, StorageUnavailable, Worker
 from treadle.core.model import Presence
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
+from treadle.worker.heartbeat import Heartbeat
 
 T = TypeVar("T")
 
@@ -85,6 +88,11 @@ class Told:
                 self._more.clear()
                 await self._more.wait()
         return found[times - 1]
+
+
+def heartbeats(patch: pytest.MonkeyPatch) -> Signal:
+    """Sent after each heartbeat. A test that lets a lease end waits for the first one before: it renews the lease."""
+    return Signal().after(patch, Heartbeat, "once")
 
 
 def work(app: App, *args: Any, **options: Any) -> Worker:

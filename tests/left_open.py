@@ -1,13 +1,16 @@
-"""Reports SQLite connections that a test left open, with the test that opened them.
+"""Reports the SQLite connections and the log handlers that a test left behind.
 
-Python reports them itself from 3.13 on, in the test during which the garbage collector happens to run.
+Python reports a connection itself from 3.13 on, in the test during which the garbage collector happens to run.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -43,3 +46,13 @@ def _connect_watched(*args: Any, factory: type[sqlite3.Connection] = sqlite3.Con
 def watch() -> None:
     """Watch all connections that `sqlite3.connect` makes from now on in this process."""
     sqlite3.connect = sqlite3.dbapi2.connect = _connect_watched
+
+
+@contextmanager
+def no_log_handler() -> Iterator[None]:
+    """Fail if more handlers are left on the root logger. One that prints to the stderr of its test, which is closed
+    then, complains about every line that any later test logs."""
+    before = set(logging.getLogger().handlers)
+    yield
+    left = [handler for handler in logging.getLogger().handlers if handler not in before]
+    assert not left, f"the test left handlers on the root logger: {left}"

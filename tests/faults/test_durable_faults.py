@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Told
+from tests.kit import Told, heartbeats
 from tests.waiting import Signal
 from treadle import App, Retry, State, Worker, current
 from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence
@@ -42,6 +42,11 @@ def inner(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> S
 def ends(monkeypatch: pytest.MonkeyPatch) -> Signal:
     """Sent after each run."""
     return Signal().after(monkeypatch, WorkerState, "end")
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    return heartbeats(monkeypatch)
 
 
 class Scene:
@@ -129,7 +134,7 @@ class Stalled(Faulty):
 @shows("a stalled worker whose job another one took over can store no step and no outcome")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_worker_that_stalled_past_its_lease_is_refused(
-    inner: Storage, clock: HandClock, kind: str, ends: Signal
+    inner: Storage, clock: HandClock, kind: str, ends: Signal, beats: Signal
 ) -> None:
     """The first worker stalls in its step; another one runs the job; then the first continues, with another value."""
     stalled = Stalled(inner)
@@ -174,6 +179,7 @@ async def test_a_worker_that_stalled_past_its_lease_is_refused(
         await first.start()
         job = await quick.enqueue()
         await began.wait()
+        await beats.until(lambda: beats.sent, "the first heartbeat, which passes the gate before the stall")
         stalled.gate.clear()
         clock.advance(60)
         assert await drain(apps[1]) == 1
@@ -257,7 +263,9 @@ async def test_the_value_of_a_step_is_stored_although_its_run_is_cancelled(inner
     assert ran["step"] == 1
 
 
-async def test_a_late_caller_does_not_get_the_mark_of_its_row(inner: Storage, clock: HandClock, ends: Signal) -> None:
+async def test_a_late_caller_does_not_get_the_mark_of_its_row(
+    inner: Storage, clock: HandClock, ends: Signal, beats: Signal
+) -> None:
     """A worker without its lease asks for the mark its job may still win: the error comes here, not afterwards."""
     app = App(storage=inner, random=lambda: 0.0)
     began, go, effects = asyncio.Event(), asyncio.Event(), list[bool]()
@@ -275,6 +283,7 @@ async def test_a_late_caller_does_not_get_the_mark_of_its_row(inner: Storage, cl
         await stalled.start()
         job = await t.enqueue()
         await began.wait()
+        await beats.until(lambda: beats.sent, "the first heartbeat")
         clock.advance(31)
         [row] = (await inner.claim(Claim(worker="other#1", ids=(job.id,)))).records
         go.set()

@@ -53,7 +53,9 @@ def test_a_handler_gets_the_app_and_the_worker_runs_its_jobs(app: App) -> None:
         yield
         seen.append(app._core.loop)
 
-    web = Litestar([send, result], lifespan=[own], plugins=[TreadlePlugin(app, worker={"poll": 0.05})])
+    web = Litestar(
+        [send, result], lifespan=[own], plugins=[TreadlePlugin(app, worker={"poll": 0.05})], logging_config=None
+    )
     with TestClient(web) as client:
         id = client.post("/jobs/4").text
         assert client.get(f"/jobs/{id}").json() == 8
@@ -63,7 +65,7 @@ def test_a_handler_gets_the_app_and_the_worker_runs_its_jobs(app: App) -> None:
 
 
 def test_the_job_pages(app: App) -> None:
-    web = Litestar([send], plugins=[TreadlePlugin(app, path="/ops/jobs", tokens=[OPS])])
+    web = Litestar([send], plugins=[TreadlePlugin(app, path="/ops/jobs", tokens=[OPS])], logging_config=None)
     with TestClient(web) as client:
         head = {"Authorization": "Bearer secret"}
         id = client.post("/jobs/4").text
@@ -80,7 +82,7 @@ def test_the_tokens_of_a_file(app: App, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"tokens\.toml"):
         TreadlePlugin(app, path="/ops/jobs", tokens=file)
     file.write_text(f'[[token]]\nname = "ops"\ndigest = "{digest("secret")}"\nscopes = ["read"]\n')
-    web = Litestar([send], plugins=[TreadlePlugin(app, path="/ops/jobs", tokens=str(file))])
+    web = Litestar([send], plugins=[TreadlePlugin(app, path="/ops/jobs", tokens=str(file))], logging_config=None)
     with TestClient(web) as client:
         assert client.get("/ops/jobs/v1/jobs").status_code == 401
         assert client.get("/ops/jobs/v1/jobs", headers={"Authorization": "Bearer secret"}).status_code == 200
@@ -94,7 +96,7 @@ def test_invalid_tokens_are_refused(app: App) -> None:
 
 
 def test_in_a_test_the_worker_runs_nothing(app: App) -> None:
-    web = Litestar([send, result], plugins=[TreadlePlugin(app, worker={"concurrency": 5})])
+    web = Litestar([send, result], plugins=[TreadlePlugin(app, worker={"concurrency": 5})], logging_config=None)
     with app.sync.testing() as t, TestClient(web) as client:
         id = client.post("/jobs/1").text
         assert t.drain() == 1

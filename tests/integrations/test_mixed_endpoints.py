@@ -65,7 +65,7 @@ def litestar_host(jobs: App, opens: bool) -> AbstractContextManager[Any]:
     async def awaited() -> str:
         return (await leaf.enqueue(2)).id
 
-    return TestClient(Litestar([plain, awaited], plugins=[TreadlePlugin(jobs)] if opens else []))
+    return TestClient(Litestar([plain, awaited], plugins=[TreadlePlugin(jobs)] if opens else [], logging_config=None))
 
 
 def quart_like_host(jobs: App, opens: bool) -> AbstractContextManager[Any]:

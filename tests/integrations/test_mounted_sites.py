@@ -60,7 +60,7 @@ def litestar_of(site: ASGIApp) -> ASGIApp:
 
     from treadle.integrations.litestar import mounted
 
-    return Litestar([mounted("/in", site)])
+    return Litestar([mounted("/in", site)], logging_config=None)
 
 
 @pytest.mark.parametrize("host", [starlette_of, fastapi_of, litestar_of])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tests.kit import Spy, Told, work
+from tests.kit import Spy, Told, heartbeats, work
 from treadle import App, Event, Retry, State, StorageUnavailable, current
 from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.memory import MemoryStorage
@@ -176,7 +176,7 @@ class Forgetful(Spy):
         return await super().claim(replace(ask, running=()))
 
 
-async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending() -> None:
+async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run's outcome was refused, so no event says that it succeeded."""
     spy, gate, versions, told = (
         Forgetful(MemoryStorage(clock := HandClock())),
@@ -184,7 +184,7 @@ async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending() -> None
         list[int](),
         list[str](),
     )
-    began = asyncio.Queue[None]()
+    began, beats = asyncio.Queue[None](), heartbeats(monkeypatch)
     async with App(storage=spy, clock=clock) as app:
 
         @app.task
@@ -202,6 +202,7 @@ async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending() -> None
         job = await t.enqueue(0)
         async with work(app, concurrency=2, lease=10.0, poll=0.01), asyncio.timeout(60):
             await began.get()
+            await beats.until(lambda: beats.sent, "the first heartbeat")
             clock.advance(11)
             await began.get()
             gate.set()

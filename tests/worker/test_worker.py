@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Spy, Told, nothing_left, work
+from tests.kit import Spy, Told, heartbeats, nothing_left, work
 from tests.waiting import Signal
 from treadle import (
     App,
@@ -527,12 +527,15 @@ async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: Ap
 
 
 @shows("a worker that stalled past its lease settles nothing and emits `lost`")
-async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: Told, clock: HandClock) -> None:
-    gate = Gate(app)
+async def test_a_stalled_worker_past_its_lease_writes_nothing(
+    app: App, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, beats = Gate(app), heartbeats(monkeypatch)
     stalled = work(app, name="stalled", lease=3600, concurrency=1)  # no room: it must not claim the job again
     await stalled.start()
     job = await gate.task.enqueue(1)
     await gate.began.get()
+    await beats.until(lambda: beats.sent, "the first heartbeat")
     clock.advance(3601)
     async with work(app, name="healthy"):
         await gate.began.get()
