@@ -50,9 +50,15 @@ def watch() -> None:
 
 @contextmanager
 def no_log_handler() -> Iterator[None]:
-    """Fail if more handlers are left on the root logger. One that prints to the stderr of its test, which is closed
-    then, complains about every line that any later test logs."""
-    before = set(logging.getLogger().handlers)
+    """Fail if the loggers of servers and workers have more handlers afterwards. One that prints to the stderr of its
+    test, which is closed then, complains about every line that any later test logs."""
+    before = set(_handlers())
     yield
-    left = [handler for handler in logging.getLogger().handlers if handler not in before]
-    assert not left, f"the test left handlers on the root logger: {left}"
+    left = [f"{handler} of {name}" for handler, name in _handlers().items() if handler not in before]
+    assert not left, f"the test left log handlers behind: {', '.join(left)}"
+
+
+def _handlers() -> dict[logging.Handler, str]:
+    """The handlers that our log lines and those of our HTTP servers pass, each with the name of its logger."""
+    loggers = (logging.getLogger(name) for name in ("root", "treadle", "uvicorn", "uvicorn.error", "uvicorn.access"))
+    return {handler: log.name for log in loggers for handler in log.handlers}

@@ -31,7 +31,7 @@ def by_header(request: Request) -> Who | None:
 @contextlib.asynccontextmanager
 async def uvicorn_of(site: Any) -> AsyncIterator[str]:
     """Serve an application with uvicorn as its users start it -> the URL of the mount."""
-    server = uvicorn.Server(uvicorn.Config(site, port=0, log_level="warning", lifespan="auto"))
+    server = uvicorn.Server(uvicorn.Config(site, port=0, log_config=None, lifespan="auto"))
     serving = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started or serving.done(), "uvicorn listens")

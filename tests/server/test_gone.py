@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.raw import Answer, ask, head
 from tests.server.test_port_bounds import JOB, gone
-from tests.waiting import Signal
+from tests.waiting import Signal, each_turn
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
@@ -196,7 +196,8 @@ async def test_a_runner_that_is_cancelled_before_its_watcher_starts_leaves_none(
             raise AssertionError("it was not cancelled in time")
 
     polling = asyncio.create_task(poll())
-    await asyncio.sleep(0)  # it has joined, and lets the watcher start
+    async for _ in each_turn(lambda: not polls._benches):
+        pass  # an eager task has joined already
     [line] = polls._benches.values()
     assert line.watcher is not None
     polling.cancel()

@@ -101,7 +101,7 @@ async def test_a_runner_stops_in_time_without_its_queue(
     async with Client("http://127.0.0.1:9") as client:
         runner = Runner(client, Bounds())
         running = asyncio.create_task(runner.run())
-        await claims.again("a claim")
+        await claims.until(lambda: claims.sent, "a claim")
         runner.stop()
         await running
     assert "could not repeat the last claim" in caplog.text
