@@ -194,8 +194,18 @@ async def test_a_full_page_ends_the_look(looks: Looks, options: dict[str, Any]) 
     assert read < FEW
 
 
-async def test_newest_without_a_bound(looks: Looks) -> None:
-    """The first page of all jobs needs no bound to be cheap."""
-    read, found = await looks.find(scan=None)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "queue"},
+        {"order": "queue", "state": (State.READY,)},
+        {"order": "queue", "state": (State.READY, State.FAILED), "queue": "line"},
+        {"order": "queue", "ready": "queued"},
+    ],
+)
+async def test_the_first_page_without_a_bound(looks: Looks, options: dict[str, Any]) -> None:
+    """The newest jobs, and the first ones of the queues, need no bound to be cheap."""
+    read, found = await looks.find(scan=None, **options)
     assert len(found) == BOUND
     assert read < FEW

@@ -183,3 +183,31 @@ async def test_metrics_expire(storage: RedisStorage) -> None:
     await storage.store_metrics([MetricsRow(at=0.0, span=60.0, source="w", data=b"x")])
     names = [f"metrics:{60.0!r}", f"metrics:{60.0!r}:data", "metrics"]
     assert [await storage.read("PEXPIRE", name, 91 * 86_400_000, "LT") > 0 for name in names] == [False] * 3
+
+
+@pytest.mark.parametrize("others", [0, 2_000])
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_pages_of_jobs_that_lie_close_read_few_rows_more_than_they_show(
+    storage: RedisStorage, others: int, order: Order
+) -> None:
+    """An operator retries thousands of failed jobs page by page, and no page but one reads all that are left. That one
+    meets the others, which lie before or behind: it gives up after as many rows as there are failed ones."""
+    await storage.enqueue([NewJob(id=f"e{n:05}", task="t") for n in range(others + 1_000)])
+    for turn in range(0, others + 1_000, 1_000):
+        rows = (await storage.claim(Claim(worker=f"w#{turn}", limit=1_000))).records
+        await storage.settle([done(row) if turn < others else failed(row) for row in rows])
+    seen: list[str] = []
+    read: list[int] = []
+    cursor = None
+    while cursor is not None or not seen:
+        found: list[int] = []
+        async with reads_of(found):
+            page = await storage.find(Query(state=(State.FAILED,), order=order, limit=100, cursor=cursor))
+        seen += [row.job.id for row in page.records]
+        read.append(sum(found) // 2)  # two values of each row
+        cursor = page.cursor
+    expected = [f"e{n:05}" for n in range(others, others + 1_000)]
+    assert seen == (expected if order == "oldest" else expected[::-1])
+    *close, most = sorted(read)
+    assert max(close) <= 400, "two steps of 200"
+    assert most <= (2_200 if others else 400), "the rows of the other kind, then all failed ones"

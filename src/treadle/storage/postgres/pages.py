@@ -213,15 +213,16 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
     where.parts += _of_system(query)
     if query.ids:
         where.add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))
-    if query.state:
+    queued = query.order == "queue"  # `_in_order` gives ready jobs with a position; said again, it misleads the planner
+    if query.state and not queued:
         where.add(f"j.state IN ({', '.join(str(NUMBER[state]) for state in sorted(set(query.state)))})")
     if query.root is not None:
         where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
     if query.label is not None:
         where.add(label, said(query.label))
-    if query.ready is not None:
+    if query.ready is not None and not (queued and query.ready == "queued"):
         where.add(READY[query.ready])
-    if query.ahead_of is not None and query.order != "queue":
+    if query.ahead_of is not None and not queued:
         where.add(
             "j.queue_position IS NOT NULL AND EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s"
             " AND o.queue_position IS NOT NULL AND o.queue = j.queue"

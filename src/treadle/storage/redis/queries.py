@@ -8,7 +8,7 @@ Where few jobs can match, all of these are read and sorted here.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from treadle.storage.redis.counts import Sizes, sizes
 from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]
+ALL: Final = 400  # rows that are read at once without a look at how they lie
 RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
 
 
@@ -42,6 +43,13 @@ async def find(dbs: Sequence[Reader], query: Query, rows_of: RowsOf) -> Page:
     return await looking.page()
 
 
+class Few(NamedTuple):
+    """Rows that are few enough to read all of them for one page."""
+
+    jobs: int
+    read: Callable[[], Awaitable[list[Record]]]
+
+
 class Looking(Struct):
     """One call of `find`.
 
@@ -60,8 +68,8 @@ class Looking(Struct):
         query = self.query
         total = await self._known_total() if query.count else None
         few = None if query.limit == 0 and total is not None else await self._few()
-        if few is not None:
-            return self.page_of(few)
+        if few is not None and (few.jobs <= ALL or (query.count and total is None) or not await self._lie_close(few)):
+            return self.page_of(await few.read())
         if query.count and total is None:
             total = await self._counted()
         if query.limit == 0:
@@ -69,6 +77,8 @@ class Looking(Struct):
         cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
         found, looked, last = list[Record](), 0, None
         async for row in self._rows(cursor):
+            if few is not None and looked == few.jobs:
+                return self.page_of(await few.read())  # too many others lie between them
             if looked == query.scan or (query.scan is not None and len(found) == query.limit):
                 assert last is not None
                 moment = queries.moment_of(last, query.order)
@@ -106,20 +116,37 @@ class Looking(Struct):
             self.told = [await sizes(db, names) for db in self.dbs]
         return self.told
 
-    async def _few(self) -> list[Record] | None:
+    async def _few(self) -> Few | None:
         """All rows that can match, if they are few and no set has their order; otherwise None."""
         query, kinds = self.query, self.kinds
         if not kinds:
-            return []
+            return Few(0, self._none)
         if query.order == "queue" or (query.order == "ended" and kinds == {"failed"}):
             return None
-        if plans.is_system(query) and sum([await db.read("ZCARD", "system") for db in self.dbs]) <= plans.FEW:
-            return await self._members(["system:"])
+        if plans.is_system(query) and (jobs := await self._stored("system")) <= plans.FEW:
+            return Few(jobs, lambda: self._members(["system:"]))
         if plans.OTHER in kinds or (query.order == "due" and not (query.state or query.ready or query.queue)):
             return None
         told = await self._sizes()
-        if query.order != "started" and plans.jobs_in(told, kinds, query.queue) > plans.FEW:
+        jobs = plans.jobs_in(told, kinds, query.queue)
+        if query.order != "started" and jobs > plans.FEW:
             return None
+        return Few(jobs, lambda: self._of_kinds(told))
+
+    async def _lie_close(self, few: Few) -> bool:
+        """Whether a page is likely to read fewer rows along the set of all jobs: few others lie between these."""
+        if self.query.order not in plans.CREATED:
+            return False
+        return (self.query.limit + 1) * await self._stored("made") < few.jobs * few.jobs
+
+    async def _stored(self, name: str) -> int:
+        return sum([await db.read("ZCARD", name) for db in self.dbs])
+
+    async def _none(self) -> list[Record]:
+        return []
+
+    async def _of_kinds(self, told: list[Sizes]) -> list[Record]:
+        query, kinds = self.query, self.kinds
         names = [
             name
             for queue in plans.queues_in(told, kinds, query.queue)
@@ -151,7 +178,7 @@ class Looking(Struct):
         elif plans.has_all(self.kinds, query.order):
             known = plans.jobs_in(await self._sizes(), self.kinds, query.queue)
         elif query.order in plans.CREATED and not (query.state or query.ready or query.queue):
-            known = sum([await db.read("ZCARD", "made") for db in self.dbs])
+            known = await self._stored("made")
         return known if known is None or query.scan is None else min(known, query.scan)
 
     async def _counted(self) -> int:
