@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from treadle.core.model import ASKED, State
 from treadle.testing.simulation import Simulation
 
 
 def paused_queues_start_nothing(sim: Simulation) -> None:
-    """No job of a paused queue is claimed between the answer to a pause and the first call that resumes the queue."""
+    """No job of a paused queue is claimed between the answer to a pause and the first call that resumes the queue.
+    A resume that was called before that answer and ends after it may have followed the pause."""
     paused: set[str] = set()
+    resuming = Counter[str]()
     queue_of = {row.job.id: row.job.queue for row in sim.rows}
     for entry in sim.entries:
-        if "paused" in entry.facts:
+        if "paused" in entry.facts and not resuming[entry.facts["paused"]]:
             paused.add(entry.facts["paused"])
         elif "resumed" in entry.facts:
+            resuming[entry.facts["resumed"]] += 1
             paused.discard(entry.facts["resumed"])
+        elif "was_resumed" in entry.facts:
+            resuming[entry.facts["was_resumed"]] -= 1
         elif entry.what == "claimed" and not _has_run(sim, entry.id):
             assert queue_of.get(entry.id) not in paused, f"{entry.id} was claimed at {entry.at:g} from a paused queue"
 

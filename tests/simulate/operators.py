@@ -65,6 +65,7 @@ async def pause(sim: Simulation, queue: str | None = None) -> None:
     await asyncio.sleep(sim.rng.random() * 3)
     here().add("act", name=name, facts={"limit": True, "resumed": queue})
     await sim.again(lambda: app.queues.resume(queue))
+    here().add("acted", name=name, facts={"was_resumed": queue})
 
 
 async def change(sim: Simulation) -> None:
