@@ -10,18 +10,24 @@ from treadle.testing.simulation import Simulation
 
 def paused_queues_start_nothing(sim: Simulation) -> None:
     """No job of a paused queue is claimed between the answer to a pause and the first call that resumes the queue.
-    A resume that was called before that answer and ends after it may have followed the pause."""
+    If a pause and a resume overlap, either may come last."""
     paused: set[str] = set()
+    alone: dict[str, set[str]] = {}  # queue -> operators whose pause is under way, and met no resume
     resuming = Counter[str]()
     queue_of = {row.job.id: row.job.queue for row in sim.rows}
     for entry in sim.entries:
-        if "paused" in entry.facts and not resuming[entry.facts["paused"]]:
-            paused.add(entry.facts["paused"])
-        elif "resumed" in entry.facts:
-            resuming[entry.facts["resumed"]] += 1
-            paused.discard(entry.facts["resumed"])
-        elif "was_resumed" in entry.facts:
-            resuming[entry.facts["was_resumed"]] -= 1
+        facts = entry.facts
+        if "pausing" in facts and not resuming[facts["pausing"]]:
+            alone.setdefault(facts["pausing"], set()).add(entry.actor)
+        elif "paused" in facts and entry.actor in alone.get(facts["paused"], ()):
+            alone[facts["paused"]].discard(entry.actor)
+            paused.add(facts["paused"])
+        elif "resumed" in facts:
+            resuming[facts["resumed"]] += 1
+            alone.pop(facts["resumed"], None)
+            paused.discard(facts["resumed"])
+        elif "was_resumed" in facts:
+            resuming[facts["was_resumed"]] -= 1
         elif entry.what == "claimed" and not _has_run(sim, entry.id):
             assert queue_of.get(entry.id) not in paused, f"{entry.id} was claimed at {entry.at:g} from a paused queue"
 

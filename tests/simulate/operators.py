@@ -59,7 +59,7 @@ async def retry(sim: Simulation) -> None:
 async def pause(sim: Simulation, queue: str | None = None) -> None:
     queue = queue or sim.rng.choice(("default", "strict"))
     name = f"queue:{queue}"
-    here().add("act", name=name, facts={"limit": True})
+    here().add("act", name=name, facts={"limit": True, "pausing": queue})
     await sim.again(lambda: app.queues.pause(queue))
     here().add("acted", name=name, facts={"paused": queue})
     await asyncio.sleep(sim.rng.random() * 3)
