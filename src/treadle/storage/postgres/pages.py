@@ -213,7 +213,7 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
     where.parts += _of_system(query)
     if query.ids:
         where.add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))
-    queued = query.order == "queue"  # `_in_order` gives ready jobs with a position; said again, it misleads the planner
+    queued = query.order == "queue"  # `_queued` finds ready jobs only; a second condition misleads the planner
     if query.state and not queued:
         where.add(f"j.state IN ({', '.join(str(NUMBER[state]) for state in sorted(set(query.state)))})")
     if query.root is not None:
