@@ -66,6 +66,8 @@ class Looking(Struct):
 
     async def page(self) -> Page:
         query = self.query
+        if not self.kinds:
+            return self.page_of([])
         total = await self._known_total() if query.count else None
         few = None if query.limit == 0 and total is not None else await self._few()
         if few is not None and (few.jobs <= ALL or (query.count and total is None) or not await self._lie_close(few)):
@@ -119,8 +121,6 @@ class Looking(Struct):
     async def _few(self) -> Few | None:
         """All rows that can match, if they are few and no set has their order; otherwise None."""
         query, kinds = self.query, self.kinds
-        if not kinds:
-            return Few(0, self._none)
         if query.order == "queue" or (query.order == "ended" and kinds == {"failed"}):
             return None
         if plans.is_system(query) and (jobs := await self._stored("system")) <= plans.FEW:
@@ -141,9 +141,6 @@ class Looking(Struct):
 
     async def _stored(self, name: str) -> int:
         return sum([await db.read("ZCARD", name) for db in self.dbs])
-
-    async def _none(self) -> list[Record]:
-        return []
 
     async def _of_kinds(self, told: list[Sizes]) -> list[Record]:
         query, kinds = self.query, self.kinds
