@@ -83,10 +83,11 @@ async def inside(sim: Simulation, n: int) -> None:
 async def waits(sim: Simulation, n: int) -> None:
     job = await send(sim, tasks.durable.job(n))
     await asyncio.sleep(sim.rng.choice((0.0, 0.3, 3.0)))
-    here().add("signal", job.id, name="go", text="now")
+    word = f"now-{n}"  # each job has a word of its own
+    here().add("signal", job.id, name="go", text=word)
     with suppress(Signalled, Stale):  # the call before was carried out and its answer lost; the job may have ended
-        await sim.again(lambda: app.jobs.signal(job, "go", "now"))
-    here().add("signalled", job.id, name="go", text="now")
+        await sim.again(lambda: app.jobs.signal(job, "go", word))
+    here().add("signalled", job.id, name="go", text=word)
 
 
 async def batches(sim: Simulation, n: int) -> None:

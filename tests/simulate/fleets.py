@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulate import mix, orderly
+from tests.simulate.invariants import ALWAYS
 from treadle.testing.simulation import KINDS
 
 FLEETS: dict[str, dict[str, Any]] = {
@@ -12,7 +13,7 @@ FLEETS: dict[str, dict[str, Any]] = {
     "orderly": {
         "app": orderly.app,
         "scenario": orderly.work,
-        "invariants": (orderly.no_tick_is_left_out,),
+        "invariants": (orderly.no_tick_is_left_out, *ALWAYS),
         "options": orderly.WORKERS,
         "faults": tuple(kind for kind in KINDS if kind != "clock"),
     },

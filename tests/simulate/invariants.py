@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from treadle.core.model import ASKED, State
+from treadle.core.model import ASKED, CHILDREN, Record, State
 from treadle.testing.simulation import Simulation
+
+LONGEST = 4.0  # seconds between two ticks of our schedules
 
 
 def paused_queues_start_nothing(sim: Simulation) -> None:
@@ -52,4 +55,78 @@ def no_child_goes_on_after_a_cancel(sim: Simulation) -> None:
                 assert claims.get(child, 0.0) <= at, f"{child} began after its parent {id} was cancelled"
 
 
-INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel
+def no_lease_is_lost_without_a_fault(sim: Simulation) -> None:
+    """A worker that runs and reaches the storage keeps its jobs."""
+    lost = [row.job.id for row in sim.rows if row.lost]
+    assert sim.case.faults or not lost, f"{lost} lost leases, although nothing went wrong"
+
+
+def schedules_go_on(sim: Simulation) -> None:
+    """Each schedule waits for its next tick. A clock that was set may have delayed that."""
+    if any(fault.kind == "clock" for fault in sim.case.faults):
+        return
+    rows = [row for row in sim.rows if row.job.task.startswith("treadle.schedule")]
+    for row in rows:
+        assert row.state in (State.READY, State.RUNNING), f"{row.job.id} is {row.state}"
+        late = (row.due_at or 0.0) - sim.now() - LONGEST
+        assert row.state is State.RUNNING or late <= 0, f"{row.job.id} makes its next tick {late:g} s too late"
+    assert rows or not sim.rows, "no schedule is stored"
+
+
+def a_parent_fails_because_of_a_child(sim: Simulation) -> None:
+    """Whoever reopens the failed child of a job reopens that job too."""
+    children: dict[str, list[State]] = {}
+    for row in sim.rows:
+        if row.job.parent is not None and row.job.task:
+            children.setdefault(row.job.parent, []).append(row.state)
+    for row in sim.rows:
+        states = children.get(row.job.id)
+        if row.state is State.FAILED and row.reason == CHILDREN and states:
+            assert set(states) != {State.SUCCEEDED}, f"{row.job.id} failed, and all its children have succeeded"
+
+
+def a_cancelled_run_stops(sim: Simulation) -> None:
+    """A worker that runs and reaches the storage stops a cancelled function within a lease."""
+    if sim.case.faults:
+        return
+    lease = sim._settings.lease
+    ends = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "ended"}
+    began = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "began"}
+    for entry in sim.entries:
+        if entry.what == "acted" and entry.how == "cancelled":
+            for (id, version), at in began.items():
+                if id == entry.id and at < entry.at:
+                    ended = ends.get((id, version), sim._loop.now)
+                    assert ended <= entry.at + lease, f"{id} ran for {ended - entry.at:g} s after it was cancelled"
+
+
+def a_lost_job_keeps_its_turn(sim: Simulation) -> None:
+    """A job whose worker was killed is claimed before an equal one that was enqueued later."""
+    rows = {row.job.id: row for row in sim.rows}
+    claims = {(entry.id, entry.version): entry for entry in sim.entries if entry.what == "claimed"}
+    killed = {entry.actor: entry.at for entry in sim.entries if entry.what == "crashed"}
+    asked = {entry.id: entry.at for entry in reversed(sim.entries) if entry.what == "asked"}
+    stored = {entry.id: entry.at for entry in reversed(sim.entries) if entry.what == "stored" and not entry.name}
+    for (id, version), claim in claims.items():
+        back, died = claims.get((id, 2)), killed.get(claim.name.rpartition("#")[0])
+        if version != 1 or back is None or died is None or id not in stored or not _equal(rows, id, id):
+            continue
+        free = max(claim.at, died) + sim._settings.lease + 0.1  # a call may travel for some time
+        for (other, first), its in claims.items():
+            if first == 1 and free < its.at < back.at and asked.get(other, 0.0) > stored[id]:
+                assert not _equal(rows, id, other), f"{other} was claimed before {id}, which was lost and enqueued earlier"
+
+
+def _equal(rows: Mapping[str, Record], id: str, other: str) -> bool:
+    """Whether nothing but their turn decides which of the two starts first."""
+    one, two = rows.get(id), rows.get(other)
+    if one is None or two is None or one.reopenings or two.reopenings:
+        return False
+    ours, theirs = one.job, two.job
+    held = [job.delay or job.after or job.key or job.parent or job.limits or job.lane for job in (ours, theirs)]
+    same = (ours.task, ours.queue, ours.priority, ours.aging) == (theirs.task, theirs.queue, theirs.priority, 0)
+    return same and not any(held)
+
+
+ALWAYS = no_lease_is_lost_without_a_fault, schedules_go_on, a_cancelled_run_stops, a_lost_job_keeps_its_turn
+INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel, a_parent_fails_because_of_a_child, *ALWAYS

@@ -39,9 +39,11 @@ async def act(sim: Simulation, name: str, id: str, call: Callable[[], Awaitable[
     """Act on a job; from then on, the values of its workflow are not predictable."""
     here().add("act", id, name=name)
     sim.forget(id)
+    how = None
     with suppress(TreadleError):
         await sim.again(call)
-    here().add("acted", id, name=name)
+        how = "cancelled" if name == "cancel" else None
+    here().add("acted", id, name=name, how=how)
 
 
 async def cancel(sim: Simulation) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
 from treadle.core.query_model import CountDrift
-from treadle.testing.history import bounds, holding, jobs, places, starts
+from treadle.testing.history import bounds, holding, jobs, places, repeats, starts
 from treadle.testing.history.entries import Entry, History, Recorder, facts_of, ordered, read
 from treadle.testing.history.evidence import Evidence, Run, Violation, brief
 
@@ -63,6 +63,7 @@ def check(
     evidence = Evidence(entries, rows, limits, lease)
     return [
         *jobs.check(evidence, frozenset(waiting), expected or {}),
+        *repeats.check(evidence),
         *holding.check(evidence),
         *starts.check(evidence, ticks or {}),
         *bounds.check(evidence, drifts),

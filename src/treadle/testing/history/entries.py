@@ -38,6 +38,7 @@ What = Literal[
     "began",
     "ended",
     "settled",
+    "again",
     "step",
     "kept",
     "signal",
@@ -59,16 +60,17 @@ refused    the enqueue raised an error after which nothing is stored
 claiming   a worker is about to make the claim `name`; written where claims may overlap and skip each other's rows
 answered   that claim has returned
 claimed    the storage has applied a worker's claim of this version; `name` is the claim
-began      a run of this version begins; `facts` are the needs of its task
+began      a run of this version begins; `facts` are the needs of its task, and the number of failed attempts before
 ended      that run has ended; `how` it ended, and `text`, its encoded value
 settled    the storage has confirmed the outcome to the worker; `how` is the state
+again      the storage has confirmed that this version runs again, `seconds` after its outcome at the earliest
 step       the function of the step `name` is about to run, in the run of this version
 kept       the step has returned in that run, so its value `text` is stored
 signal     a process is about to send the signal `name` with the encoded value `text`
 signalled  sending the signal returned
 received   a run of the job has received the signal `name` with the value `text`
 act        a process is about to do `name` (cancel, retry, delete ...) to the job; without an id, to many
-acted      that call returned
+acted      that call returned; `how` is "cancelled" if it raised nothing and the job has ended since
 stalled    the actor did not run for `seconds` until now
 crashed    the actor has ended and writes no more entries
 clock      the clock of the storage steps by `seconds`
@@ -194,6 +196,7 @@ class Recorder(Middleware):
         self._tasks = app._core.tasks
         app.middleware(self)
         app.on("succeeded", "failed", "cancelled")(self.settled)
+        app.on("retrying", "deferred")(self.runs_again)
         return self
 
     @property
@@ -205,6 +208,11 @@ class Recorder(Middleware):
         if event.record is not None and event.id is not None:
             how: Any = event.name
             self.history.add("settled", event.id, version=event.record.version, how=how)
+
+    def runs_again(self, event: Event) -> None:
+        """Record that the storage has applied an outcome after which the job runs again."""
+        if event.record is not None and event.delay is not None:
+            self.history.add("again", event.id, version=event.record.version, seconds=event.delay)
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
         history = self.history
@@ -234,7 +242,8 @@ class Recorder(Middleware):
         history, id, version = self.history, context.id, context.version
         known = self._tasks.get(context.task)
         needs = {} if known is None else facts_of_needs(known.needs, known.kind != "batch")
-        history.add("began", id, version=version, name=context.task, facts=needs)
+        facts = needs | {"attempt": context.record.attempt} if context.record.attempt else needs
+        history.add("began", id, version=version, name=context.task, facts=facts)
         try:
             value = await proceed()
         except Exception as error:

@@ -8,11 +8,12 @@ from itertools import pairwise
 from math import inf
 
 from treadle.core.limit_model import Limit
-from treadle.core.model import FINAL, SUPERSEDED, Record, State
-from treadle.storage.admission import rule_for
-from treadle.testing.history.evidence import Evidence, Run, Violation
+from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
+from treadle.storage.admission import capacity, rule_for
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
 
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats
+ONE_RUN = 2  # the version of a job after one claim and one outcome
 
 
 def check(it: Evidence) -> Iterator[Violation]:
@@ -21,7 +22,9 @@ def check(it: Evidence) -> Iterator[Violation]:
     yield from rates(it)
     yield from slots_left(it)
     yield from keys(it)
+    yield from keys_kept(it)
     yield from upstreams(it)
+    yield from doomed(it)
 
 
 def _rules(it: Evidence) -> dict[str, Limit]:
@@ -66,27 +69,48 @@ def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
 
 
 def rates(it: Evidence) -> Iterator[Violation]:
-    """No window of a rate has more starts than allowed. Judged by claim times; skipped if the clock was set."""
+    """No window of a rate has more starts than allowed, and no bucket gives more than it was refilled with. Judged by
+    claim times; skipped if the clock was set."""
     if it.steps_of_clock:
         return
-    rules, starts = _rules(it), dict[str, list[tuple[float, str]]]()
+    rules, starts = _rules(it), dict[str, list[tuple[float, str, int]]]()
     for (id, _), at in it.claims.items():
         row = it.rows.get(id)
         if row is not None and not row.job.function_done and not row.function_done:
             for name, cost in _named(it, id):
-                starts.setdefault(name, []).extend([(at, id)] * cost)
+                starts.setdefault(name, []).append((at, id, cost))
     for name, found in starts.items():
         rule = rule_for(rules, name)
-        if rule is None or rule.rate is None or rule.how != "window" or not rule.rate:
-            continue
-        found.sort()
-        for (first, one), (last, other) in zip(found, found[rule.rate :], strict=False):
-            if last - first < rule.per - EPSILON:
-                text = (
-                    f"{rule.rate + 1} starts of {name} within {last - first:g} s, at most {rule.rate} in {rule.per:g} s"
-                )
-                yield it.violation("rate", text, one, other)
+        if rule is not None and rule.rate:
+            most = capacity(rule)  # a cost above the rule counts as the whole rule
+            found = sorted((at, id, min(cost, most)) for at, id, cost in found)
+            broken = next((_too_many if rule.how == "window" else _too_fast)(rule, found), None)
+            if broken is not None:
+                text, *ids = broken
+                yield it.violation("rate", f"{text} of {name}", *ids)
                 return
+
+
+_Starts = list[tuple[float, str, int]]
+
+
+def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
+    """The windows with more starts than allowed, each with its first and last job."""
+    each_one = [(at, id) for at, id, cost in starts for _ in range(cost)]
+    for (first, one), (last, other) in zip(each_one, each_one[rule.rate or 0 :], strict=False):
+        if last - first < rule.per - EPSILON:
+            most = f"at most {rule.rate} in {rule.per:g} s are allowed"
+            yield f"{most}, found {(rule.rate or 0) + 1} within {last - first:g} s", one, other
+
+
+def _too_fast(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
+    """The jobs that started although even a bucket that was full at the beginning was empty."""
+    speed = (rule.rate or 0) / rule.per
+    left, before = float(capacity(rule)), starts[0][0] if starts else 0.0
+    for at, id, cost in starts:
+        left, before = min(capacity(rule), left + speed * (at - before)) - cost, at
+        if left < -speed * TOLERANCE - EPSILON:
+            yield f"{id} started {-left / speed:g} s before there was a token", id
 
 
 def slots_left(it: Evidence) -> Iterator[Violation]:
@@ -101,12 +125,12 @@ def slots_left(it: Evidence) -> Iterator[Violation]:
 
 
 def keys(it: Evidence) -> Iterator[Violation]:
-    """One unfinished job per key: the next one is created after the previous one has ended or released its key."""
+    """One job per key: the next one is created after the previous one has released its key."""
     if it.steps_of_clock:
         return
     by_key: dict[str, list[Record]] = {}
     for row in it.rows.values():
-        if row.job.key is not None and row.job.key_until == "ended":
+        if row.job.key is not None:
             by_key.setdefault(row.job.key, []).append(row)
     for key, rows in by_key.items():
         if any(row.reopenings for row in rows):
@@ -114,7 +138,7 @@ def keys(it: Evidence) -> Iterator[Violation]:
         # Of two rows of the same moment, the one that ended first was created first.
         rows.sort(key=lambda row: (row.created_at, inf if row.ended_at is None else row.ended_at, row.job.id))
         for one, other in pairwise(rows):
-            if one.ended_at is not None and one.ended_at <= other.created_at:
+            if _released(one) <= other.created_at:
                 continue
             if other.job.key_conflict == "replace" and _waited(it, one, other):
                 continue
@@ -124,6 +148,31 @@ def keys(it: Evidence) -> Iterator[Violation]:
                 one.job.id,
                 other.job.id,
             )
+
+
+def _released(row: Record) -> float:
+    """The earliest time at which a job may have released its key. Of a job that was claimed several times, the first
+    start is not known."""
+    ended = inf if row.ended_at is None else row.ended_at
+    if row.job.key_until == "started" and row.started_at is not None:
+        ended = min(ended, row.started_at) if row.version <= ONE_RUN else row.created_at
+    return max(ended, row.created_at + (row.job.key_window or 0.0))
+
+
+def keys_kept(it: Evidence) -> Iterator[Violation]:
+    """No call gets a job that had released its key before the call."""
+    ends = {(entry.id, entry.version): entry.at for entry in it.entries if entry.what == "settled"}
+    asked: dict[tuple[str, str], float] = {}
+    for entry in it.entries:
+        if entry.what == "asked":
+            asked[entry.actor, entry.id] = entry.at
+        row = it.rows.get(entry.name) if entry.what == "stored" and entry.name else None
+        if row is None or row.job.key is None or row.job.key_window is not None or row.reopenings:
+            continue
+        ended = ends.get((entry.name, row.version - 1), inf)
+        if ended + TOLERANCE < asked.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
+            text = f"{entry.id} got {entry.name}, which had ended before and released the key {row.job.key!r}"
+            yield it.violation("key", text, entry.id, entry.name)
 
 
 def _waited(it: Evidence, one: Record, other: Record) -> bool:
@@ -155,3 +204,14 @@ def upstreams(it: Evidence) -> Iterator[Violation]:
         if known and done < needed and row.state is not State.CANCELLED:
             text = f"{id} began when {done} of the {needed} jobs it waits for had ended"
             yield it.violation("after", text, id, *row.after)
+
+
+def doomed(it: Evidence) -> Iterator[Violation]:
+    """A job that was cancelled because of the jobs it waited for has one that did not succeed: whoever reopens that one
+    reopens the job too."""
+    for id, row in it.rows.items():
+        ups = [it.rows.get(name) for name in row.after]
+        if row.state is State.CANCELLED and row.reason == UPSTREAM and ups:
+            if all(up is not None and up.state is State.SUCCEEDED for up in ups):
+                text = f"{id} was cancelled because of a job that it waited for, and all of them have succeeded"
+                yield it.violation("doomed", text, id, *row.after)

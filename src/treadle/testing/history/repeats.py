@@ -1,0 +1,88 @@
+"""The checker's rules about jobs that run more than once: lost leases, attempts, the time between two tries, and acts
+after which a job must not run again.
+
+Jobs that were reopened are not judged, because their counts begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treadle.core.model import FINAL, State
+from treadle.testing.history.entries import Entry
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
+
+
+def check(it: Evidence) -> Iterator[Violation]:
+    """Apply all rules of this module."""
+    yield from losses(it)
+    yield from attempts(it)
+    yield from cancels(it)
+    if not it.steps_of_clock:
+        yield from pauses(it)
+
+
+def losses(it: Evidence) -> Iterator[Violation]:
+    """Each lost lease counts. Claims of two versions in a row are one: every outcome takes a version of its own."""
+    for id, row in it.rows.items():
+        if not row.reopenings:
+            lost = sum((id, version + 1) in it.claims for version in range(1, row.version) if (id, version) in it.claims)
+            if row.lost < lost:
+                yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
+
+
+def attempts(it: Evidence) -> Iterator[Violation]:
+    """No outcome and no lost lease takes back the attempts that a job has used."""
+    most: dict[str, tuple[int, int]] = {}
+    begun = (entry for entry in it.entries if entry.what == "began")
+    for entry in sorted(begun, key=lambda entry: (entry.id, entry.version)):
+        row, used = it.rows.get(entry.id), entry.facts.get("attempt", 0)
+        before, version = most.get(entry.id, (0, 0))
+        if row is None or row.reopenings:
+            continue
+        if used < before:
+            text = f"{entry.id} had used {before} attempts at version {version}, and {used} at version {entry.version}"
+            yield it.violation("attempts", text, entry.id)
+        most[entry.id] = max((used, entry.version), (before, version))
+    for id, (used, version) in most.items():
+        if it.rows[id].attempt < used:
+            text = f"{id} had used {used} attempts at version {version}, its row counts {it.rows[id].attempt}"
+            yield it.violation("attempts", text, id)
+
+
+def pauses(it: Evidence) -> Iterator[Violation]:
+    """No job that runs again is claimed before the time until its next try is over, counted from the end of the run."""
+    ends = {(entry.id, entry.version): entry.at for entry in it.entries if entry.what == "ended"}
+    for entry in it.entries:
+        row, ended = it.rows.get(entry.id), ends.get((entry.id, entry.version))
+        if entry.what != "again" or row is None or row.reopenings or ended is None or it.acts_on(entry.id):
+            continue
+        claimed = it.claims.get((entry.id, entry.version + 2))  # the outcome has the version between them
+        early = 0.0 if claimed is None else ended + entry.seconds - claimed
+        if early > TOLERANCE:
+            text = f"version {entry.version + 2} of {entry.id}, to run again after {entry.seconds:g} s, was claimed"
+            yield it.violation("delay", f"{text} {early:g} s too early", entry.id)
+
+
+def cancels(it: Evidence) -> Iterator[Violation]:
+    """After the answer to a cancel the job has ended, and a run that returns later does not count."""
+    others = {it.workflow(entry.id) for entry in it.entries if entry.what == "act" and entry.name != "cancel"}
+    for id, entry in _cancelled(it).items():
+        row = it.rows.get(id)
+        if row is None or row.reopenings or it.workflow(id) in others or "" in others:
+            continue
+        if row.state not in FINAL:
+            yield it.violation("cancel", f"{id} was cancelled, but is still {row.state}", id)
+        late = [run for run in it.runs if run.id == id and run.ended is not None and run.ended.at > entry.at + TOLERANCE]
+        won = any(run.version == row.version - 1 for run in late)
+        if row.state in (State.SUCCEEDED, State.FAILED) and won:
+            yield it.violation("cancel", f"{id} was cancelled, but a run that ended later counts: {row.state}", id)
+
+
+def _cancelled(it: Evidence) -> dict[str, Entry]:
+    """The first answer to a cancel of each job."""
+    found: dict[str, Entry] = {}
+    for entry in it.entries:
+        if entry.what == "acted" and entry.how == "cancelled":
+            found.setdefault(entry.id, entry)
+    return found
