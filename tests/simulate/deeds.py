@@ -27,7 +27,7 @@ async def send(sim: Simulation, spec: Any, value: object = None) -> Any:
 
 
 async def singles(sim: Simulation, n: int) -> None:
-    task = sim.rng.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long))
+    task = sim.rng.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long, tasks.slow_retry))
     how: dict[str, Any] = {}
     if sim.rng.random() < 0.5:
         how = sim.rng.choice(({"priority": 5}, {"delay": 1.5}, {"lane": f"tenant-{n % 2}"}, {"aging": 3.0}))

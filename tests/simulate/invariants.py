@@ -43,7 +43,7 @@ def no_child_goes_on_after_a_cancel(sim: Simulation) -> None:
     """After a job was cancelled, no child that it waits for is claimed for the first time."""
     root = {row.job.id: row.job.root or row.job.id for row in sim.rows}
     retried = {root.get(entry.id) for entry in sim.entries if entry.what == "act" and entry.name == "retry"}
-    answered = {entry.id: entry.at for entry in sim.entries if entry.what == "acted" and entry.name == "cancel"}
+    answered = {entry.id: entry.at for entry in sim.entries if entry.what == "acted" and entry.how == "cancelled"}
     claims = {entry.id: entry.at for entry in sim.entries if entry.what == "claimed" and entry.version == 1}
     rows = {row.job.id: row for row in sim.rows}
     for id, at in answered.items():

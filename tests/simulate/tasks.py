@@ -42,6 +42,15 @@ async def long(n: int) -> int:
 
 
 @app.task(max_lost=OFTEN)
+async def slow_retry(n: int) -> int:
+    """Fails at its first try, and runs longer than a lease at its second."""
+    if current().attempt < 2:
+        raise ValueError("not yet")
+    await asyncio.sleep(7.0)
+    return n
+
+
+@app.task(max_lost=OFTEN)
 def in_thread(n: int) -> int:
     return n
 

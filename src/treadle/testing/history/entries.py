@@ -195,9 +195,15 @@ class Recorder(Middleware):
         """Record this app from now on, inside its other middleware."""
         self._tasks = app._core.tasks
         app.middleware(self)
-        app.on("succeeded", "failed", "cancelled")(self.settled)
-        app.on("retrying", "deferred")(self.runs_again)
+        for name, listener in self.listeners:
+            app.on(name)(listener)
         return self
+
+    @property
+    def listeners(self) -> list[tuple[str, Callable[[Event], None]]]:
+        """What it does at each event of an app."""
+        ended = [(name, self.settled) for name in ("succeeded", "failed", "cancelled")]
+        return [*ended, *((name, self.runs_again) for name in ("retrying", "deferred"))]
 
     @property
     def history(self) -> History:

@@ -12,7 +12,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, cast
 
-from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled
+from treadle.core.limit_model import Declare, LimitChange
+from treadle.core.model import (
+    ACT,
+    Claim,
+    Claimed,
+    HeartbeatResult,
+    LeaseRenewal,
+    Outcome,
+    Presence,
+    Settled,
+    State,
+)
 from treadle.errors import StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Fused
@@ -136,6 +147,25 @@ class Network(StorageProxy):
 
     async def close(self) -> None: ...
 
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        acts = [(_act(out), out.id) for out in outcomes if ACT in dict(out.checkpoints)]
+        if not acts:
+            return await super().settle(outcomes)
+        history = (ACTOR.get() or self._loop.root).history
+        for name, id in acts:
+            history.add("act", id, name=name)
+        answers = await super().settle(outcomes)
+        for name, id in acts:
+            history.add("acted", id, name=name)
+        return answers
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        history = (ACTOR.get() or self._loop.root).history
+        for change in changes:
+            if not isinstance(change, Declare):
+                history.add("act", name=change.name, facts={"limit": True})
+        await super().set_limits(changes)
+
     async def claim(self, ask: Claim) -> Claimed:
         async def claim(storage: Storage) -> Claimed:
             claimed = await storage.claim(ask)
@@ -151,6 +181,13 @@ class Network(StorageProxy):
             return settled, claimed
 
         return await self.around("settle_claim", both)
+
+
+def _act(out: Outcome) -> str:
+    """The name of an act as the checker knows it."""
+    if out.keep is not None:
+        return "delete"
+    return "cancel" if out.state is State.CANCELLED else "settle"
 
 
 async def _went_on(work: Coroutine[Any, Any, T], first: object) -> T:

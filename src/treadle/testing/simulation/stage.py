@@ -115,8 +115,7 @@ def borrowed(
         if isinstance(event.error, BaseException):
             failed(event.error)
 
-    listeners = [(name, recorder.settled) for name in ("succeeded", "failed", "cancelled")]
-    listeners.append(("worker.error", on_error))
+    listeners = [*recorder.listeners, ("worker.error", on_error)]
     with ExitStack() as back:
 
         def change(target: object, name: str, value: Any) -> None:
