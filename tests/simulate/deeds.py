@@ -22,7 +22,7 @@ async def send(sim: Simulation, spec: Any, value: object = None) -> Any:
     """Enqueue until the storage answers."""
     job = await sim.again(lambda: app.enqueue(spec))
     if value is not None:
-        sim.expect(job, json.dumps(value))
+        sim.expect(job, json.dumps(value, separators=(",", ":")))
     return job
 
 
@@ -50,10 +50,39 @@ async def limited(sim: Simulation, n: int) -> None:
         await send(sim, tasks.plain.options(limits=limit).job(n + each), n + each)
 
 
+async def costly(sim: Simulation, n: int) -> None:
+    """Limits of every kind, also with costs."""
+    for each in range(4):
+        task = sim.rng.choice((tasks.plain, tasks.flaky))
+        how: dict[str, Any] = sim.rng.choice(
+            (
+                {"limits": ["wide"], "cost": sim.rng.choice((1, 2, 5))},
+                {"limits": ["tokens"], "cost": sim.rng.choice((1, 2, 5))},
+                {"limits": ["until ended"]},
+            )
+        )
+        await send(sim, task.options(**how).job(n + each), n + each)
+
+
+async def aged(sim: Simulation, n: int) -> None:
+    """A backlog of jobs that age, each of a priority of its own."""
+    for each in range(6):
+        await send(sim, tasks.plain.options(aging=0.5, priority=sim.rng.randint(0, 3)).job(n + each), n + each)
+
+
+async def more_keys(sim: Simulation, n: int) -> None:
+    """Keys that are free once the job runs, or only after some time."""
+    for _ in range(4):
+        key = sim.rng.choice((Key("until", until="started"), Key("window", window=2.0)))
+        await send(sim, sim.rng.choice((tasks.keyed, tasks.flaky)).options(key=key).job(n))
+        await asyncio.sleep(sim.rng.random() * 0.6)
+
+
 async def families(sim: Simulation, n: int) -> None:
-    specs: list[tuple[JobSpec[Any, Any], int]] = [
+    specs: list[tuple[JobSpec[Any, Any], object]] = [
         (tasks.parent.job(n), 5 * n),
         (tasks.fan_in.job(n), 3 * n + 3),
+        (tasks.fan_list.job(n), [n + 2, n + 1, n]),
         (tasks.tolerant.job(n), 2),
     ]
     spec, value = sim.rng.choice(specs)
@@ -127,6 +156,9 @@ DEEDS: tuple[Deed, ...] = (
     several,
     in_order,
     limited,
+    costly,
+    aged,
+    more_keys,
     families,
     families,
     joined,

@@ -13,7 +13,7 @@ FLEETS: dict[str, dict[str, Any]] = {
     "orderly": {
         "app": orderly.app,
         "scenario": orderly.work,
-        "invariants": (orderly.no_tick_is_left_out, *ALWAYS),
+        "invariants": (orderly.no_tick_is_left_out, orderly.no_wait_ends_early, *ALWAYS),
         "options": orderly.WORKERS,
         "faults": tuple(kind for kind in KINDS if kind != "clock"),
     },

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from treadle.core.model import ASKED, CHILDREN, Record, State
 from treadle.testing.simulation import Simulation
 
+MOST = {"hopeless": 2, "racing": 1}  # attempts of the tasks that have few
 LONGEST = 4.0  # seconds between two ticks of our schedules
 
 
@@ -62,13 +63,12 @@ def no_lease_is_lost_without_a_fault(sim: Simulation) -> None:
 
 
 def schedules_go_on(sim: Simulation) -> None:
-    """Each schedule waits for its next tick. A clock that was set may have delayed that."""
-    if any(fault.kind == "clock" for fault in sim.case.faults):
-        return
+    """Each schedule waits for its next tick. Until the next heartbeat it is late by as long as the clock was ahead."""
     rows = [row for row in sim.rows if row.job.task.startswith("treadle.schedule")]
+    ahead = sum(abs(fault.seconds) for fault in sim.case.faults if fault.kind == "clock")
     for row in rows:
         assert row.state in (State.READY, State.RUNNING), f"{row.job.id} is {row.state}"
-        late = (row.due_at or 0.0) - sim.now() - LONGEST
+        late = (row.due_at or 0.0) - sim.now() - LONGEST - ahead
         assert row.state is State.RUNNING or late <= 0, f"{row.job.id} makes its next tick {late:g} s too late"
     assert rows or not sim.rows, "no schedule is stored"
 
@@ -128,5 +128,32 @@ def _equal(rows: Mapping[str, Record], id: str, other: str) -> bool:
     return same and not any(held)
 
 
-ALWAYS = no_lease_is_lost_without_a_fault, schedules_go_on, a_cancelled_run_stops, a_lost_job_keeps_its_turn
-INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel, a_parent_fails_because_of_a_child, *ALWAYS
+def only_failures_count(sim: Simulation) -> None:
+    """A run counts as an attempt if it raised or returned, not if its worker was stopped or lost."""
+    raised = Counter(entry.id for entry in sim.entries if entry.what == "ended" and entry.how == "raised")
+    for row in sim.rows:
+        most = MOST.get(row.job.task.rpartition(".")[2], raised[row.job.id] + 1)
+        if row.job.task and not row.job.task.startswith("treadle"):
+            assert row.attempt <= most, f"{row.job.id} counts {row.attempt} attempts, at most {most} were made"
+
+
+def an_overtaken_run_stops(sim: Simulation) -> None:
+    """A worker that reaches the storage stops a run within a lease after another worker has claimed its job."""
+    if any(fault.kind not in ("kill", "stop", "stall") for fault in sim.case.faults):
+        return
+    ends = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "ended"}
+    gone = {entry.actor: entry.at for entry in sim.entries if entry.what == "crashed"}
+    stalls: dict[str, float] = {}
+    for entry in sim.entries:
+        if entry.what == "stalled":
+            stalls[entry.actor] = max(stalls.get(entry.actor, 0.0), entry.at)
+    claims = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "claimed"}
+    for entry in sim.entries:
+        if entry.what == "began" and (next_claim := claims.get((entry.id, entry.version + 1))) is not None:
+            until = max(next_claim, entry.at, stalls.get(entry.actor, 0.0)) + sim._settings.lease
+            ended = min(ends.get((entry.id, entry.version), sim._loop.now), gone.get(entry.actor, sim._loop.now))
+            assert ended <= until, f"{entry.id} ran for {ended - until:g} s after its worker could have known"
+
+
+ALWAYS = no_lease_is_lost_without_a_fault, schedules_go_on, a_cancelled_run_stops, a_lost_job_keeps_its_turn, an_overtaken_run_stops
+INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel, a_parent_fails_because_of_a_child, only_failures_count, *ALWAYS

@@ -182,3 +182,10 @@ def no_tick_is_left_out(sim: Simulation) -> None:
     evidence = Evidence(sim.entries, sim.rows)
     left_out = list(ticks_left_out(evidence, {tick.name: TICK}))
     assert not left_out, left_out[0].text
+
+
+def no_wait_ends_early(sim: Simulation) -> None:
+    """A wait for a signal that nobody sends ends when its timeout is over."""
+    for row in sim.rows:
+        if row.job.task == impatient.name and row.ended_at is not None:
+            assert row.ended_at >= row.created_at + 0.5, f"{row.job.id} waited {row.ended_at - row.created_at:g} s"

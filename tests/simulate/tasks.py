@@ -10,7 +10,14 @@ from treadle.testing.history import History
 from treadle.testing.simulation import ACTOR
 
 app = App("memory://", retry=Retry(attempts=30, base=0.05, max=1.0))
-app.limits.declare(Limit("account", slots=1), Limit("api", slots=2), Limit("calls", rate=3, per=1.0))
+app.limits.declare(
+    Limit("account", slots=1),
+    Limit("api", slots=2),
+    Limit("calls", rate=3, per=1.0),
+    Limit("wide", slots=3),
+    Limit("tokens", rate=2, per=1.0, how="bucket", burst=3),
+    Limit("until ended", slots=1, hold="ended"),
+)
 OFTEN = 1_000  # a simulation kills more workers than a job may lose
 
 
@@ -84,6 +91,16 @@ async def fan_in(n: int) -> Any:
 @app.task(max_lost=OFTEN)
 async def add(parts: list[int]) -> int:
     return sum(parts)
+
+
+@app.task(max_lost=OFTEN)
+async def fan_list(n: int) -> Any:
+    return gather(*(plain.job(n + 2 - each) for each in range(3))).into(pack)
+
+
+@app.task(max_lost=OFTEN)
+async def pack(parts: list[int]) -> list[int]:
+    return parts
 
 
 @app.task(max_lost=OFTEN)

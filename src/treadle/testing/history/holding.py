@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 
+from msgspec.structs import replace
+
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage.admission import capacity, rule_for
@@ -46,6 +48,8 @@ def slots(it: Evidence) -> Iterator[Violation]:
         rule = rule_for(rules, name)
         if rule is None or rule.slots is None:
             continue
+        if rule.hold == "ended":
+            runs = _whole(it, runs)
         used, inside = 0, list[tuple[float, int, int, str]]()
         for number, (run, cost) in enumerate(runs):
             while inside and inside[0][0] <= run.held_from:
@@ -66,6 +70,19 @@ def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
             for name, cost in _named(it, run.id):
                 found.setdefault(name, []).append((run, cost))
     return found
+
+
+def _whole(it: Evidence, runs: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
+    """The first run of each job, held until its last run: under such a limit a job keeps its slot until it has ended.
+    Acts may have ended it earlier."""
+    found: dict[str, tuple[Run, int]] = {}
+    for run, cost in runs:
+        if run.id in found and not it.acts_on(run.id):
+            first, _ = found[run.id]
+            found[run.id] = replace(first, held_to=max(first.held_to, run.held_to)), cost
+        else:
+            found.setdefault(run.id, (run, cost))
+    return list(found.values())
 
 
 def rates(it: Evidence) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ to the other one, and if no other claim may have held its row meanwhile.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from treadle.core.model import Record
-from treadle.storage.row_rules import rank
+from treadle.storage.row_rules import rank, turn
 from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
 
 TICK = "cron:"  # begins the id of a tick, which ends with its moment
@@ -29,6 +30,7 @@ def check(it: Evidence, schedules: Mapping[str, float]) -> Iterator[Violation]:
     yield from delays(it)
     stays = list(_stays(it))
     yield from order(it, stays)
+    yield from ageing(it, stays)
     yield from priorities(it, stays)
     yield from lanes(it, stays)
     yield from early_ticks(it)
@@ -83,7 +85,7 @@ def _plain(row: Record) -> bool:
     job = row.job
     held_back = job.delay or job.after or job.key or job.parent or job.function_done or row.reopenings
     # a job that a limit blocks leaves its lane
-    return not (held_back or job.aging or (job.lane and job.limits))
+    return not (held_back or (job.lane and job.limits))
 
 
 def order(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
@@ -92,9 +94,34 @@ def order(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     lines: dict[object, list[_Stay]] = {}
     for stay in stays:
         job = stay.row.job
+        if job.aging:
+            continue
         lines.setdefault((job.task, job.queue, job.priority, job.limits, job.lane), []).append(stay)
     for line in lines.values():
         yield from _overtaken(it, line)
+
+
+def ageing(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
+    """Of jobs of one task that age, each step of priority counts as `aging` seconds of waiting."""
+    lines: dict[tuple[str, str], list[_Stay]] = defaultdict(list)
+    for stay in stays:
+        job = stay.row.job
+        if job.aging and not job.lane and not job.limits:
+            lines[job.queue, job.task].append(stay)
+    for line in lines.values():
+        coming, queued = sorted(line, key=lambda stay: stay.stored, reverse=True), list[tuple[float, float, str]]()
+        for stay in sorted(line, key=lambda stay: stay.since):
+            while coming and coming[-1].stored < stay.since - TOLERANCE:
+                one = coming.pop()
+                heapq.heappush(queued, (turn(one.row.job, one.stored), one.since, one.id))
+            while queued and queued[0][1] <= stay.until + TOLERANCE:
+                heapq.heappop(queued)
+            passed = queued and queued[0][0] < turn(stay.row.job, stay.asked) - TOLERANCE
+            if passed and not it.disturbed(stay.id, 1):
+                first = queued[0][2]
+                text = f"{stay.id} was claimed before {first}, which was queued and comes first by its age"
+                yield it.violation("order", text, first, stay.id)
+                return
 
 
 def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
@@ -151,7 +178,7 @@ def lanes(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
     groups: dict[tuple[str, str, int], list[_Stay]] = defaultdict(list)
     for stay in stays:
         job = stay.row.job
-        if job.lane and not job.limits:
+        if job.lane and not job.limits and not job.aging:
             groups[job.queue, job.task, rank(job)].append(stay)
     if not any(len({stay.row.job.lane for stay in group}) > 1 for group in groups.values()):
         return
