@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tests.simulate import tasks
@@ -143,6 +144,29 @@ async def race(sim: Simulation, n: int) -> None:
     sim.expect(await send(sim, tasks.racing.job(n)), None)
 
 
+async def repaired(sim: Simulation, n: int) -> None:
+    """Jobs that fail until an operator retries what they failed because of."""
+    first = await send(sim, tasks.second_chance.job(n))
+    await send(sim, tasks.plain.options(after=[first]).job(n + 1))
+    parent = await send(sim, tasks.unlucky.job(n))
+    await asyncio.sleep(sim.rng.choice((1.0, 20.0)))
+    await act(sim, "retry", first.id, lambda: app.jobs.retry(first))
+    for row in (await sim.again(lambda: app.jobs.list(workflow=parent.id))).records:
+        if row.job.task.endswith("second_chance"):
+            await act(sim, "retry", row.job.id, partial(app.jobs.retry, row.job.id))
+
+
+async def late(sim: Simulation, n: int) -> None:
+    """A result that is needed after its row may be pruned, and a row that must be there after that time."""
+    if sim.rng.random() < 0.8:  # so much virtual time takes as long as many other seeds
+        return
+    await send(sim, tasks.plain.job(n), n)
+    first = await send(sim, tasks.plain.options(keep=0).job(n), n)
+    second = await send(sim, tasks.plain.options(delay=70.0).job(n + 1), n + 1)
+    await send(sim, tasks.total.options(after=[first, second]).job(), 2 * n + 1)
+    await asyncio.sleep(75.0)
+
+
 async def given_up(sim: Simulation, n: int) -> None:
     """A workflow that is cancelled while it grows."""
     job = await send(sim, sim.rng.choice((tasks.parent, tasks.fan_in)).job(n))
@@ -169,5 +193,7 @@ DEEDS: tuple[Deed, ...] = (
     share,
     chosen,
     race,
+    repaired,
+    late,
     given_up,
 )

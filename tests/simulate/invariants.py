@@ -114,7 +114,9 @@ def a_lost_job_keeps_its_turn(sim: Simulation) -> None:
         free = max(claim.at, died) + sim._settings.lease + 0.1  # a call may travel for some time
         for (other, first), its in claims.items():
             if first == 1 and free < its.at < back.at and asked.get(other, 0.0) > stored[id]:
-                assert not _equal(rows, id, other), f"{other} was claimed before {id}, which was lost and enqueued earlier"
+                assert not _equal(rows, id, other), (
+                    f"{other} was claimed before {id}, which was lost and enqueued earlier"
+                )
 
 
 def _equal(rows: Mapping[str, Record], id: str, other: str) -> bool:
@@ -155,5 +157,17 @@ def an_overtaken_run_stops(sim: Simulation) -> None:
             assert ended <= until, f"{entry.id} ran for {ended - until:g} s after its worker could have known"
 
 
-ALWAYS = no_lease_is_lost_without_a_fault, schedules_go_on, a_cancelled_run_stops, a_lost_job_keeps_its_turn, an_overtaken_run_stops
-INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel, a_parent_fails_because_of_a_child, only_failures_count, *ALWAYS
+ALWAYS = (
+    no_lease_is_lost_without_a_fault,
+    schedules_go_on,
+    a_cancelled_run_stops,
+    a_lost_job_keeps_its_turn,
+    an_overtaken_run_stops,
+)
+INVARIANTS = (
+    paused_queues_start_nothing,
+    no_child_goes_on_after_a_cancel,
+    a_parent_fails_because_of_a_child,
+    only_failures_count,
+    *ALWAYS,
+)

@@ -67,6 +67,25 @@ async def hopeless(n: int) -> int:
     raise ValueError("never")
 
 
+@app.task(max_lost=OFTEN, retry=Retry(attempts=1))
+async def second_chance(n: int) -> int:
+    """Fails until an operator retries it."""
+    if not current().record.reopenings:
+        raise ValueError("not yet")
+    return n
+
+
+@app.task(max_lost=OFTEN, reduce="sum")
+async def unlucky(n: int) -> Flow[int]:
+    return flow(plain.job(n), second_chance.job(n))
+
+
+@app.task(max_lost=OFTEN)
+async def total() -> int:
+    """The sum of the jobs that it waited for."""
+    return sum(await current().upstream())
+
+
 @app.task(max_lost=OFTEN, queue="strict")
 async def in_turn(n: int) -> int:
     await asyncio.sleep(0.05 * (n % 3))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulate.fleets import FLEETS
 from tests.simulate.mutants import MIXED, ORDERLY
+from tests.simulate.repeat_mutants import REPEATS
 from treadle.testing import SimulationFailed, simulate
 
 pytestmark = pytest.mark.slow
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.slow
 SOON = 100  # seeds within which most are found
 LATER = {"L-1": 300}
 ONLY = {"E-A14": ["clock"]}  # the faults of its seeds: among all faults it is found by one seed in a thousand
-RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}  # those that need two events at the same time
+RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}
+RARE_REPEATS = {"turn lost": 1_500}  # those that need two events at the same time
 
 # defect -> the rules of which one has to find it
 RULES = {
@@ -57,8 +59,23 @@ def test_a_promise_that_is_broken_is_found_by_its_rule(name: str, monkeypatch: p
     assert found("orderly", SOON) & RULES[name]
 
 
+@pytest.mark.parametrize("name", sorted(REPEATS.keys() - RARE_REPEATS.keys()))
+def test_a_defect_of_a_repeated_run_is_found_by_its_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, rules = REPEATS[name]
+    plant(monkeypatch)
+    assert found("mixed", SOON) & rules
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(RARE))
 def test_a_rare_defect_put_back_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MIXED[name](monkeypatch)
     found("mixed", RARE[name])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(RARE_REPEATS))
+def test_a_rare_defect_of_a_repeated_run_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, rules = REPEATS[name]
+    plant(monkeypatch)
+    assert found("mixed", RARE_REPEATS[name]) & rules

@@ -179,6 +179,7 @@ def _released(row: Record) -> float:
 def keys_kept(it: Evidence) -> Iterator[Violation]:
     """No call gets a job that had released its key before the call."""
     ends = {(entry.id, entry.version): entry.at for entry in it.entries if entry.what == "settled"}
+    begun = {run.id: run.began for run in reversed(it.runs)}
     asked: dict[tuple[str, str], float] = {}
     for entry in it.entries:
         if entry.what == "asked":
@@ -186,9 +187,11 @@ def keys_kept(it: Evidence) -> Iterator[Violation]:
         row = it.rows.get(entry.name) if entry.what == "stored" and entry.name else None
         if row is None or row.job.key is None or row.job.key_window is not None or row.reopenings:
             continue
-        ended = ends.get((entry.name, row.version - 1), inf)
-        if ended + TOLERANCE < asked.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
-            text = f"{entry.id} got {entry.name}, which had ended before and released the key {row.job.key!r}"
+        freed = ends.get((entry.name, row.version - 1), inf)
+        if row.job.key_until == "started":
+            freed = min(freed, begun.get(entry.name, inf))
+        if freed + TOLERANCE < asked.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
+            text = f"{entry.id} got {entry.name}, which had released the key {row.job.key!r} before"
             yield it.violation("key", text, entry.id, entry.name)
 
 
@@ -227,8 +230,9 @@ def doomed(it: Evidence) -> Iterator[Violation]:
     """A job that was cancelled because of the jobs it waited for has one that did not succeed: whoever reopens that one
     reopens the job too."""
     for id, row in it.rows.items():
+        if row.state is not State.CANCELLED or row.reason != UPSTREAM or not row.after:
+            continue
         ups = [it.rows.get(name) for name in row.after]
-        if row.state is State.CANCELLED and row.reason == UPSTREAM and ups:
-            if all(up is not None and up.state is State.SUCCEEDED for up in ups):
-                text = f"{id} was cancelled because of a job that it waited for, and all of them have succeeded"
-                yield it.violation("doomed", text, id, *row.after)
+        if all(up is not None and up.state is State.SUCCEEDED for up in ups):
+            text = f"{id} was cancelled because of a job that it waited for, and all of them have succeeded"
+            yield it.violation("doomed", text, id, *row.after)

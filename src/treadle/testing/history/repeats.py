@@ -26,7 +26,9 @@ def losses(it: Evidence) -> Iterator[Violation]:
     """Each lost lease counts. Claims of two versions in a row are one: every outcome takes a version of its own."""
     for id, row in it.rows.items():
         if not row.reopenings:
-            lost = sum((id, version + 1) in it.claims for version in range(1, row.version) if (id, version) in it.claims)
+            lost = sum(
+                (id, version + 1) in it.claims for version in range(1, row.version) if (id, version) in it.claims
+            )
             if row.lost < lost:
                 yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
 
@@ -73,7 +75,9 @@ def cancels(it: Evidence) -> Iterator[Violation]:
             continue
         if row.state not in FINAL:
             yield it.violation("cancel", f"{id} was cancelled, but is still {row.state}", id)
-        late = [run for run in it.runs if run.id == id and run.ended is not None and run.ended.at > entry.at + TOLERANCE]
+        late = [
+            run for run in it.runs if run.id == id and run.ended is not None and run.ended.at > entry.at + TOLERANCE
+        ]
         won = any(run.version == row.version - 1 for run in late)
         if row.state in (State.SUCCEEDED, State.FAILED) and won:
             yield it.violation("cancel", f"{id} was cancelled, but a run that ended later counts: {row.state}", id)
