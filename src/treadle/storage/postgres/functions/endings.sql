@@ -257,8 +257,8 @@ BEGIN
 END $$;
 
 -- The holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended since t counts
--- as well, because a new job, created at t, would be a second one. What ended after the current time (`moment`, or the
--- clock) ended while the clock was ahead, and does not count.
+-- as well, because a new job, created at t, would be a second one. An end that is later than the current time (`moment`,
+-- or the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
