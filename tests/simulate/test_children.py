@@ -1,4 +1,4 @@
-"""Jobs that a task enqueues without an id count like any other: a simulation waits for them, and checks that they end."""
+"""A simulation waits for the jobs that a task enqueues without an id, and checks that they end."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ class Testing:
 
     async def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
         """Run every job to its end without sleeping. When nothing is due, the clock moves to the next due time, across
-        sleeps, delays, retries and timeouts. Ends when only schedules and waits for a signal without a timeout are left.
-        Returns the number of runs. Raises Endless beyond `limit`.
+        sleeps, delays, retries and timeouts. Ends when only schedules are left and waits for a signal without a
+        timeout. Returns the number of runs. Raises Endless beyond `limit`.
         """
         ran = await self.drain(limit=limit, raise_errors=raise_errors)
         idle = 0  # clock moves in a row without a run: due jobs that cannot run must not loop forever
