@@ -22,9 +22,10 @@ def quiet() -> int:
 
 
 def test_ctrl_c_in_a_plain_function_ends_the_test(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(KeyboardInterrupt), app.sync.testing() as t:
+    with app.sync.testing() as t:
         interrupted.enqueue_sync()
-        t.drain()
+        with pytest.raises(KeyboardInterrupt):
+            t.drain()
     assert "destroyed" not in caplog.text  # the drain has ended before its loop
     with app.sync.testing() as t:
         job = quiet.enqueue_sync()

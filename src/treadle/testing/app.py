@@ -85,6 +85,9 @@ class Testing:
     ) -> None:
         self._overrides = dict(overrides or {})
         core.resources.check(self._overrides, injectors(core))
+        if not (clock is None or isinstance(clock, HandClock)):
+            found = f"{clock!r}; a storage is given by name, app.testing(storage=...)"
+            raise BadOption("clock", f"expected a treadle.testing.HandClock, found {found}")
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self._core, self.clock, self._threads = core, clock or HandClock(), threads
