@@ -51,6 +51,10 @@ STEP = 0.001  # seconds; the smallest clock move from one due time to the next
 BLOCK = "`async with app.testing() as t:`, or `with app.sync.testing() as t:`"
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
 ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
+UNCOMMITTED = (
+    "\n{} more of this task wait for the commit of their within=; in a Django TestCase, which never commits, wrap the "
+    "code in self.captureOnCommitCallbacks(execute=True)"
+)
 QUEUE_RULE = "queue:"  # prefix of the limit of a queue
 
 
@@ -312,7 +316,8 @@ class Testing:
             if not expected.differences(call):
                 return call
         others = Counter(record.job.task for record in self._rows(None) if record.job.task)
-        raise AssertionError(missing(expected, found, others))
+        held = 0 if self._transactions is None else self._transactions.held(expected.task)
+        raise AssertionError(missing(expected, found, others) + (UNCOMMITTED.format(held) if held else ""))
 
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
         """Check that no job was enqueued like this, see `assert_enqueued`. Raises AssertionError with their ids."""
