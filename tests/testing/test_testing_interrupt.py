@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
 from treadle import App
+from treadle.testing import Simulation, simulate
 
 app = App("memory://")
 
@@ -14,6 +16,16 @@ app = App("memory://")
 @app.task
 def interrupted() -> None:
     raise KeyboardInterrupt
+
+
+@app.task
+def fails_the_test() -> None:
+    pytest.fail("an assertion of the test's own")
+
+
+@app.task
+def exits() -> None:
+    sys.exit(3)
 
 
 @app.task
@@ -31,6 +43,36 @@ def test_ctrl_c_in_a_plain_function_ends_the_test(caplog: pytest.LogCaptureFixtu
         job = quiet.enqueue_sync()
         assert t.drain() == 1
         assert job.result_sync(timeout=0) == 1
+
+
+def test_a_failure_of_pytest_in_a_plain_function_fails_the_test() -> None:
+    with app.sync.testing() as t:
+        fails_the_test.enqueue_sync()
+        with pytest.raises(pytest.fail.Exception, match="of the test's own"):
+            t.drain()
+
+
+def test_an_exit_in_a_plain_function_fails_the_attempt_as_in_production() -> None:
+    with app.sync.testing() as t:
+        job = exits.enqueue_sync()
+        assert t.drain() == 1
+        assert "SystemExit" in str(t.jobs.get(job).error)
+
+
+def test_ctrl_c_in_a_plain_function_ends_a_simulation() -> None:
+    async def scenario(sim: Simulation) -> None:
+        await interrupted.options(id="a").enqueue()
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(app, scenario, faults=[], seeds=1)
+
+
+def test_a_simulation_without_a_run_is_reported() -> None:
+    async def scenario(sim: Simulation) -> None:
+        """It enqueues nothing, like one that forgot an `await`."""
+
+    with pytest.warns(UserWarning, match="no job ran in 2 seeds; does the scenario await its calls?"):
+        simulate(app, scenario, seeds=2)
 
 
 async def test_in_a_thread_it_fails_the_attempt() -> None:

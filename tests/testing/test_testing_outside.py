@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from treadle import App, BadOption
+from treadle import App, BadOption, UnknownTask, Worker
 from treadle.testing import HandClock
 
 INSIDE = r"only inside the block: `async with app.testing\(\) as t:`, or `with app.sync.testing\(\) as t:`"
@@ -90,3 +90,23 @@ def test_the_clock_takes_what_advance_takes() -> None:
         with pytest.raises(BadOption, match="expected seconds or a timedelta"):
             clock.advance(wrong)  # type: ignore[arg-type]
     assert clock.moment == 100.0
+
+
+async def test_a_mistyped_name_is_no_task_without_jobs(app: App) -> None:
+    async with app.testing() as t:
+        with pytest.raises(UnknownTask, match="work"):
+            t.enqueued("wrok")
+        assert t.enqueued("work") == []
+        assert t.enqueued(app.stub("of.another.program")) == []
+        await app.stub("of.another.program").enqueue()
+        assert len(t.enqueued("of.another.program")) == 1
+
+
+@pytest.mark.parametrize("single", ["name", "task"])
+async def test_a_single_task_is_no_list(app: App, single: str) -> None:
+    tasks: Any = "work" if single == "name" else app.find_task("work")
+    async with app.testing() as t:
+        with pytest.raises(BadOption, match="expected a list of tasks or names"):
+            await t.drain(tasks=tasks)
+    with pytest.raises(BadOption, match="expected a list of tasks or names"):
+        Worker(app, tasks=tasks)

@@ -89,8 +89,9 @@ class Testing:
     ) -> None:
         self._overrides = dict(overrides or {})
         core.resources.check(self._overrides, injectors(core))
-        if not (clock is None or isinstance(clock, HandClock)):
-            found = f"{clock!r}; a storage is given by name, app.testing(storage=...)"
+        asked: object = clock
+        if not isinstance(asked, HandClock | None):
+            found = f"{asked!r}; a storage is given by name, app.testing(storage=...)"
             raise BadOption("clock", f"expected a treadle.testing.HandClock, found {found}")
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
@@ -297,10 +298,14 @@ class Testing:
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
         """The jobs of a task that were enqueued, oldest first, including those that have run meanwhile.
 
-        A call that returned another job (same id, key held) enqueued none.
+        A call that returned another job (same id, key held) enqueued none. Raises UnknownTask for the name of no task
+        if no job has it; for a task of another program that was not enqueued, pass `app.stub(name)`.
         """
         name = task if isinstance(task, str) else task.name
-        return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
+        found = self._rows(name)
+        if not found and isinstance(task, str):
+            self._core.find_task(name)
+        return [Call(*self._arguments(record.job), record) for record in found]
 
     def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
         """Return the first job that was enqueued like this, including jobs that have run meanwhile.

@@ -19,7 +19,7 @@ class HandClock:
 
     def advance(self, seconds: float | timedelta) -> float:
         """Move the clock forward, or back if `seconds` is negative. Returns the new moment."""
-        by = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        by: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if not isinstance(by, int | float) or not isfinite(by):  # with a NaN, no job would ever be due
             raise BadOption("advance", f"expected seconds or a timedelta, found {seconds!r}")
         self.moment += by

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from treadle.concurrency.threads import Answer
 from treadle.core.must_await import plain_block
@@ -115,8 +115,8 @@ class SyncTesting:
                 call, loop, future_of_call = item
                 found = outcome(call)
                 deliver(loop, future_of_call, found)
-                if isinstance(found[1], KeyboardInterrupt):
-                    raise found[1]  # it is meant for this thread, which runs the test
+                if ends_test(found[1]):
+                    raise found[1]
         except BaseException:
             future.cancel()
             ended.wait(END)  # otherwise the end of the test stops the loop under the worker of a drain
@@ -155,6 +155,12 @@ class SyncTesting:
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
         """Same as `Testing.assert_not_enqueued`."""
         self._testing.assert_not_enqueued(what, *args, **kwargs)
+
+
+def ends_test(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether it is meant for this thread, which runs the test: Ctrl-C, `pytest.fail()`, a test that takes too long. In
+    production, `sys.exit()` in a plain function only fails the attempt."""
+    return error is not None and not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)
 
 
 async def _told(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
