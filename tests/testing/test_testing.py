@@ -33,7 +33,7 @@ from treadle import (
 )
 from treadle.core.job import JobSpec
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
-from treadle.errors import UnknownJob
+from treadle.errors import UnknownJob, Unsupported
 from treadle.execution.context import Context
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.storage import connect
@@ -421,6 +421,71 @@ async def test_finish_ends_with_jobs_that_cannot_run(app: App, testing: InTest) 
         await app.queues.pause("default")
         await t.options(delay=5).enqueue()
         assert await t_.finish() == 0
+
+
+async def test_finish_ends_when_only_schedules_are_left(app: App, testing: InTest) -> None:
+    at: list[float] = []
+
+    @app.task
+    async def t() -> None:
+        await current().sleep(timedelta(days=2, hours=1))
+
+    @app.cron("0 3 * * *")
+    @app.task
+    async def nightly() -> None:
+        at.append(app._core.now())
+
+    async with testing() as t_:
+        began = t_.clock.moment
+        job = await t.enqueue()
+        await t_.finish(limit=50)
+        assert (await t_.jobs.get(job)).state is State.SUCCEEDED
+        assert t_.clock.moment - began == pytest.approx(2 * 86_400 + 3600, abs=1)
+        assert len(at) == 2
+        await app.queues.pause("default")
+        await t.enqueue()  # it cannot run, and no move of the clock changes that
+        assert await t_.finish(limit=50) == 0
+
+
+async def test_finish_and_advance_go_over_the_rate_of_a_queue(app: App, testing: InTest) -> None:
+    at: list[float] = []
+
+    @app.task(queue="mail")
+    async def t() -> None:
+        at.append(round(app._core.now() - began))
+
+    @app.every(7)
+    @app.task(queue="other")
+    async def tick() -> None: ...
+
+    async with testing() as t_:
+        began = t_.clock.moment
+        try:
+            await app.limits.set(Limit("queue:mail", rate=2, per=60))
+        except Unsupported:
+            pytest.skip("shards have no limits of a whole queue")
+        for _ in range(5):
+            await t.enqueue()
+        await t_.finish()
+        assert at == [0, 0, 60, 60, 120]
+        at.clear()
+        await t_.advance(60)
+        began = t_.clock.moment
+        for _ in range(5):
+            await t.enqueue()
+        await t_.advance(300)
+        assert at == [0, 0, 60, 60, 120]
+
+
+async def test_finish_names_itself_and_its_limit_when_it_gives_up(app: App, testing: InTest) -> None:
+    @app.task
+    async def t() -> None:
+        await t.options(delay=60).enqueue()
+
+    async with testing() as t_:
+        await t.enqueue()
+        with pytest.raises(Endless, match=r"20 jobs were run and more are queued, .*give finish a higher limit="):
+            await t_.finish(limit=20)
 
 
 async def test_finish_gives_up_on_endless_jobs(app: App, testing: InTest) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from treadle import App, BadOption
+from treadle import App, BadOption, UnknownTask, Worker
+from treadle.testing import HandClock
 
 INSIDE = r"only inside the block: `async with app.testing\(\) as t:`, or `with app.sync.testing\(\) as t:`"
 ran: list[int] = []
@@ -70,3 +72,41 @@ def test_synchronous_tests_run_nothing_outside_the_block(app: App) -> None:
     all_refused()
     t.assert_enqueued(work, 1)
     assert not ran
+
+
+def test_a_storage_in_the_place_of_the_clock_is_refused() -> None:
+    """Otherwise the test would run in memory, while it seems to run on this storage."""
+    app = App("memory://")
+    for make in (app.testing, app.sync.testing):
+        with pytest.raises(BadOption, match=r"expected a .*HandClock, found 'sqlite:///t.db'; .*testing\(storage="):
+            make("sqlite:///t.db")  # type: ignore[arg-type]
+
+
+def test_the_clock_takes_what_advance_takes() -> None:
+    clock = HandClock(100.0)
+    assert clock.advance(timedelta(minutes=1)) == 160.0
+    assert clock.advance(-60) == 100.0
+    for wrong in ("60", None, float("nan"), float("inf")):
+        with pytest.raises(BadOption, match="expected seconds or a timedelta"):
+            clock.advance(wrong)  # type: ignore[arg-type]
+    assert clock.moment == 100.0
+
+
+async def test_a_mistyped_name_is_no_task_without_jobs(app: App) -> None:
+    async with app.testing() as t:
+        with pytest.raises(UnknownTask, match="work"):
+            t.enqueued("wrok")
+        assert t.enqueued("work") == []
+        assert t.enqueued(app.stub("of.another.program")) == []
+        await app.stub("of.another.program").enqueue()
+        assert len(t.enqueued("of.another.program")) == 1
+
+
+@pytest.mark.parametrize("single", ["name", "task"])
+async def test_a_single_task_is_no_list(app: App, single: str) -> None:
+    tasks: Any = "work" if single == "name" else app.find_task("work")
+    async with app.testing() as t:
+        with pytest.raises(BadOption, match="expected a list of tasks or names"):
+            await t.drain(tasks=tasks)
+    with pytest.raises(BadOption, match="expected a list of tasks or names"):
+        Worker(app, tasks=tasks)

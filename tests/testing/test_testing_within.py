@@ -307,3 +307,13 @@ def test_a_job_that_was_rolled_back_holds_no_key(
         with pytest.raises(KeyHeld):
             app.sync.enqueue(once.job("bob"), within=connections[alias])
         assert names(t) == []
+
+
+def test_a_failed_assertion_names_jobs_that_wait_for_a_commit(app: App, send: Send, engine: sqlalchemy.Engine) -> None:
+    with app.sync.testing() as t, Session(engine) as session:
+        send.options(within=session).enqueue_sync("ada")
+        with pytest.raises(AssertionError, match="1 more of this task wait for the commit of their within="):
+            t.assert_enqueued(send, "ada")
+        session.rollback()
+        with pytest.raises(AssertionError, match=r"enqueued were: no jobs$"):
+            t.assert_enqueued(send, "ada")

@@ -25,6 +25,7 @@ from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
 from treadle.resources import Life, Overrides
+from treadle.scheduling.ticker import TASK as SCHEDULE
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.storage_choice import StorageChoice
@@ -32,8 +33,8 @@ from treadle.tasks.stub import Stub
 from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
-from treadle.testing.drain import drain_core
-from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, rows_of
+from treadle.testing.drain import Endless, drain_core
+from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
 from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
@@ -50,6 +51,11 @@ STEP = 0.001  # seconds; the smallest clock move from one due time to the next
 BLOCK = "`async with app.testing() as t:`, or `with app.sync.testing() as t:`"
 STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
 ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
+UNCOMMITTED = (
+    "\n{} more of this task wait for the commit of their within=; in a Django TestCase, which never commits, wrap the "
+    "code in self.captureOnCommitCallbacks(execute=True)"
+)
+QUEUE_RULE = "queue:"  # prefix of the limit of a queue
 
 
 @async_block(f"write {BLOCK} in synchronous code")
@@ -83,6 +89,10 @@ class Testing:
     ) -> None:
         self._overrides = dict(overrides or {})
         core.resources.check(self._overrides, injectors(core))
+        asked: object = clock
+        if not isinstance(asked, HandClock | None):
+            found = f"{asked!r}; a storage is given by name, app.testing(storage=...)"
+            raise BadOption("clock", f"expected a treadle.testing.HandClock, found {found}")
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self._core, self.clock, self._threads = core, clock or HandClock(), threads
@@ -234,41 +244,68 @@ class Testing:
 
     async def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
         """Run every job to its end without sleeping. When nothing is due, the clock moves to the next due time, across
-        sleeps, delays, retries and timeouts. Jobs that wait for a signal without a timeout keep waiting.
-        Returns the number of runs. Raises Endless beyond `limit`.
+        sleeps, delays, retries and timeouts. Ends when only schedules are left and waits for a signal without a
+        timeout. Returns the number of runs. Raises Endless beyond `limit`.
         """
         ran = await self.drain(limit=limit, raise_errors=raise_errors)
         idle = 0  # clock moves in a row without a run: due jobs that cannot run must not loop forever
         while (wait := await self._next_in()) is not None and idle < STUCK:
-            if wait > ENDLESS and await self._only_waits():
+            if await self._recurs(wait):
                 break
             self.clock.advance(max(wait, STEP * 2**idle))
-            more = await self.drain(limit=limit - ran, raise_errors=raise_errors)
+            try:
+                more = await self.drain(limit=limit - ran, raise_errors=raise_errors)
+            except Endless as error:
+                raise Endless(limit, error.last, "finish") from None
             idle = 0 if more or wait > 0 else idle + 1
             ran += more
         return ran
 
     async def _next_in(self) -> float | None:
-        """Seconds until the next job is due."""
+        """Seconds until the next job is due, or until the rate of a queue admits the next one."""
         ask = Claim(worker=f"treadle-testing#{next(self._peeks)}", queues=(), tasks={}, limit=1)
-        return (await self.storage.claim(ask)).next_in
+        waits = [(await self.storage.claim(ask)).next_in, await self._next_start()]
+        return min((each for each in waits if each is not None), default=None)
 
-    async def _only_waits(self) -> bool:
-        """Whether all rows with a due time are waits for signals without a timeout, which begin again until somebody
-        sends the signal."""
-        for row in await rows_of(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
-            endless = signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW
-            if row.due_at is not None and not endless:
+    async def _next_start(self) -> float | None:
+        """Seconds until the rate of a queue admits one of its queued jobs; None: no rate holds one up."""
+        opens = {
+            each.key.removeprefix(QUEUE_RULE): each.next_start
+            for each in await self.storage.limits()
+            if each.next_start is not None and each.key.startswith(QUEUE_RULE) and not each.pauses
+        }
+        if not opens:
+            return None
+        queued = {each.queue for each in (await self.storage.stats()).counts if each.queued}
+        found = [at for queue, at in opens.items() if queue in queued]
+        return max(0.0, min(found) - self.clock()) if found else None
+
+    async def _recurs(self, wait: float) -> bool:
+        """Whether nothing is left that a move of the clock can end: only schedules, and waits for signals without a
+        timeout, which both begin again for ever."""
+        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=500)
+        if wait <= ENDLESS and not any([_is_schedule(row) async for row in each_row(self.storage, own)]):
+            return False
+        async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
+            endless = _is_schedule(row) or (signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW)
+            if not endless and (row.due_at is not None or row.deadline_at is not None):
                 return False
-        return True
+        limits = await self.storage.limits()
+        if any(each.blocked and each.next_start is not None and not each.pauses for each in limits):
+            return False
+        return await self._next_start() is None
 
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
         """The jobs of a task that were enqueued, oldest first, including those that have run meanwhile.
 
-        A call that returned another job (same id, key held) enqueued none.
+        A call that returned another job (same id, key held) enqueued none. Raises UnknownTask for the name of no task
+        if no job has it; for a task of another program that was not enqueued, pass `app.stub(name)`.
         """
         name = task if isinstance(task, str) else task.name
-        return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
+        found = self._rows(name)
+        if not found and isinstance(task, str):
+            self._core.find_task(name)
+        return [Call(*self._arguments(record.job), record) for record in found]
 
     def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
         """Return the first job that was enqueued like this, including jobs that have run meanwhile.
@@ -284,7 +321,8 @@ class Testing:
             if not expected.differences(call):
                 return call
         others = Counter(record.job.task for record in self._rows(None) if record.job.task)
-        raise AssertionError(missing(expected, found, others))
+        held = 0 if self._transactions is None else self._transactions.held(expected.task)
+        raise AssertionError(missing(expected, found, others) + (UNCOMMITTED.format(held) if held else ""))
 
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
         """Check that no job was enqueued like this, see `assert_enqueued`. Raises AssertionError with their ids."""
@@ -313,3 +351,8 @@ class Testing:
             with suppress(BadArgument):  # with `pass_result`, the first argument is not known yet
                 return task.signature.decode_call(new.payload)
         return stored_values.arguments(new.payload)
+
+
+def _is_schedule(row: Record) -> bool:
+    """Whether the row is that of a schedule, which never ends."""
+    return row.job.task.partition(":")[0] == SCHEDULE

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import isfinite
+
+from treadle.errors import BadOption
+
 
 class HandClock:
     """Pass it to a storage as its clock: `HandClock()` reads 1,700,000,000 until `advance` is called."""
@@ -12,9 +17,12 @@ class HandClock:
     def __call__(self) -> float:
         return self.moment
 
-    def advance(self, seconds: float) -> float:
+    def advance(self, seconds: float | timedelta) -> float:
         """Move the clock forward, or back if `seconds` is negative. Returns the new moment."""
-        self.moment += seconds
+        by: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not isinstance(by, int | float) or not isfinite(by):  # with a NaN, no job would ever be due
+            raise BadOption("advance", f"expected seconds or a timedelta, found {seconds!r}")
+        self.moment += by
         return self.moment
 
     def __repr__(self) -> str:

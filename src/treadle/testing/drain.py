@@ -38,11 +38,11 @@ AWAY = (
 class Endless(TreadleError, AssertionError):
     """More runs than the limit: jobs seem to create jobs without end. The jobs that did not run stay queued."""
 
-    def __init__(self, limit: int, last: Record) -> None:
+    def __init__(self, limit: int, last: Record, call: str = "drain") -> None:
         self.limit, self.last = limit, last
         super().__init__(
             f"{limit:,} jobs were run and more are queued, next {last.job.task} {last.job.id}; "
-            "if that is right, give drain a higher limit="
+            f"if that is right, give {call} a higher limit="
         )
 
 

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from treadle.admin.acts import cancelled, delete_now
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
@@ -231,19 +233,19 @@ def _removal(use: LimitUse) -> list[Limit | Resume]:
 
 
 async def rows_of(storage: Storage, query: Query) -> list[Record]:
-    """All rows that match a query, read page by page."""
-    found: list[Record] = []
-    cursor = None
+    """All rows that match a query."""
+    return [row async for row in each_row(storage, query)]
+
+
+async def each_row(storage: Storage, query: Query) -> AsyncIterator[Record]:
+    """The rows that match a query, read page by page."""
     while True:
-        page = await storage.find(_at(query, cursor))
-        found += page.records
-        cursor = page.cursor
-        if cursor is None:
-            return found
-
-
-def _at(query: Query, cursor: str | None) -> Query:
-    return Query(task=query.task, state=query.state, order=query.order, limit=query.limit, cursor=cursor)
+        page = await storage.find(query)
+        for row in page.records:
+            yield row
+        if page.cursor is None:
+            return
+        query = replace(query, cursor=page.cursor)
 
 
 async def _cancel(storage: Storage) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from treadle.concurrency.threads import Answer
 from treadle.core.must_await import plain_block
@@ -21,7 +21,7 @@ from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
-from treadle.worker.executors.threads import Item, answer
+from treadle.worker.executors.threads import Item, deliver, outcome
 
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from treadle.testing.transactions import When
 
 T = TypeVar("T")
+
+END = 5.0  # seconds that an interrupted call has to end
 
 
 class CallingThread:
@@ -105,13 +107,19 @@ class SyncTesting:
         if self._loop is None:
             work.close()
             raise BadOption("testing", f"run calls only inside the block: {BLOCK}")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_told(work, ended), self._loop)
         future.add_done_callback(lambda done: self._threads.items.put(None))
         try:
             while (item := self._threads.items.get()) is not None:
-                answer(*item)
+                call, loop, future_of_call = item
+                found = outcome(call)
+                deliver(loop, future_of_call, found)
+                if ends_test(found[1]):
+                    raise found[1]
         except BaseException:
             future.cancel()
+            ended.wait(END)  # otherwise the end of the test stops the loop under the worker of a drain
             raise
         return future.result()
 
@@ -147,3 +155,17 @@ class SyncTesting:
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
         """Same as `Testing.assert_not_enqueued`."""
         self._testing.assert_not_enqueued(what, *args, **kwargs)
+
+
+def ends_test(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether it is meant for this thread, which runs the test: Ctrl-C, `pytest.fail()`, a test that takes too long. In
+    production, `sys.exit()` in a plain function only fails the attempt."""
+    return error is not None and not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)
+
+
+async def _told(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+    """The result of `work`. Sets the event when it has ended."""
+    try:
+        return await work
+    finally:
+        ended.set()

@@ -70,6 +70,11 @@ class Transactions:
         began = [group.began for groups in self._open.values() for group in groups if group.is_open()]
         return max(JUST_NOW, self._storage._now() - min(began)) if began else 0.0
 
+    def held(self, task: str) -> int:
+        """How many jobs of this task wait for a commit."""
+        groups = [group for groups in self._open.values() for group in groups if group.is_open()]
+        return sum(job.task == task for group in groups for job in group.jobs)
+
     # --- the groups of a session
 
     def pending(self, session: object) -> list[NewJob]:

@@ -80,5 +80,7 @@ def worker_name(name: str | None = None) -> str:
 
 
 def task_names(tasks: Iterable[str | AnyTask] | None) -> tuple[str, ...] | None:
-    """The names of these tasks."""
+    """The names of these tasks. Raises BadOption if it is a single one."""
+    if tasks is not None and (isinstance(tasks, str) or not isinstance(tasks, Iterable)):
+        raise BadOption("tasks", f"expected a list of tasks or names, found {tasks!r}; write [...] around it")
     return None if tasks is None else tuple(task if isinstance(task, str) else task.name for task in tasks)

@@ -17,8 +17,8 @@ from treadle.storage.postgres.statements import renamed
 MANY = 300  # more than one group
 PER_ROW = renamed("settle_one(")[:-1]
 REFUSE = """
-CREATE OR REPLACE FUNCTION {}.{}(told json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
-BEGIN RAISE 'the function for one row was called for %', told; END $$
+CREATE OR REPLACE FUNCTION {}.{}(told json, moment float8, t float8, OUT status text, OUT why text)
+LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', told; END $$
 """
 
 

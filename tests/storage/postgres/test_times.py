@@ -40,6 +40,18 @@ async def waiting(storage: PostgresStorage, table: str, call: Coroutine[Any, Any
         await other.rollback()
 
 
+@asynccontextmanager
+async def deleting(storage: PostgresStorage, id: str, call: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A call that has begun and waits until it is known whether this job is deleted. It is not."""
+    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        await other.execute(f"DELETE FROM {schema}.job WHERE id = %s", (id,))  # type: ignore[arg-type]
+        task = asyncio.create_task(call)
+        await blocked_by(other)
+        yield task
+        await other.rollback()
+
+
 @pytest.mark.parametrize("tasks", [None, {"t": (5, None)}], ids=["", "room per task"])
 async def test_a_job_queued_while_a_claim_waits_starts_later(storage: PostgresStorage, tasks: object) -> None:
     await storage.enqueue([job("a"), job("b", after=("a",))])
@@ -79,3 +91,26 @@ async def test_a_job_with_a_key_is_created_after_the_holder_has_ended(storage: P
     assert created is not None
     assert ended.ended_at is not None
     assert created.created_at >= ended.ended_at
+
+
+@pytest.mark.parametrize("how", ["in a lane", "child"])
+async def test_a_job_with_a_key_is_no_older_than_the_end_of_a_holder_that_ends_during_the_call(
+    storage: PostgresStorage, how: str
+) -> None:
+    """The call has the key and waits for another id. A job created before the holder ended would be a second one."""
+    await storage.enqueue([job("holder", key="k", queue="one"), job("parent", queue="two"), job("known")])
+    [holder] = (await storage.claim(Claim(worker="w#1", queues=(("one", 1),), limit=1))).records
+    [parent] = (await storage.claim(Claim(worker="w#2", queues=(("two", 1),), limit=1))).records
+    jobs = (job("new", key="k", lane="l"), job("known"))
+    call: Coroutine[Any, Any, Any] = storage.enqueue(jobs)
+    if how == "child":
+        call.close()
+        waits = Outcome(id=parent.id, version=parent.version, state=State.WAITING, followups=jobs, function_done=True)
+        call = storage.settle([waits])
+    async with deleting(storage, "known", call) as asked:
+        await storage.settle([done(holder)])
+    await asked
+    ended, created = await storage.get(["holder", "new"])
+    assert ended is not None
+    assert ended.ended_at is not None
+    assert created is None or created.created_at >= ended.ended_at

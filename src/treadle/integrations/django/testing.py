@@ -46,6 +46,7 @@ from treadle.integrations.django.reading import in_outbox, read
 from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
 from treadle.storage.user_session import at_once
+from treadle.testing.sync_app import ends_test
 from treadle.worker.executors.threads import outcome
 from treadle.worker.job_events import name_of
 
@@ -202,10 +203,13 @@ def _run(job: Enqueued, row: Record) -> BaseException | None:
     claimed = replace(row, state=State.RUNNING, worker=WORKER, started_at=core.now(), due_at=None)
     run = JobRun(claimed, worker_name(WORKER), lambda: None, core.results)
     troubles: dict[JobRun, BaseException | None] = {}
-    runner = Runner(core, Here(), NoBatches(), troubles)
+    here = Here()
+    runner = Runner(core, here, NoBatches(), troubles)
     rules = judge.rules_for(claimed, task.retry, task.timeout, task.max_lost)
     borrowed.set(True)
     ended = async_to_sync(runner.run)(task, run, rules)
+    if here.ends_test is not None:
+        raise here.ends_test
     assert ended is not None, "only a worker can lose a lease"
     _settle(store, replace(ended, version=row.version))
     for new in ended.followups:
@@ -242,6 +246,9 @@ def _tell(store: JobStore, id: str, error: BaseException | None) -> None:
 class Here:
     """Runs plain functions in the thread of the test: asgiref runs there what is thread-sensitive."""
 
+    def __init__(self) -> None:
+        self.ends_test: BaseException | None = None
+
     def threads(self) -> Here:
         return self
 
@@ -249,7 +256,13 @@ class Here:
         raise NotImplementedError("run_due runs no task of kind='process'; call its function")
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
-        return asyncio.ensure_future(sync_to_async(outcome, thread_sensitive=True)(call))
+        return asyncio.ensure_future(sync_to_async(self._outcome, thread_sensitive=True)(call))
+
+    def _outcome(self, call: Callable[[], Any]) -> Answer:
+        found = outcome(call)
+        if ends_test(found[1]):
+            self.ends_test = found[1]
+        return found
 
 
 class NoBatches:

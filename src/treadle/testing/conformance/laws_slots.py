@@ -50,12 +50,14 @@ async def test_law08_slots_bound_the_running_jobs(storage: Storage) -> None:
 
 @shows("a hundred jobs that a limit blocks do not hold up the jobs behind them")
 async def test_law08_a_used_up_limit_blocks_no_other_job(storage: Storage, clock: HandClock) -> None:
-    """A hundred jobs of one tenant at the head of the queue: the same claim returns those of others."""
+    """A hundred jobs of one tenant at the head of the queue: a claim returns those of others, or the next ones do, if
+    the storage bounds the time of a claim."""
     await storage.set_limits([Limit("tenant", slots=2)])
     await storage.enqueue(jobs(names(0, 100, "a"), limits=(("tenant:a", 1),)))
     clock.advance(1)
     await storage.enqueue([job("b", limits=(("tenant:b", 1),)), job("free")])
-    assert await claim_ids(storage, 10) == ["a00", "a01", "b", "free"]
+    found = [id for _ in range(3) for id in await claim_ids(storage, 10)]
+    assert found == ["a00", "a01", "b", "free"]
 
 
 @shows("each partition of a limit counts by itself")

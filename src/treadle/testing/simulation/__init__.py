@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -168,6 +169,8 @@ def simulate(
                 raise _failure(found, cause, settings, report.seeds, shrink)
             if progress is not None:
                 progress(report)
+    if report.seeds and not report.runs:
+        warnings.warn(f"no job ran in {report.seeds} seeds; does the scenario await its calls?", stacklevel=2)
     return report
 
 

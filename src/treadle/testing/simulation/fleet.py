@@ -17,6 +17,7 @@ from treadle.core.query_model import Query
 from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
+from treadle.testing.history.jobs import is_own
 from treadle.testing.payloads import in_test
 from treadle.testing.simulation.arguments import (
     check_encoded,
@@ -46,7 +47,6 @@ FRAMES = 8  # of a traceback that are shown
 HERE = os.path.dirname(__file__)
 AFTER = 3  # leases after the end of the scenario during which faults still happen
 CALLBACK = "Exception in callback"  # only these loop errors count; exceptions of the program's own tasks do not
-OWN = ("treadle", "cron:")  # prefixes of Treadle's own ids
 
 
 class Case(Struct, frozen=True):
@@ -290,7 +290,7 @@ class Simulation:
 
     async def _works(self) -> bool:
         rows = await self._found(Query(state=UNFINISHED, limit=500, order="oldest"))
-        return any(row.job.id not in self.waiting and not row.job.id.startswith(OWN) for row in rows)
+        return any(row.job.id not in self.waiting and not is_own(row) for row in rows)
 
     async def _all_rows(self) -> list[Record]:
         rows = await self._found(Query(limit=500, order="oldest"))

@@ -40,7 +40,10 @@ class CalledAtOnce:
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        future.set_result(outcome(call))
+        found = outcome(call)
+        if isinstance(found[1], KeyboardInterrupt):
+            raise found[1]  # it is meant for the program that simulates
+        future.set_result(found)
         return future
 
     def close(self) -> None:

@@ -78,11 +78,6 @@ def outcome(call: Callable[[], Any]) -> Answer:
         return None, error
 
 
-def answer(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer]) -> None:
-    """Call it here, and set the future of another thread's loop."""
-    deliver(loop, future, outcome(call))
-
-
 def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], found: Answer) -> None:
     """Set the future of another thread's loop."""
     with suppress(RuntimeError):  # the loop is closed, so no caller waits

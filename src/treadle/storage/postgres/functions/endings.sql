@@ -256,8 +256,11 @@ BEGIN
     ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
 END $$;
 
--- The holder of a locked key; `leaving` is a job that gives it up meanwhile.
-CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+-- The holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended since t counts
+-- as well, because a new job, created at t, would be a second one. An end that is later than the current time (`moment`,
+-- or the clock) was written while the clock was ahead, and does not count.
+CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
+    moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := (SELECT id FROM holder WHERE key = wanted);
     r job;
@@ -266,7 +269,9 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO r FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
-    IF r.id IS NULL OR r.key IS NULL OR ((r.state > 2 OR r.id = leaving) AND NOT keeps_key(r, t)) THEN
+    IF r.id IS NULL OR r.key IS NULL OR ((r.state > 2 OR r.id = leaving) AND NOT keeps_key(r, t)
+        AND NOT coalesce(since AND r.ended_at > t AND r.ended_at <= instant(moment), false))
+    THEN
         RETURN NULL;
     END IF;
     RETURN named;

@@ -107,7 +107,7 @@ BEGIN
         END IF;
         PERFORM lock_ahead(jobs, '{}', NULL);
         t := instant(moment);       -- the holder of a key may have ended while this call waited
-        SELECT * INTO p FROM prepare(jobs, t, NULL, NULL, NULL);
+        SELECT * INTO p FROM prepare(jobs, moment, t, NULL, NULL, NULL);
         IF bounds IS NOT NULL THEN
             gone := make_room(bounds::json, jobs, t, p.asked, p.answers, p.fresh);
         END IF;

@@ -113,7 +113,7 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
-        SELECT * INTO found FROM settle_one(row_to_json(o), t);
+        SELECT * INTO found FROM settle_one(row_to_json(o), moment, t);
         IF found.status <> 'applied' THEN
             RETURN QUERY SELECT o.n, found.status, found.why;
         END IF;
@@ -141,7 +141,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION settle_one(told json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_one(told json, moment float8, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 DECLARE
     o record;
 BEGIN
@@ -150,7 +150,7 @@ BEGIN
         function_done boolean, required int, failures_allowed int, checkpoints json, after text[], followups json, reach text[]);
     SELECT s.status, s.why INTO status, why FROM settle_row(o.id, o.version, o.state, o.attempt, o.result, o.value,
         o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.function_done, false), o.required, o.failures_allowed, o.checkpoints,
-        coalesce(o.after, '{}'), coalesce(o.followups, '[]'), o.reach, t) AS s;
+        coalesce(o.after, '{}'), coalesce(o.followups, '[]'), o.reach, moment, t) AS s;
 EXCEPTION
     WHEN SQLSTATE 'TR001' THEN
         status := 'refused';
@@ -163,7 +163,7 @@ END $$;
 
 CREATE FUNCTION settle_row(named text, of_version int, to_state smallint, attempt int, result text, value text,
     error text, reason text, note text, keep float8, delay float8, to_ran boolean, required int, failures_allowed int, checkpoints json,
-    ups text[], jobs json, reach text[], t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+    ups text[], jobs json, reach text[], moment float8, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     r job := row_of(named, to_state > 2);
@@ -204,7 +204,7 @@ BEGIN
     END IF;
     alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- skipping the rest saves about a third of a cancel
     IF NOT alone THEN
-        SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
+        SELECT * INTO p FROM prepare(jobs, moment, t, CASE WHEN to_state > 2 THEN named END, named, ups);
         all_fresh := cardinality(p.fresh) = cardinality(p.asked);
         IF to_state = 0 AND (NOT all_fresh OR mentions(jobs, 'after')) THEN
             circle := circle_of(named, jobs, ups, p.asked, p.answers, p.fresh);

@@ -96,8 +96,9 @@ BEGIN
 END $$;
 
 -- -> the ids asked for, the row that is returned for each, and which of them are new. `leaving` gives up its key
--- meanwhile; `ups`: other jobs about to be waited for, which must be known.
-CREATE FUNCTION prepare(jobs json, t float8, leaving text, self text, ups text[],
+-- meanwhile; `ups`: other jobs about to be waited for, which must be known. t: when the new jobs are created; moment:
+-- the time of the test's clock, or NULL.
+CREATE FUNCTION prepare(jobs json, moment float8, t float8, leaving text, self text, ups text[],
     OUT asked text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
@@ -128,7 +129,7 @@ BEGIN
     SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO asked FROM json_to_recordset(jobs) AS y (id text);
     answers := asked;
     IF keys IS NOT NULL THEN
-        SELECT * INTO x FROM answer_keys(jobs, t, leaving, asked, fresh);
+        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, asked, fresh);
         answers := x.answers;
         fresh := x.kept;
     END IF;
@@ -300,8 +301,8 @@ END $$;
 -- of `fresh` that stay; the others are deleted. One pass handles all keys: looking up those of 20,000 jobs in arrays
 -- exceeded the time limit of a call. Only the jobs of a key that is to be replaced go one by one. Hash joins are on,
 -- because arrays have no index.
-CREATE FUNCTION answer_keys(jobs json, t float8, leaving text, asked text[], fresh text[], OUT answers text[],
-    OUT kept text[]) LANGUAGE plpgsql
+CREATE FUNCTION answer_keys(jobs json, moment float8, t float8, leaving text, asked text[], fresh text[],
+    OUT answers text[], OUT kept text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
     losers text[];
@@ -320,7 +321,7 @@ BEGIN
             bool_or(x.conflict = 'replace') OVER (PARTITION BY x.key) AS replaced
         FROM x WINDOW same AS (PARTITION BY x.key ORDER BY x.n)
     ), held AS (
-        SELECT turn.*, coalesce(CASE WHEN h.id IS NOT NULL THEN holder_of(turn.key, t, leaving) END,
+        SELECT turn.*, coalesce(CASE WHEN h.id IS NOT NULL THEN holder_of(turn.key, t, leaving, true, moment) END,
             CASE WHEN turn.nth > 1 THEN turn.first END) AS holder
         FROM turn LEFT JOIN LATERAL (SELECT id FROM holder WHERE key = turn.key OFFSET 0) AS h ON true
         WHERE NOT turn.replaced

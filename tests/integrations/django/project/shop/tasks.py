@@ -50,6 +50,11 @@ def fails():
 
 
 @task
+def interrupted():
+    raise KeyboardInterrupt
+
+
+@task
 def chained(left):
     """Pay as often as `left` says, one job after the other."""
     if left:

@@ -89,6 +89,13 @@ class Jobs(TestCase):
             tasks.fails.using(retry=Retry(attempts=1)).enqueue()
             run_due(raise_errors=True)
 
+    def test_ctrl_c_in_a_task_ends_the_test(self):
+        sent = tasks.interrupted.enqueue()
+        with self.assertRaises(KeyboardInterrupt):
+            run_due()
+        sent.refresh()
+        self.assertEqual(sent.status, "READY")
+
     def test_a_retry_with_a_delay_stays(self):
         failed = tasks.fails.using(retry=Retry(attempts=2, base=60)).enqueue()
         self.assertEqual((run_due(), run_due()), (1, 0))
