@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from tests.simulate import tasks
@@ -28,7 +27,7 @@ async def send(sim: Simulation, spec: Any, value: object = None) -> Any:
 
 
 async def singles(sim: Simulation, n: int) -> None:
-    task = sim.rng.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long, tasks.slow_retry))
+    task = sim.rng.choice((tasks.plain, tasks.flaky, tasks.in_thread, tasks.long))
     how: dict[str, Any] = {}
     if sim.rng.random() < 0.5:
         how = sim.rng.choice(({"priority": 5}, {"delay": 1.5}, {"lane": f"tenant-{n % 2}"}, {"aging": 3.0}))
@@ -51,39 +50,10 @@ async def limited(sim: Simulation, n: int) -> None:
         await send(sim, tasks.plain.options(limits=limit).job(n + each), n + each)
 
 
-async def costly(sim: Simulation, n: int) -> None:
-    """Limits of every kind, also with costs."""
-    for each in range(4):
-        task = sim.rng.choice((tasks.plain, tasks.flaky))
-        how: dict[str, Any] = sim.rng.choice(
-            (
-                {"limits": ["wide"], "cost": sim.rng.choice((1, 2, 5))},
-                {"limits": ["tokens"], "cost": sim.rng.choice((1, 2, 5))},
-                {"limits": ["until ended"]},
-            )
-        )
-        await send(sim, task.options(**how).job(n + each), n + each)
-
-
-async def aged(sim: Simulation, n: int) -> None:
-    """A backlog of jobs that age, each of a priority of its own."""
-    for each in range(6):
-        await send(sim, tasks.plain.options(aging=0.5, priority=sim.rng.randint(0, 3)).job(n + each), n + each)
-
-
-async def more_keys(sim: Simulation, n: int) -> None:
-    """Keys that are free once the job runs, or only after some time."""
-    for _ in range(4):
-        key = sim.rng.choice((Key("until", until="started"), Key("window", window=2.0)))
-        await send(sim, sim.rng.choice((tasks.keyed, tasks.flaky)).options(key=key).job(n))
-        await asyncio.sleep(sim.rng.random() * 0.6)
-
-
 async def families(sim: Simulation, n: int) -> None:
-    specs: list[tuple[JobSpec[Any, Any], object]] = [
+    specs: list[tuple[JobSpec[Any, Any], int]] = [
         (tasks.parent.job(n), 5 * n),
         (tasks.fan_in.job(n), 3 * n + 3),
-        (tasks.fan_list.job(n), [n + 2, n + 1, n]),
         (tasks.tolerant.job(n), 2),
     ]
     spec, value = sim.rng.choice(specs)
@@ -144,29 +114,6 @@ async def race(sim: Simulation, n: int) -> None:
     sim.expect(await send(sim, tasks.racing.job(n)), None)
 
 
-async def repaired(sim: Simulation, n: int) -> None:
-    """Jobs that fail until an operator retries what they failed because of."""
-    first = await send(sim, tasks.second_chance.job(n))
-    await send(sim, tasks.plain.options(after=[first]).job(n + 1))
-    parent = await send(sim, tasks.unlucky.job(n))
-    await asyncio.sleep(sim.rng.choice((1.0, 20.0)))
-    await act(sim, "retry", first.id, lambda: app.jobs.retry(first))
-    for row in (await sim.again(lambda: app.jobs.list(workflow=parent.id))).records:
-        if row.job.task.endswith("second_chance"):
-            await act(sim, "retry", row.job.id, partial(app.jobs.retry, row.job.id))
-
-
-async def late(sim: Simulation, n: int) -> None:
-    """A result that is needed after its row may be pruned, and a row that must be there after that time."""
-    if sim.rng.random() < 0.8:  # so much virtual time takes as long as many other seeds
-        return
-    await send(sim, tasks.plain.job(n), n)
-    first = await send(sim, tasks.plain.options(keep=0).job(n), n)
-    second = await send(sim, tasks.plain.options(delay=70.0).job(n + 1), n + 1)
-    await send(sim, tasks.total.options(after=[first, second]).job(), 2 * n + 1)
-    await asyncio.sleep(75.0)
-
-
 async def given_up(sim: Simulation, n: int) -> None:
     """A workflow that is cancelled while it grows."""
     job = await send(sim, sim.rng.choice((tasks.parent, tasks.fan_in)).job(n))
@@ -180,9 +127,6 @@ DEEDS: tuple[Deed, ...] = (
     several,
     in_order,
     limited,
-    costly,
-    aged,
-    more_keys,
     families,
     families,
     joined,
@@ -193,7 +137,5 @@ DEEDS: tuple[Deed, ...] = (
     share,
     chosen,
     race,
-    repaired,
-    late,
     given_up,
 )

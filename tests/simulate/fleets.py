@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import mix, orderly
+from tests.simulate import mix, orderly, repeats
 from tests.simulate.invariants import ALWAYS
 from treadle.testing.simulation import KINDS
 
 FLEETS: dict[str, dict[str, Any]] = {
     "mixed": {"app": mix.app, "scenario": mix.work, "invariants": mix.INVARIANTS},
+    "repeats": {"app": repeats.app, "scenario": repeats.work, "invariants": mix.INVARIANTS},
     "orderly": {
         "app": orderly.app,
         "scenario": orderly.work,

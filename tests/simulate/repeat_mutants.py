@@ -215,4 +215,4 @@ REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "schedule ends": (schedule_ends, {"invariant"}),
     "results reversed": (results_reversed, {"expected"}),
 }
-"""Each with the rules of which one has to find it in the mixed fleet."""
+"""Each with the rules of which one has to find it in the fleet of repeats."""

@@ -33,7 +33,8 @@ class TopicWaiters:
         waiting = self._waiting
         if not waiting:
             return
-        for topic in topics:
+        # sorted, because the order of a set of texts is another in each process: a simulation could not be repeated
+        for topic in sorted([topic for topic in topics if topic in waiting or topic.endswith("*")]):
             if topic.endswith("*"):
                 self.wake([known for known in waiting if known.startswith(topic[:-1])])
                 continue

@@ -322,24 +322,25 @@ class Simulation:
 
     def _broken(self) -> list[Violation]:
         """The caller's invariants that do not hold."""
-        found = []
-        for invariant in self._settings.invariants:
-            name, story = name_of(invariant), brief([str(entry) for entry in self._loop.entries])
-            try:
-                held = invariant(self)
-            except AssertionError as error:
-                self.cause = self.cause or error
-                text = str(error).partition("\n")[0] or "it does not hold"
-                found.append(Violation("invariant", f"{name}: {text}", story=story))
-            except Exception as error:
-                self.cause = self.cause or error
-                text = f"{name}: {type(error).__name__}: {error}"
-                found.append(Violation("error", text, story=(*traced(error), *story)))
-            else:
-                check_result(name, held)
-                if held is False:
-                    found.append(Violation("invariant", f"{name}: it returned False", story=story))
-        return found
+        return [broken for each in self._settings.invariants if (broken := self._check(each)) is not None]
+
+    def _check(self, invariant: Invariant) -> Violation | None:
+        name = name_of(invariant)
+        try:
+            held = invariant(self)
+        except AssertionError as error:
+            self.cause = self.cause or error
+            text = str(error).partition("\n")[0] or "it does not hold"
+            return Violation("invariant", f"{name}: {text}", story=self._story())
+        except Exception as error:
+            self.cause = self.cause or error
+            text = f"{name}: {type(error).__name__}: {error}"
+            return Violation("error", text, story=(*traced(error), *self._story()))
+        check_result(name, held)
+        return None if held is not False else Violation("invariant", f"{name}: it returned False", story=self._story())
+
+    def _story(self) -> tuple[str, ...]:
+        return brief([str(entry) for entry in self._loop.entries])
 
 
 async def _awaited(work: Awaitable[T]) -> T:
