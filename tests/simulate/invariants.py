@@ -73,7 +73,7 @@ def schedules_go_on(sim: Simulation) -> None:
 
 
 def a_parent_fails_because_of_a_child(sim: Simulation) -> None:
-    """Whoever reopens the failed child of a job reopens that job too."""
+    """A retry that reopens the failed child of a job reopens that job too."""
     children: dict[str, list[State]] = {}
     for row in sim.rows:
         if row.job.parent is not None and row.job.task:

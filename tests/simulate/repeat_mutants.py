@@ -207,7 +207,7 @@ REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "key until ended": (key_until_ended, {"key"}),
     "pruned early": (pruned_early, {"acknowledged", "expected"}),
     "pruned although needed": (pruned_although_needed, {"expected", "after"}),
-    "reopened alone": (reopened_alone, {"doomed", "invariant"}),
+    "reopened alone": (reopened_alone, {"upstream", "invariant"}),
     "slots until running": (slots_until_running, {"slots"}),
     "bucket": (bucket_refilled, {"rate"}),
     "ages": (ages_ignored, {"order"}),

@@ -1,5 +1,5 @@
-"""The fleet whose jobs run more than once: after failures, lost leases, releases and retries by operators; and the kinds
-of keys and limits that the mixed fleet does not have."""
+"""The fleet whose jobs run more than once: after failures, lost leases, releases and retries by operators. It also has
+the kinds of keys and limits that the mixed fleet does not have."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def test_no_call_gets_a_job_that_has_released_its_key(asked: float) -> None:
     assert rules(entries, [row(key="k")]) == ({"key"} if asked > 2 else set())
 
 
-def test_a_doomed_job_has_an_upstream_that_did_not_succeed() -> None:
+def test_a_job_cancelled_for_its_upstream_has_one_that_did_not_succeed() -> None:
     down = replace(row("b", after=("a",)), state=State.CANCELLED, reason=UPSTREAM, result=None, started_at=None)
     entries = [*lived(), at(0, "asked", "b", "p"), at(0.1, "stored", "b", "p")]
-    assert "doomed" in rules(entries, [row(), down])
-    assert "doomed" not in rules(entries, [replace(row(), state=State.FAILED), down])
+    assert "upstream" in rules(entries, [row(), down])
+    assert "upstream" not in rules(entries, [replace(row(), state=State.FAILED), down])
 
 
 @pytest.mark.parametrize(("how", "most"), [("window", 1), ("bucket", 3)])

@@ -201,7 +201,7 @@ class Recorder(Middleware):
 
     @property
     def listeners(self) -> list[tuple[str, Callable[[Event], None]]]:
-        """What it does at each event of an app."""
+        """Its listeners, each with the event of an app."""
         ended = [(name, self.settled) for name in ("succeeded", "failed", "cancelled")]
         return [*ended, *((name, self.runs_again) for name in ("retrying", "deferred"))]
 

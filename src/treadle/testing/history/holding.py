@@ -26,7 +26,7 @@ def check(it: Evidence) -> Iterator[Violation]:
     yield from keys(it)
     yield from keys_kept(it)
     yield from upstreams(it)
-    yield from doomed(it)
+    yield from failed_upstreams(it)
 
 
 def _rules(it: Evidence) -> dict[str, Limit]:
@@ -226,13 +226,12 @@ def upstreams(it: Evidence) -> Iterator[Violation]:
             yield it.violation("after", text, id, *row.after)
 
 
-def doomed(it: Evidence) -> Iterator[Violation]:
-    """A job that was cancelled because of the jobs it waited for has one that did not succeed: whoever reopens that one
-    reopens the job too."""
+def failed_upstreams(it: Evidence) -> Iterator[Violation]:
+    """A job that was cancelled because of a failed upstream still has one: a retry that reopens it reopens the job."""
     for id, row in it.rows.items():
         if row.state is not State.CANCELLED or row.reason != UPSTREAM or not row.after:
             continue
         ups = [it.rows.get(name) for name in row.after]
         if all(up is not None and up.state is State.SUCCEEDED for up in ups):
             text = f"{id} was cancelled because of a job that it waited for, and all of them have succeeded"
-            yield it.violation("doomed", text, id, *row.after)
+            yield it.violation("upstream", text, id, *row.after)

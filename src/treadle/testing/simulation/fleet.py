@@ -324,7 +324,7 @@ class Simulation:
         """The caller's invariants that do not hold."""
         return [broken for each in self._settings.invariants if (broken := self._check(each)) is not None]
 
-    def _check(self, invariant: Invariant) -> Violation | None:
+    def _check(self, invariant: Callable[[Simulation], Any]) -> Violation | None:
         name = name_of(invariant)
         try:
             held = invariant(self)
