@@ -12,6 +12,7 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
+from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Outcome, State
 from treadle.storage.postgres import PostgresStorage
 
@@ -114,3 +115,27 @@ async def test_a_job_with_a_key_is_no_older_than_the_end_of_a_holder_that_ends_d
     assert ended is not None
     assert ended.ended_at is not None
     assert created is None or created.created_at >= ended.ended_at
+
+
+async def test_a_job_that_gets_a_slot_starts_after_the_job_that_had_it_has_ended(storage: PostgresStorage) -> None:
+    """The slot is freed after the claim has read the time, and before it counts the slots."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("a", limits=(("one", 1),)), job("b", limits=(("one", 1),))])
+    [first] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
+    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        await other.execute(f"LOCK TABLE {schema}.slot IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        asking = asyncio.create_task(storage.claim(Claim(worker="w#2", queues=(("default", 1),), limit=1)))
+        await blocked_by(other)
+        [settled] = await storage.within(other).settle([done(first)])
+        assert settled.status == "applied"
+        await other.commit()
+    found = (await asking).records or (
+        await storage.claim(Claim(worker="w#3", queues=(("default", 1),), limit=1))
+    ).records
+    [ended] = await storage.get(["a"])
+    assert [row.job.id for row in found] == ["b"]
+    assert ended is not None
+    assert ended.ended_at is not None
+    assert found[0].started_at is not None
+    assert found[0].started_at >= ended.ended_at

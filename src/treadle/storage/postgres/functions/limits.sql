@@ -148,20 +148,22 @@ BEGIN
     ) AS f;
 END $$;
 
--- Record starts: the costs that these limits were charged at t. pers, gone: as counted by states_of; levels: what is
--- left now.
-CREATE FUNCTION spend(keys text[], costs int[], pers float8[], gone int[], levels float8[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Record starts: the costs that these limits were charged at t. pers, gone: as counted by states_of at `counted_at`;
+-- levels: what is left of that.
+CREATE FUNCTION spend(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8, t float8)
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF 0 < ANY (gone) THEN
         DELETE FROM start USING unnest(keys, pers, gone) AS w (key, per, gone)
         CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM start s
-            WHERE w.gone > 0 AND s.key = w.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t OFFSET 0) AS old
+            WHERE w.gone > 0 AND s.key = w.key AND s.at <= counted_at - w.per + 0.001 AND s.at + w.per <= counted_at
+            OFFSET 0) AS old
         WHERE start.ctid = old.spot;
     END IF;
     INSERT INTO start (key, at, cost) SELECT w.key, t, w.cost FROM unnest(keys, costs, pers) AS w (key, cost, per)
     WHERE w.per IS NOT NULL ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
     UPDATE gate SET spent = CASE WHEN w.per IS NOT NULL THEN spent - w.gone + w.cost ELSE spent END,
-        tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END, at = CASE WHEN w.per IS NULL THEN t ELSE gate.at END
+        tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END, at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END
     FROM unnest(keys, costs, pers, gone, levels) AS w (key, cost, per, gone, level)
     CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS found
     WHERE gate.ctid = found.spot;

@@ -10,7 +10,8 @@
 --
 -- Rows are locked only as far as they may be taken: another claim would skip them, and find nothing.
 --
--- -> t: when they start, not before starts recorded meanwhile. taken, spots: the admitted jobs and the ctids of their
+-- -> t: when they start, not before starts recorded meanwhile, and not before the slots that count as free were freed
+-- (`moment`: the time of the test's clock, or NULL). taken, spots: the admitted jobs and the ctids of their
 -- rows. slot_keys, slot_ids, slot_costs: the slots they take (again: some may have theirs already). room_left: the rest
 -- of `rooms`. aside: how many were blocked. last: the last job checked. closed: the queue is shut, and only jobs that
 -- need nothing of it can start. freed: a limit that a job is no longer blocked by, because another one blocks it. late:
@@ -19,7 +20,7 @@
 -- belongs to a job that is still to be unblocked (`recheck`); if there are any, nothing was decided.
 CREATE FUNCTION meet(page text[], positions tid[], wants text[], share int, line text, own text, ruled boolean, past boolean,
     named boolean, asking text[], tasks text[], rooms int[], holds text[], gates text[], whole boolean, bars text[], most_aside int,
-    until timestamptz, INOUT t float8, OUT taken text[], OUT spots tid[], OUT slot_keys text[], OUT slot_ids text[],
+    until timestamptz, moment float8, INOUT t float8, OUT taken text[], OUT spots tid[], OUT slot_keys text[], OUT slot_ids text[],
     OUT slot_costs int[], OUT again boolean, OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text,
     OUT late boolean, OUT passed boolean, OUT moving boolean, OUT barred text[], OUT noted text[])
 LANGUAGE plpgsql AS $$
@@ -46,6 +47,7 @@ DECLARE
     caps int[];
     levels float8[];
     keeps boolean[];
+    counted_at float8 := t;     -- when the levels of the rates were counted
     free_soon text[];           -- blocking limits whose slots open transactions are freeing
     rated text[] := '{}';       -- limits whose next opening may have changed
     aside_spots tid[] := '{}';
@@ -77,6 +79,8 @@ BEGIN
         IF cardinality(noted) > 0 THEN
             RETURN;
         END IF;
+        counted_at := t;
+        t := greatest(t, instant(moment));
         slots := s.slots;
         used_up := s.taken;
         caps := s.caps;
@@ -200,7 +204,7 @@ BEGIN
         END IF;
     END LOOP;
     IF levels IS NOT NULL THEN
-        rated := charge(gates, s.levels, levels, s.pers, s.gone, t);
+        rated := charge(gates, s.levels, levels, s.pers, s.gone, counted_at, t);
     END IF;
     IF cardinality(aside_spots) > 0 THEN
         free_soon := freed_soon(gates, s.taken, keeps, aside_at);
@@ -235,9 +239,10 @@ BEGIN
     RETURN found;
 END $$;
 
--- Record what the rates were charged, from their levels before and now -> these limits.
-CREATE FUNCTION charge(keys text[], before float8[], levels float8[], pers float8[], gone int[], t float8) RETURNS text[]
-LANGUAGE plpgsql AS $$
+-- Record what the rates were charged by jobs that start at t, from their levels before, at `counted_at`, and now -> these
+-- limits.
+CREATE FUNCTION charge(keys text[], before float8[], levels float8[], pers float8[], gone int[], counted_at float8,
+    t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     x record;
 BEGIN
@@ -247,7 +252,7 @@ BEGIN
     SELECT array_agg(k.key) AS keys, array_agg(round(k.before - k.level)::int) AS costs, array_agg(k.per) AS pers,
         array_agg(k.gone) AS gone, array_agg(k.level) AS levels INTO x
     FROM unnest(keys, before, levels, pers, gone) AS k (key, before, level, per, gone) WHERE k.level < k.before;
-    PERFORM spend(x.keys, x.costs, x.pers, x.gone, x.levels, t);
+    PERFORM spend(x.keys, x.costs, x.pers, x.gone, x.levels, counted_at, t);
     RETURN x.keys;
 END $$;
 

@@ -128,7 +128,7 @@ BEGIN
                 mine := ARRAY(SELECT unnest(holds) INTERSECT SELECT unnest(page.ids));
             END IF;
             met := meet(page.ids, page.spots, page.wants, left_over, line, own, ruled, shut OR named, named, asking, tasks, room,
-                mine, gates.held, gates.missing IS NULL, barred, most_aside - aside, until, t);
+                mine, gates.held, gates.missing IS NULL, barred, most_aside - aside, until, moment, t);
             t := met.t;
             IF cardinality(met.noted) > 0 THEN      -- a call without a turn freed slots: blocked jobs get them first
                 PERFORM unblock_noted(met.noted, t);
