@@ -107,8 +107,8 @@ def a_cancelled_run_stops(sim: Simulation) -> None:
 
 
 def a_lost_job_keeps_its_turn(sim: Simulation) -> None:
-    """A job whose worker was killed is claimed before an equal one that was enqueued later. If the clock steps, its lease
-    may last longer."""
+    """A job whose worker was killed is claimed before an equal one that was enqueued later. If the clock steps, its
+    lease may last longer."""
     if any(fault.kind == "clock" for fault in sim.case.faults):
         return
     rows = {row.job.id: row for row in sim.rows}

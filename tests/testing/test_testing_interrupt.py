@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 import pytest
@@ -59,7 +60,10 @@ def test_an_exit_in_a_plain_function_fails_the_attempt_as_in_production() -> Non
         assert "SystemExit" in str(t.jobs.get(job).error)
 
 
-def test_ctrl_c_in_a_plain_function_ends_a_simulation() -> None:
+def test_ctrl_c_in_a_plain_function_ends_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Under another handler, Ctrl-C raises nothing in the function.
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+
     async def scenario(sim: Simulation) -> None:
         await interrupted.options(id="a").enqueue()
 
