@@ -97,7 +97,11 @@ async def test_a_mistyped_name_is_no_task_without_jobs(app: App) -> None:
         with pytest.raises(UnknownTask, match="work"):
             t.enqueued("wrok")
         assert t.enqueued("work") == []
-        assert t.enqueued(app.stub("of.another.program")) == []
+        elsewhere: Any = app.stub("of.another.program")
+        assert t.enqueued(elsewhere) == []
+        t.assert_not_enqueued(elsewhere)
+        with pytest.raises(AssertionError, match="no jobs"):
+            t.assert_enqueued(elsewhere)
         await app.stub("of.another.program").enqueue()
         assert len(t.enqueued("of.another.program")) == 1
 

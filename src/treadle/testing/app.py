@@ -301,11 +301,15 @@ class Testing:
         A call that returned another job (same id, key held) enqueued none. Raises UnknownTask for the name of no task
         if no job has it; for a task of another program that was not enqueued, pass `app.stub(name)`.
         """
-        name = task if isinstance(task, str) else task.name
-        found = self._rows(name)
-        if not found and isinstance(task, str):
-            self._core.find_task(name)
-        return [Call(*self._arguments(record.job), record) for record in found]
+        if not isinstance(task, str):
+            return self._calls(task.name)
+        found = self._calls(task)
+        if not found:
+            self._core.find_task(task)
+        return found
+
+    def _calls(self, name: str) -> list[Call]:
+        return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
 
     def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
         """Return the first job that was enqueued like this, including jobs that have run meanwhile.
@@ -333,7 +337,7 @@ class Testing:
     def _expected(self, what: What, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Expected, list[Call]]:
         """The expected call, and the calls of its task."""
         expected = Expected(self._core, what, args, kwargs, self._arguments)
-        return expected, self.enqueued(expected.task)
+        return expected, self._calls(expected.task)
 
     def _rows(self, name: str | None) -> list[Record]:
         """The rows of a task, or all; oldest first."""

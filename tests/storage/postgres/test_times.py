@@ -14,6 +14,7 @@ from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Outcome, State
+from treadle.errors import KeyHeld
 from treadle.storage.postgres import PostgresStorage
 
 T = TypeVar("T")
@@ -115,6 +116,17 @@ async def test_a_job_with_a_key_is_no_older_than_the_end_of_a_holder_that_ends_d
     assert ended is not None
     assert ended.ended_at is not None
     assert created is None or created.created_at >= ended.ended_at
+
+
+async def test_a_holder_of_another_queue_that_ends_during_the_call_is_not_returned(storage: PostgresStorage) -> None:
+    """The call may reach one queue only, so it must not see the row of the job that holds its key."""
+    await storage.enqueue([job("holder", key="k", queue="one"), job("known", queue="two")])
+    [holder] = (await storage.claim(Claim(worker="w#1", queues=(("one", 1),), limit=1))).records
+    new = job("new", key="k", lane="l", queue="two", reach=("two",))
+    async with deleting(storage, "known", storage.enqueue([new, job("known", queue="two")])) as asked:
+        await storage.settle([done(holder)])
+    with pytest.raises(KeyHeld):
+        await asked
 
 
 async def test_a_job_that_gets_a_slot_starts_after_the_job_that_had_it_has_ended(storage: PostgresStorage) -> None:

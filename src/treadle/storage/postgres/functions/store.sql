@@ -121,7 +121,7 @@ BEGIN
     END IF;
     fresh := put_in(jobs, t);
     IF bound THEN
-        PERFORM refuse_foreign(jobs, fresh, t, leaving);
+        PERFORM refuse_foreign(jobs, moment, fresh, t, leaving);
     END IF;
     IF cardinality(fresh) < json_array_length(jobs) THEN
         PERFORM refuse_taken(jobs);
@@ -251,7 +251,7 @@ $$;
 
 -- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
 -- are there already, and the keys are locked.
-CREATE FUNCTION refuse_foreign(jobs json, fresh text[], t float8, leaving text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     x record;
     named text;
@@ -265,7 +265,7 @@ BEGIN
             RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.task);
         END IF;
         CONTINUE WHEN x.key IS NULL OR NOT x.id = ANY (fresh);
-        named := holder_of(x.key, t, leaving);
+        named := holder_of(x.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
         IF (named IS NOT NULL AND NOT queue_of(named) = ANY (x.reach)) OR EXISTS (
             SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
                 WITH ORDINALITY AS y (queue, key, n)
