@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from treadle.core.model import ASKED, CHILDREN, Record, State
+from treadle.testing.history.entries import moments
 from treadle.testing.simulation import Simulation
 
 MOST = {"hopeless": 2, "racing": 1}  # attempts of the tasks that have few
@@ -79,7 +80,7 @@ def a_parent_fails_because_of_a_child(sim: Simulation) -> None:
     for row in sim.rows:
         if row.job.parent is not None and row.job.task:
             children.setdefault(row.job.parent, []).append(row)
-    claims = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "claimed"}
+    claims = moments(sim.entries, "claimed")
     retried = {entry.id: entry.at for entry in sim.entries if entry.what == "acted" and entry.name == "retry"}
     for row in sim.rows:
         own = children.get(row.job.id, ())
@@ -96,8 +97,8 @@ def a_cancelled_run_stops(sim: Simulation) -> None:
     if sim.case.faults:
         return
     lease = sim._settings.lease
-    ends = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "ended"}
-    began = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "began"}
+    ends = moments(sim.entries, "ended")
+    began = moments(sim.entries, "began")
     for entry in sim.entries:
         if entry.what == "acted" and entry.how == "cancelled":
             for (id, version), at in began.items():
@@ -152,13 +153,13 @@ def an_overtaken_run_stops(sim: Simulation) -> None:
     """A worker that reaches the storage stops a run within a lease after another worker has claimed its job."""
     if any(fault.kind not in ("kill", "stop", "stall") for fault in sim.case.faults):
         return
-    ends = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "ended"}
+    ends = moments(sim.entries, "ended")
     gone = {entry.actor: entry.at for entry in sim.entries if entry.what == "crashed"}
     stalls: dict[str, float] = {}
     for entry in sim.entries:
         if entry.what == "stalled":
             stalls[entry.actor] = max(stalls.get(entry.actor, 0.0), entry.at)
-    claims = {(entry.id, entry.version): entry.at for entry in sim.entries if entry.what == "claimed"}
+    claims = moments(sim.entries, "claimed")
     for entry in sim.entries:
         if entry.what == "began" and (next_claim := claims.get((entry.id, entry.version + 1))) is not None:
             until = max(next_claim, entry.at, stalls.get(entry.actor, 0.0)) + sim._settings.lease

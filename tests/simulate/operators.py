@@ -72,12 +72,10 @@ async def pause(sim: Simulation, queue: str | None = None) -> None:
 
 async def change(sim: Simulation) -> None:
     name = sim.rng.choice(("api", "queue:strict", "queue:default"))
-    here().add("act", name=name, facts={"limit": True})
     await sim.again(lambda: app.limits.set(Limit(name, slots=sim.rng.randint(1, 3))))
 
 
 async def collide(sim: Simulation) -> None:
     """Two operators change one limit at the same time."""
-    here().add("act", name="queue:strict", facts={"limit": True})
     rule = Limit("queue:strict", slots=sim.rng.randint(1, 3))
     await asyncio.gather(pause(sim, "strict"), sim.again(lambda: app.limits.set(rule)))

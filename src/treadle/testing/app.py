@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from treadle.admin import stored_values
 from treadle.app_core import injectors
 from treadle.core import defaults
+from treadle.core.limit_model import LimitUse
 from treadle.core.model import Claim, NewJob, Record
 from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
@@ -264,14 +265,14 @@ class Testing:
     async def _next_in(self) -> float | None:
         """Seconds until the next job is due, or until the rate of a queue admits the next one."""
         ask = Claim(worker=f"treadle-testing#{next(self._peeks)}", queues=(), tasks={}, limit=1)
-        waits = [(await self.storage.claim(ask)).next_in, await self._next_start()]
+        waits = [(await self.storage.claim(ask)).next_in, await self._next_start(await self.storage.limits())]
         return min((each for each in waits if each is not None), default=None)
 
-    async def _next_start(self) -> float | None:
+    async def _next_start(self, limits: Sequence[LimitUse]) -> float | None:
         """Seconds until the rate of a queue admits one of its queued jobs; None: no rate holds one up."""
         opens = {
             each.key.removeprefix(QUEUE_RULE): each.next_start
-            for each in await self.storage.limits()
+            for each in limits
             if each.next_start is not None and each.key.startswith(QUEUE_RULE) and not each.pauses
         }
         if not opens:
@@ -293,7 +294,7 @@ class Testing:
         limits = await self.storage.limits()
         if any(each.blocked and each.next_start is not None and not each.pauses for each in limits):
             return False
-        return await self._next_start() is None
+        return await self._next_start(limits) is None
 
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
         """The jobs of a task that were enqueued, oldest first, including those that have run meanwhile.

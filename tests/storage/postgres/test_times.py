@@ -31,27 +31,22 @@ async def storage() -> AsyncIterator[PostgresStorage]:
 
 
 @asynccontextmanager
-async def waiting(storage: PostgresStorage, table: str, call: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """A call that has begun and waits for this table until the block ends."""
+async def waiting(
+    storage: PostgresStorage, statement: str, call: Coroutine[Any, Any, T]
+) -> AsyncIterator[asyncio.Task[T]]:
+    """A call that has begun and waits for the locks of this statement until the block ends, which undoes it."""
     [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
-        await other.execute(f"LOCK TABLE {schema}.{table} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        await other.execute(statement.format(schema=schema))  # type: ignore[arg-type]
         task = asyncio.create_task(call)
         await blocked_by(other)
         yield task
         await other.rollback()
 
 
-@asynccontextmanager
-async def deleting(storage: PostgresStorage, id: str, call: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """A call that has begun and waits until it is known whether this job is deleted. It is not."""
-    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
-    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
-        await other.execute(f"DELETE FROM {schema}.job WHERE id = %s", (id,))  # type: ignore[arg-type]
-        task = asyncio.create_task(call)
-        await blocked_by(other)
-        yield task
-        await other.rollback()
+LOCK_GATES = "LOCK TABLE {schema}.gate IN ACCESS EXCLUSIVE MODE"
+LOCK_HOLDERS = "LOCK TABLE {schema}.holder IN ACCESS EXCLUSIVE MODE"
+DELETE_KNOWN = "DELETE FROM {schema}.job WHERE id = 'known'"  # a call that stores this id waits for the outcome
 
 
 @pytest.mark.parametrize("tasks", [None, {"t": (5, None)}], ids=["", "room per task"])
@@ -59,7 +54,7 @@ async def test_a_job_queued_while_a_claim_waits_starts_later(storage: PostgresSt
     await storage.enqueue([job("a"), job("b", after=("a",))])
     [first] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     ask = Claim(worker="w#2", queues=(("default", 5),), limit=5, tasks=tasks, lease=60)  # type: ignore[arg-type]
-    async with waiting(storage, "gate", storage.claim(ask)) as asking:
+    async with waiting(storage, LOCK_GATES, storage.claim(ask)) as asking:
         [new] = await storage.enqueue([job("c")])
         await storage.settle([done(first)])
     found = {row.id: row for row in (await asking).records}
@@ -85,7 +80,7 @@ async def test_a_job_with_a_key_is_created_after_the_holder_has_ended(storage: P
         call.close()
         waits = Outcome(id=parent.id, version=parent.version, state=State.WAITING, followups=(new,), function_done=True)
         call = storage.settle([waits])
-    async with waiting(storage, "holder", call) as asked:
+    async with waiting(storage, LOCK_HOLDERS, call) as asked:
         await storage.settle([done(holder)])
     await asked
     ended, created = await storage.get(["holder", "new"])
@@ -109,7 +104,7 @@ async def test_a_job_with_a_key_is_no_older_than_the_end_of_a_holder_that_ends_d
         call.close()
         waits = Outcome(id=parent.id, version=parent.version, state=State.WAITING, followups=jobs, function_done=True)
         call = storage.settle([waits])
-    async with deleting(storage, "known", call) as asked:
+    async with waiting(storage, DELETE_KNOWN, call) as asked:
         await storage.settle([done(holder)])
     await asked
     ended, created = await storage.get(["holder", "new"])
@@ -123,7 +118,7 @@ async def test_a_holder_of_another_queue_that_ends_during_the_call_is_not_return
     await storage.enqueue([job("holder", key="k", queue="one"), job("known", queue="two")])
     [holder] = (await storage.claim(Claim(worker="w#1", queues=(("one", 1),), limit=1))).records
     new = job("new", key="k", lane="l", queue="two", reach=("two",))
-    async with deleting(storage, "known", storage.enqueue([new, job("known", queue="two")])) as asked:
+    async with waiting(storage, DELETE_KNOWN, storage.enqueue([new, job("known", queue="two")])) as asked:
         await storage.settle([done(holder)])
     with pytest.raises(KeyHeld):
         await asked

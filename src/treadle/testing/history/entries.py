@@ -142,6 +142,11 @@ def read(*paths: Path | str) -> list[Entry]:
     return ordered(found)
 
 
+def moments(entries: Iterable[Entry], what: What) -> dict[tuple[str, int], float]:
+    """When this happened to each version of each job, the last time."""
+    return {(entry.id, entry.version): entry.at for entry in entries if entry.what == what}
+
+
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
     """Sort by time; entries of the same time keep their order."""
     return sorted(entries, key=lambda entry: entry.at)

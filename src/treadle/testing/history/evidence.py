@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
-from treadle.testing.history.entries import Entry, ordered
+from treadle.testing.history.entries import Entry, What, moments, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
 TURN = 0.02  # seconds; claims that count limits take turns, so only a longer one overlaps with another
@@ -122,6 +122,10 @@ class Evidence:
         long = (call for name, call in self._calls.answered.items() if name != own and call[1] - call[0] > TURN)
         lost = ((began, began + self.lease) for began in self._calls.unanswered)
         return any(began < until and since < ended for began, ended in (*lost, *long))
+
+    def moments(self, what: What) -> dict[tuple[str, int], float]:
+        """When this happened to each version of each job, the last time."""
+        return moments(self.entries, what)
 
     @cached_property
     def _calls(self) -> _Calls:

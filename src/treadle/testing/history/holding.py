@@ -178,7 +178,7 @@ def _released(row: Record) -> float:
 
 def keys_kept(it: Evidence) -> Iterator[Violation]:
     """No call gets a job that had released its key before the call."""
-    ends = {(entry.id, entry.version): entry.at for entry in it.entries if entry.what == "settled"}
+    ends = it.moments("settled")
     begun = {run.id: run.began for run in reversed(it.runs)}
     asked: dict[tuple[str, str], float] = {}
     for entry in it.entries:

@@ -54,7 +54,7 @@ def attempts(it: Evidence) -> Iterator[Violation]:
 
 def pauses(it: Evidence) -> Iterator[Violation]:
     """No job that runs again is claimed before the time until its next try is over, counted from the end of the run."""
-    ends = {(entry.id, entry.version): entry.at for entry in it.entries if entry.what == "ended"}
+    ends = it.moments("ended")
     for entry in it.entries:
         row, ended = it.rows.get(entry.id), ends.get((entry.id, entry.version))
         if entry.what != "again" or row is None or row.reopenings or ended is None or it.acts_on(entry.id):
