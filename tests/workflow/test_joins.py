@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from tests.kit import Told, work
+from tests.kit import Spy, Told, work
 from tests.worker.test_flaky import Flaky
 from treadle import App, Flow, Retry, State, flow, gather
-from treadle.core.model import Claim
+from treadle.core.model import CHILDREN, Claim, Outcome, Settled
 from treadle.policy import judge
+from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
@@ -112,3 +114,44 @@ async def test_an_ending_interrupted_by_a_crash_is_finished_by_another_worker() 
         assert late.status == "stale"
         assert len(told.of("workflow.ended")) == 1
         assert (await app.jobs.get(job)).state is State.SUCCEEDED
+
+
+class RetriesMeanwhile(Spy):
+    """An operator retries the failed child of a job after a worker has read it, and before that worker ends the job."""
+
+    operator: App
+    tries = 1
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        for out in outcomes:
+            if out.reason == CHILDREN and self.tries:
+                self.tries -= 1
+                assert await self.operator.jobs.retry(state="failed", task="late") == 1
+        return await super().settle(outcomes)
+
+
+@shows("a job does not fail because of a child that is retried while a worker ends the job")
+async def test_a_child_is_retried_while_its_parent_ends(storage: Storage) -> None:
+    app = App(storage=RetriesMeanwhile(storage), retry=Retry(attempts=1))
+    told = Told(app)
+    runs: Counter[str] = Counter()
+
+    @app.task(name="late")
+    async def late() -> int:
+        runs["late"] += 1
+        if runs["late"] == 1:
+            raise ValueError("not yet")
+        return 2
+
+    @app.task(name="parent")
+    async def parent() -> Flow[int]:
+        runs["parent"] += 1
+        return flow(late.job())
+
+    async with app, App(storage=storage) as RetriesMeanwhile.operator, work(app):
+        job = await parent.enqueue()
+        assert await job.result(timeout=30) == 2
+        assert (await app.jobs.get(job.id)).lost == 0
+    assert runs == {"late": 2, "parent": 1}
+    ended = told.of("workflow.ended", job.id)
+    assert [event.record.state for event in ended if event.record] == ["succeeded"]

@@ -16,6 +16,7 @@ from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.unconfirmed import Ended
+from treadle.workflow.finisher import waits_again
 from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")
@@ -55,6 +56,9 @@ class Settler:
             ):
                 applied.append((run, outcome))
                 self.ended(run, outcome)
+            elif answer.status == "stale" and outcome.state.final and outcome.after:
+                troubles.pop(run.job_run, None)
+                self._state.settle_again(run, run.job_run.with_carried(waits_again(run.record)))
             elif answer.status == "stale":
                 troubles.pop(run.job_run, None)
                 log.info(

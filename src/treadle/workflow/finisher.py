@@ -62,7 +62,7 @@ class WorkflowFinisher:
             if plan.guard:
                 await self._cancel([child for child in children if _are_siblings(child, record)], record)
             elif plan.mark is None and not all(child.state.final for child in children):
-                return _waits_on(record)  # a child was reopened meanwhile
+                return waits_again(record)  # a child was reopened meanwhile
         except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
             return failure(record, str(error))
         except StorageError:
@@ -110,7 +110,8 @@ def _are_siblings(child: Record, guard: Record) -> bool:
     return guard.job.parent is not None and child.job.parent == guard.job.parent
 
 
-def _waits_on(record: Record) -> Outcome:
+def waits_again(record: Record) -> Outcome:
+    """The outcome of a parent of which a child is open again: it waits for its children once more."""
     return Outcome(
         id=record.job.id,
         version=record.version,

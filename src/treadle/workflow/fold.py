@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.core.stored_text import lacks
@@ -66,8 +67,9 @@ def ending(
     if plan.mark is not None or plan.guard:
         return _over(row, children)
     failed = fatal(children, plan)
-    if failed:
-        return failure(row, _named(failed, len(children)))
+    if failed:  # whoever retries one of them, and not all, retries another one later, which reopens the job
+        ids = tuple(child.job.id for child in failed[:SHOWN])
+        return replace(failure(row, _named(failed, len(children))), after=ids)
     locked = first_locked(row, children, plan)
     if locked is not None:
         text, of = locked

@@ -41,9 +41,12 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     if row.state.final:
         return (yield from after_the_end(rows, row, out))
+    overtaken = _overtaken(rows, row, out) if out.state.final else None
+    if overtaken is not None:
+        return overtaken
     try:
         found = plan(rows, out.followups, leaving=out.id if out.state.final else "")
-        for up in out.after:
+        for up in () if out.state.final else out.after:
             above = None if up in found.answers else rows.get(up)
             if up not in found.answers and (above is None or not may_wait(out, row, above.job)):
                 raise UnknownUpstream(up, out.id)
@@ -60,6 +63,17 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
         yield from _go_on(rows, row, out, found, circle)
     yield from count_endings(rows)
     return APPLIED
+
+
+def _overtaken(rows: Rows, row: Record, out: Outcome) -> Settled | None:
+    """Why an ending that names jobs does not apply: one of them is open again, or its job has not waited for it."""
+    for up in out.after:
+        if up not in row.after:
+            return Settled("refused", str(UnknownUpstream(up, out.id)))
+        above = rows.get(up)
+        if above is not None and not above.state.final:
+            return Settled("stale", f"{up} has not ended")
+    return None
 
 
 def _runs(row: Record) -> bool:

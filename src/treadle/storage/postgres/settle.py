@@ -71,6 +71,8 @@ def _reason(why: str) -> str:
         return "there is no such job"
     if kind == "moved":
         return f"it is {STATES[words[0]]} at version {words[1]}"
+    if kind == "open":
+        return f"{words[0]} has not ended"
     if kind == "locked":
         return "another open transaction has locked a row that this outcome changes; settle it again"
     return str(refusal(why))
@@ -81,6 +83,7 @@ def _is_ending(out: Outcome) -> bool:
     return (
         out.state.final
         and not out.followups
+        and not out.after
         and not out.checkpoints
         and not out.function_done
         and not out.reach

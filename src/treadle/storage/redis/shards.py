@@ -182,7 +182,7 @@ class ShardedRedis:
         and those that have the id of a follow-up."""
         born = {job.id: job for out in outcomes for job in out.followups}
         own = [id for id in born if not is_derived(id) and self._layout.spreads(id)]
-        ups = {up: False for out in outcomes for up in out.after if up not in born}
+        ups = {up: False for out in outcomes if not out.state.final for up in out.after if up not in born}
         for job in born.values():
             for up in job.after:
                 if up not in born:

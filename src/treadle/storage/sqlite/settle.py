@@ -98,6 +98,7 @@ def _is_plain(out: Outcome) -> bool:
     return (
         out.state.final
         and not out.followups
+        and not out.after
         and not out.checkpoints
         and not out.function_done
         and not out.reach
@@ -115,6 +116,7 @@ def _is_success(out: Outcome) -> bool:
     return (
         out.state is SUCCEEDED
         and not out.followups
+        and not out.after
         and not out.checkpoints
         and not out.function_done
         and not out.reach

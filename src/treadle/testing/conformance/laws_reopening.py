@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.core.model import Outcome, State
+from treadle.core.model import NewJob, Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
@@ -20,6 +20,7 @@ from treadle.testing.conformance.kit import (
     claim_ids,
     claim_one,
     done,
+    failed,
     job,
     jobs,
     out,
@@ -194,6 +195,61 @@ async def test_law05_reopening_leaves_a_parent_that_failed_by_itself(storage: St
     await run(storage, "p", "x", to=FAILED)
     await settle(storage, back(await row(storage, "x")))
     assert await states(storage, "p x") == [FAILED, READY]
+
+
+async def _parent_of(storage: Storage, *children: NewJob) -> None:
+    """Store a parent that waits for these children."""
+    await storage.enqueue([job("p", queue="p")])
+    after = tuple(child.id for child in children)
+    p = await claim_one(storage, "p")
+    await settle(storage, out(p, WAITING, function_done=True, followups=children, after=after, failures_allowed=None))
+
+
+async def test_law05_an_ending_that_names_a_reopened_job_is_stale(storage: Storage) -> None:
+    """A worker has read the failed child of a job before the child was reopened: the job does not fail because of it,
+    and waits again."""
+    await _parent_of(storage, job("x", parent="p"), job("y", parent="p"))
+    await run(storage, "y")
+    await run(storage, "x", to=FAILED)
+    p = await claim_one(storage, "p")
+    ending = failed(p, reason="children", after=("x",))
+    await settle(storage, back(await row(storage, "x")))
+    told = await refusal(storage, ending)
+    assert (told.status, told.reason) == ("stale", "x has not ended")
+    assert await row(storage, "p") == p
+
+    await settle(storage, out(p, WAITING, function_done=True, after=("x", "y"), failures_allowed=None))
+    assert await claim_ids(storage, 1, "p") == []
+    await run(storage, "x")
+    await settle(storage, done(await claim_one(storage, "p")))
+    assert await states(storage, "p x y") == [SUCCEEDED] * 3
+
+
+async def test_law05_an_ending_applies_if_the_jobs_it_names_have_ended(storage: Storage) -> None:
+    """Also if such a job has failed again, or was reopened after this ending, which reopens its parent."""
+    await _parent_of(storage, job("x", parent="p"), job("y", parent="p"))
+    await run(storage, "x", "y", to=FAILED)
+    p = await claim_one(storage, "p")
+    ending = failed(p, reason="children", after=("x", "y"))
+    await settle(storage, back(await row(storage, "x")))
+    await run(storage, "x", to=FAILED)
+    assert await said(storage, ending, ending) == ["applied", "applied"]
+    assert await state(storage, "p") is FAILED
+    await settle(storage, back(await row(storage, "x")))
+    assert await states(storage, "p x y") == [WAITING, READY, FAILED]
+
+
+async def test_law05_an_ending_names_only_jobs_that_its_job_has_waited_for(storage: Storage) -> None:
+    """Whether another job has ended, and whether it exists, is not revealed."""
+    await _parent_of(storage, job("x", parent="p"))
+    await storage.enqueue(jobs("other"))
+    await run(storage, "x", to=FAILED)
+    p = await claim_one(storage, "p")
+    for id in ("other", "unknown"):
+        told = await refusal(storage, failed(p, reason="children", after=("x", id)))
+        assert (told.status, id in str(told.reason)) == ("refused", True)
+    assert await row(storage, "p") == p
+    await settle(storage, failed(p, reason="children", after=("x",)))
 
 
 async def test_law05_reopening_takes_the_key_again(storage: Storage) -> None:

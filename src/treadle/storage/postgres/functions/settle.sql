@@ -202,6 +202,14 @@ BEGIN
         SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, coalesce(checkpoints, '[]'), reach, t) AS s;
         RETURN;
     END IF;
+    IF to_state > 2 AND cardinality(ups) > 0 THEN
+        why := overtaken(r, ups);
+        IF why IS NOT NULL THEN
+            status := 'stale';
+            RETURN;
+        END IF;
+        ups := '{}';
+    END IF;
     alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- skipping the rest saves about a third of a cancel
     IF NOT alone THEN
         SELECT * INTO p FROM prepare(jobs, moment, t, CASE WHEN to_state > 2 THEN named END, named, ups);
@@ -272,6 +280,23 @@ BEGIN
         PERFORM watch_ups(r, t, '{}', '{}');
     END IF;
     PERFORM note_freed(old.limits);
+END $$;
+
+-- Why an ending that names jobs for which its job has waited is stale: one of them is open again. NULL: all have ended,
+-- and none is reopened before the end of this transaction. Raises an error if one is just being reopened, because that
+-- transaction may wait for the row of this job.
+CREATE FUNCTION overtaken(r job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    up text;
+BEGIN
+    FOREACH up IN ARRAY ups LOOP
+        IF NOT up = ANY (r.after) THEN
+            PERFORM refuse_up(up, r.id);
+        END IF;
+    END LOOP;
+    PERFORM 1 FROM (SELECT 1 FROM ended WHERE id = ANY (ups) ORDER BY id FOR KEY SHARE NOWAIT) AS locked;
+    RETURN (SELECT json_build_array('open', u.up) FROM unnest(ups) WITH ORDINALITY AS u (up, n)
+        WHERE EXISTS (SELECT 1 FROM job WHERE id = u.up) ORDER BY u.n LIMIT 1);
 END $$;
 
 -- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait

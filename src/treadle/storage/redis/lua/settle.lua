@@ -344,6 +344,23 @@ local function may_wait(out, r, above)
   return false
 end
 
+-- Refuse an ending that names jobs if one of them is open again, or its job has not waited for it; whether it is so.
+local function overtaken(k, r, out)
+  local waited = {}
+  for _, up in ipairs(r.after) do waited[up] = true end
+  for _, up in ipairs(out.after) do
+    local above = B.get(up)
+    if not waited[up] then
+      refuse(k, 'unknown', up, r.id)
+      return true
+    elseif above and above.state < SUCCEEDED then
+      refuse(k, 'stale', up .. ' has not ended')
+      return true
+    end
+  end
+  return false
+end
+
 local crossed = {}                      -- workflows that must move to the first shard before their outcomes are applied
 
 local function settle(k)
@@ -363,16 +380,19 @@ local function settle(k)
     if status ~= 'applied' then refuse(k, status, what, other) end
     return
   end
+  local final = out.state >= SUCCEEDED
+  if final and #out.after > 0 and overtaken(k, r, out) then return end
+  local ups = final and {} or out.after
   local jobs, from = {}, at[k]
   for n = 1, tonumber(ARGV[from]) do jobs[n] = { ARGV[from + 2 * n - 1], ARGV[from + 2 * n] } end
   if SPREAD then
     local root = E.root_of(r)
-    crossed[root] = crossed[root] or E.crosses(r, out.after, jobs)
+    crossed[root] = crossed[root] or E.crosses(r, ups, jobs)
     if crossed[root] then return refuse(k, 'cross', root) end
   end
-  local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and id or nil)
+  local answers, wrong, one, other = E.answers(jobs, final and id or nil)
   if not answers then return refuse(k, wrong, one, other) end
-  for _, up in ipairs(out.after) do
+  for _, up in ipairs(ups) do
     local above = not answers[up] and B.get(up)
     if not answers[up] and not (above and may_wait(out, r, above)) then return refuse(k, 'unknown', up, id) end
   end
