@@ -253,10 +253,10 @@ def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
         if not 0 <= share <= COUNT or not 0 < len(queue) <= defaults.MAX_NAME or not queue.isprintable():
             a_name("queues", queue)
             a_count("queues", share, 0, COUNT)
-    tasks = ask.tasks or {}
+    tasks, longest = ask.tasks or {}, defaults.MAX_NAME
     at_most("tasks", tasks, MOST_CALL)
     for task, (room, lease) in tasks.items():
-        if len(task) > defaults.MAX_NAME or not task.isprintable():  # "": a promise, which no worker runs
+        if len(task) > longest or not task.isprintable():  # "": a promise, which no worker runs
             a_name("tasks", task)
         if room is not None and not 0 <= room <= COUNT:
             a_count("tasks", room, 0, COUNT)

@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -279,7 +280,7 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, RemoteFailure):
         return cut(error.text)  # the process that raised it has formatted it
     try:
-        found = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+        found = traceback.TracebackException(type(error), error, _of_others(error.__traceback__), compact=True)
         _without_ours(found)
         text = f"{_summary(error)}\n{''.join(found.format()).rstrip()}"
     except BaseException as broken:  # an exception whose `__str__` exits must not end the worker
@@ -317,6 +318,19 @@ def cut(text: str) -> str:
 
 
 _HERE = str(Path(__file__).parents[1])
+
+
+def _of_others(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without Treadle's own frames. There are about six, and formatting one takes 15 us."""
+    others: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_HERE):
+            others.append(trace)
+        trace = trace.tb_next
+    found: TracebackType | None = None
+    for each in reversed(others):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found
 
 
 def _without_ours(found: traceback.TracebackException) -> None:

@@ -227,7 +227,7 @@ def noted(row: Record, out: Outcome) -> Record:
 
 def first_moment(*moments: float | None) -> float | None:
     """The earliest of the moments that are not None."""
-    return min((at for at in moments if at is not None), default=None)
+    return min([at for at in moments if at is not None], default=None)
 
 
 def taken_back(row: Record, now: float) -> Record | None:

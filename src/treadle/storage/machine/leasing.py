@@ -6,6 +6,7 @@ Each storage walks along its queues in its own way: memory row by row, SQLite by
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -47,8 +48,12 @@ class Leasing:
         self._shut: set[str] = set()  # limits that blocked a job
         self._blocked = 0
         self.came_back = False  # a blocked job was queued again
-        self.room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
         self.running = frozenset(ask.running)
+
+    @cached_property
+    def room(self) -> dict[str, int]:
+        """By task with a bound: how many more of its jobs the worker takes. Not built while all queues are empty."""
+        return {task: most for task, (most, _) in (self._ask.tasks or {}).items() if most is not None}
 
     @property
     def gate(self) -> Admission:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from treadle.core.model import Claim, Record
 from treadle.storage.machine.leasing import Leasing, shares
 from treadle.storage.machine.limits import kept
+from treadle.storage.memory.ordered import Ordered
 from treadle.storage.memory.tables import Tables
 
 
@@ -35,12 +36,14 @@ class ClaimWalk:
         return False
 
     def run(self) -> None:
+        lines = self._tables.line
         for queue, share in shares(self._tables, self._ask):
-            self._walk(queue, min(share, self._ask.limit - len(self.taken)))
+            if line := lines.get(queue):
+                self._walk(line, min(share, self._ask.limit - len(self.taken)))
         self._leasing.close()
 
-    def _walk(self, queue: str, share: int) -> None:
-        leasing, line, at = self._leasing, self._tables.line[queue], 0
+    def _walk(self, line: Ordered, share: int) -> None:
+        leasing, at = self._leasing, 0
         while share > 0 and at < len(line) and not leasing.unfinished:
             row = self._tables.jobs[line[at][2]]
             if self._wanted(row) and leasing.admit(row, self._tables.sync):

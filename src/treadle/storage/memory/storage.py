@@ -88,8 +88,10 @@ class MemoryStorage:
             raise refusal(mark, self.name)
 
     def _wake(self) -> None:
-        self._waiters.wake(self._tables.topics)
-        self._tables.topics.clear()
+        topics = self._tables.topics
+        if topics:
+            self._waiters.wake(topics)
+            topics.clear()
 
     # --- enqueue
 
@@ -131,6 +133,9 @@ class MemoryStorage:
     async def claim(self, ask: Claim) -> Claimed:
         if self.checks:
             check_ask(ask)
+        return await self._claim_in_steps(ask)
+
+    async def _claim_in_steps(self, ask: Claim) -> Claimed:
         while True:
             self._refuse("closing")
             if self._shut():
@@ -157,7 +162,8 @@ class MemoryStorage:
 
     def _running(self, ask: Claim) -> list[Record]:
         """The jobs that were claimed under this claim id before and still run."""
-        return in_order([self._jobs[id] for id in self._tables.held.get(ask.worker, ())], ask.queues)
+        held = self._tables.held.get(ask.worker)
+        return in_order([self._jobs[id] for id in held], ask.queues) if held else []
 
     def _claimed(self, taken: list[Record], ask: Claim, now: float) -> Claimed:
         moment = first_moment(self._tables.next_moment(), next_start(self._tables, ask))
@@ -214,8 +220,10 @@ class MemoryStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if self.checks:
             check_ask(ask)
+        if not outcomes:
+            return [], await self._claim_in_steps(ask)
         settled = await self.settle(outcomes)
-        return settled, Claimed() if outcomes and self._shut() else await self.claim(ask)
+        return settled, Claimed() if self._shut() else await self._claim_in_steps(ask)
 
     def _settle_all(self, outcomes: Sequence[Outcome], odd: Mapping[int, Settled]) -> Steps[list[Settled]]:
         settled: list[Settled] = []

@@ -22,7 +22,7 @@ from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.queries import kind_of
-from treadle.storage.row_rules import costs, named_costs, order, rank
+from treadle.storage.row_rules import costs, first_moment, named_costs, order, rank
 
 
 class Edge:
@@ -207,7 +207,8 @@ class Tables:
         """The earliest time at which any row or rate is due."""
         while self.due and ((row := self.jobs.get(self.due[0][1])) is None or row.due_at != self.due[0][0]):
             heapq.heappop(self.due)
-        return min((*self.opens.values(), *(at for at, _ in self.due[:1])), default=None)
+        first = self.due[0][0] if self.due else None
+        return first_moment(first, *self.opens.values())
 
     # --- keys and edges
 

@@ -164,10 +164,11 @@ def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Vio
             stored.setdefault((row.job.parent, name), []).append(row.job.id)
     for entry in it.entries:
         key = entry.id, entry.name
+        if entry.what != "signalled" or key in stored or key in got:
+            continue
         job = it.rows.get(entry.id)
         over = (job is None or job.state in FINAL) and bool(it.acts_on(entry.id))
-        over = over or (job is None and may_be_gone(it, entry.id))
-        if entry.what == "signalled" and key not in stored and key not in got and not over:
+        if not over and not (job is None and may_be_gone(it, entry.id)):
             yield it.violation("signal", f"{entry.id} was sent {entry.name}, but it is not stored", entry.id)
     for (id, name), rows in stored.items():
         if len(rows) > 1 and not it.acts_on(id):

@@ -55,9 +55,9 @@ def attempts(it: Evidence) -> Iterator[Violation]:
 def pauses(it: Evidence) -> Iterator[Violation]:
     """No job that runs again is claimed before the time until its next try is over, counted from the end of the run."""
     ends = it.moments("ended")
-    for entry in it.entries:
+    for entry in (entry for entry in it.entries if entry.what == "again"):
         row, ended = it.rows.get(entry.id), ends.get((entry.id, entry.version))
-        if entry.what != "again" or row is None or row.reopenings or ended is None or it.acts_on(entry.id):
+        if row is None or row.reopenings or ended is None or it.acts_on(entry.id):
             continue
         claimed = it.claims.get((entry.id, entry.version + 2))  # the outcome has the version between them
         early = 0.0 if claimed is None else ended + entry.seconds - claimed

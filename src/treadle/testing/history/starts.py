@@ -11,6 +11,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
 
 from msgspec import Struct
@@ -229,6 +230,7 @@ def _ticks(it: Evidence) -> Iterator[tuple[str, float | None, str]]:
             yield name, _moment(word), id
 
 
+@lru_cache(10_000)  # several rules read each moment
 def _moment(word: str) -> float | None:
     form = "%Y%m%dT%H%M%S.%fZ" if "." in word else "%Y%m%dT%H%M%SZ"
     try:

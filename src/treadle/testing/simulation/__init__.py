@@ -34,6 +34,7 @@ from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
 from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.shrink import shrunk
+from treadle.testing.simulation.stage import collected_rarely
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -148,7 +149,7 @@ def simulate(
         check_plain("progress", progress)
     check_worker_options(options or {})
     kinds, numbers = faults_of(faults), seeds_of(seeds)
-    with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
+    with collected_rarely(), tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
         settings = Settings(
             app=maker_of(app, scenario),
             scenario=scenario,

@@ -104,9 +104,9 @@ class Network(StorageProxy):
             raise StorageUnavailable(f"{verb}: injected loss of its answer")
         return answer
 
-    async def _travel(self) -> None:
+    def _travel(self) -> Awaitable[None]:
         slow = self._rng.random()
-        await asyncio.sleep(TRAVEL * slow / SLOW if slow < SLOW else 0)
+        return asyncio.sleep(TRAVEL * slow / SLOW if slow < SLOW else 0)
 
     async def _served(self, call: Callable[[Storage], Awaitable[T]], twice: bool) -> T:
         """Apply the call on the server, whatever happens to the caller. Only a call that suspends gets a task on the
