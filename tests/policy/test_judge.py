@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import treadle
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
+from treadle.errors.text import users_part
 from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
 from treadle.testing.shows import shows
@@ -189,3 +192,14 @@ def test_the_text_of_an_error_has_its_causes() -> None:
     assert "KeyError: 'deep'" in text
     assert "direct cause" in text
     assert text.endswith("ValueError: shallow")
+
+
+def test_a_package_whose_name_begins_like_ours_keeps_its_frames() -> None:
+    file = f"{Path(treadle.__file__).parent}_acme/tasks.py"
+    names: dict[str, Any] = {}
+    exec(compile("def send():\n    raise ValueError('no route')", file, "exec"), names)
+    with pytest.raises(ValueError, match="no route") as caught:
+        names["send"]()
+    text = text_of(caught.value)
+    assert f'File "{file}", line 2, in send' in text
+    assert users_part(caught.tb) is caught.tb

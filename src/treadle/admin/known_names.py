@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
@@ -28,6 +27,7 @@ from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.core.similar_names import closest, near
 from treadle.errors import TreadleError, UnknownName
+from treadle.errors.text import is_ours
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 
@@ -38,7 +38,6 @@ NEW: Final = 1_000  # names of one call that are checked
 WARNED: Final = 20  # names of one call that are compared
 REMEMBERED: Final = 10_000  # names that are not checked again
 LABELLED: Final = 200  # newest jobs whose labels are compared
-HERE: Final = str(Path(__file__).parents[1])
 
 Visible = Callable[[str], bool]
 """Whether a name may be shown to the caller."""
@@ -97,7 +96,7 @@ def warn(words: str | None, kind: type[UserWarning] = UnknownName) -> None:
         collected.words.append(words)
         return
     frame, depth = sys._getframe(1), 3
-    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(HERE):
+    while frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename):
         frame, depth = frame.f_back, depth + 1
     warnings.warn(words, kind, stacklevel=depth)
 

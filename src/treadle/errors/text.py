@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-_LIBRARY: Final = str(Path(__file__).parents[1])
+_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
 _SEALED: Final = re.compile(r'\{"\$t":"sealed","key":"([A-Za-z0-9._-]{1,64})"')
 
 
@@ -37,8 +38,13 @@ def traceback_of(text: str | None) -> str | None:
     return None if start < 0 or text is None else text[text.rfind("\n", 0, start) + 1 :]
 
 
+def is_ours(file: str) -> bool:
+    """Whether a frame of this source file is Treadle's own."""
+    return file.startswith(_FOLDER)
+
+
 def users_part(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of Treadle that it begins with; None if it has no others."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace

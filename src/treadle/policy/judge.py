@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
+from treadle.errors.text import is_ours
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
@@ -317,14 +317,11 @@ def cut(text: str) -> str:
     return text
 
 
-_HERE = str(Path(__file__).parents[1])
-
-
 def _of_others(trace: TracebackType | None) -> TracebackType | None:
     """The traceback without Treadle's own frames. There are about six, and formatting one takes 15 us."""
     others: list[TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        if not is_ours(trace.tb_frame.f_code.co_filename):
             others.append(trace)
         trace = trace.tb_next
     found: TracebackType | None = None
@@ -339,6 +336,6 @@ def _without_ours(found: traceback.TracebackException) -> None:
     while every:
         each = every.pop()
         if each is not None:
-            kept = [frame for frame in each.stack if not frame.filename.startswith(_HERE)]
+            kept = [frame for frame in each.stack if not is_ours(frame.filename)]
             each.stack = traceback.StackSummary.from_list(kept)
             every += [each.__cause__, each.__context__, *(each.exceptions or ())]
