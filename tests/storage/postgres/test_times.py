@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
+from tests.storage.postgres.support import a_schema, admin, blocked_by, done, job, url_of
+from tests.waiting import until
 from treadle.core.limit_model import Limit
-from treadle.core.model import Claim, Outcome, State
+from treadle.core.model import Claim, Outcome, Record, State
 from treadle.errors import KeyHeld
 from treadle.storage.postgres import PostgresStorage
 
@@ -44,6 +46,7 @@ async def waiting(
         await other.rollback()
 
 
+NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 LOCK_GATES = "LOCK TABLE {schema}.gate IN ACCESS EXCLUSIVE MODE"
 LOCK_HOLDERS = "LOCK TABLE {schema}.holder IN ACCESS EXCLUSIVE MODE"
 DELETE_KNOWN = "DELETE FROM {schema}.job WHERE id = 'known'"  # a call that stores this id waits for the outcome
@@ -146,3 +149,38 @@ async def test_a_job_that_gets_a_slot_starts_after_the_job_that_had_it_has_ended
     assert ended.ended_at is not None
     assert found[0].started_at is not None
     assert found[0].started_at >= ended.ended_at
+
+
+async def test_a_rate_that_opens_while_a_claim_waits_starts_the_jobs_that_it_blocks(storage: PostgresStorage) -> None:
+    """The second start of the window leaves it after the claim has counted, and before the claim reads the clock."""
+    await storage.set_limits([Limit("pace", rate=2, per=1.0, slots=9)])
+    new = [job(id, limits=(("pace", 1),)) for id in "abcde"]
+    claim_ids = (f"w#{number}" for number in count())
+
+    async def claim(most: int = 1, queue: str = "default") -> list[Record]:
+        ask = Claim(worker=next(claim_ids), queues=((queue, most),), limit=most)
+        return list((await storage.claim(ask)).records)
+
+    async def passed(moment: float) -> None:
+        await until(lambda: admin().execute(NOW).fetchall()[0][0] > moment, "a later time of the server")
+
+    await storage.enqueue(new)
+    [first] = await claim()
+    assert first.started_at is not None
+    await passed(first.started_at + 0.4)
+    [second] = await claim()
+    assert second.started_at is not None
+    assert await claim(5) == []  # the others are blocked
+    await passed(first.started_at + 1.0)
+    assert await claim(5, "other") == []  # one is queued again
+    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        await other.execute(f"LOCK TABLE {schema}.slot IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        asking = asyncio.create_task(claim(5))
+        await blocked_by(other)
+        await passed(second.started_at + 1.0)
+        await other.rollback()
+    found = await asking
+    await storage.enqueue([job("late", limits=(("pace", 1),))])
+    found += await claim(5)
+    assert [row.id for row in found] == ["c", "d"]

@@ -223,7 +223,8 @@ BEGIN
     END IF;
     aside := cardinality(aside_spots);
     IF cardinality(rated) > 0 THEN
-        PERFORM set_opening(k, t, taken) FROM unnest(looked_for(rated)) AS k;
+        -- as of the count: a rate that has opened since opens for the blocked jobs first
+        PERFORM set_opening(k, counted_at, taken) FROM unnest(looked_for(rated)) AS k;
     END IF;
 END $$;
 
