@@ -268,5 +268,9 @@ async def test_law08_a_claim_behind_many_blocked_jobs_takes_no_more_than_its_lim
     await storage.set_limits([Limit("full", slots=1)])
     await storage.enqueue([job(f"b{n:03}", limits=(("full", 1),)) for n in range(200)])
     await storage.enqueue([job(f"d{n:03}", priority=-1) for n in range(100)])
-    assert [row.job.id for row in await claim(storage, 3)] == ["b000", "d000", "d001"]
-    assert [row.job.id for row in await claim(storage, 2)] == ["d002", "d003"]
+    found: list[str] = []
+    while len(found) < 3:  # a storage that bounds the time of a claim may return some of them
+        found += (some := await claim_ids(storage, 3 - len(found)))
+        assert some
+    assert found == ["b000", "d000", "d001"]
+    assert await claim_ids(storage, 2) == ["d002", "d003"]
