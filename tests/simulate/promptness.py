@@ -112,7 +112,9 @@ class Fleet:
         # a job of which an upstream fails may be resumed before the others have ended
         if ended is None or not all(row and (row.state is State.SUCCEEDED or not row.job.task) for row in rows):
             return None
-        at, version = min(((claim.at, version) for version, claim in claims.items() if claim.at >= ended), default=(inf, 0))
+        at, version = min(
+            ((claim.at, version) for version, claim in claims.items() if claim.at >= ended), default=(inf, 0)
+        )
         runs = [entry.at for entry in self.by_id[id] if entry.what == "ended" and entry.at <= at]
         return version, max([ended, *runs])
 
@@ -189,7 +191,9 @@ class Fleet:
         odd = any(cost != 1 or self.rows[id].reopenings for id, cost in members.items())
         if rule is None or rule.how == "bucket" or rule.hold == "ended" or odd or name.partition(":")[0] in self._set:
             return None
-        starts = sorted((each.at, id, each.version) for id in members for each in self.by_id[id] if each.what == "claimed")
+        starts = sorted(
+            (each.at, id, each.version) for id in members for each in self.by_id[id] if each.what == "claimed"
+        )
         found = [(at, at) for at, _, _ in starts]
         if rule.rate is not None:
             for (first, *_), (last, *_) in zip(starts, starts[rule.rate - 1 :], strict=False):

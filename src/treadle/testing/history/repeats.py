@@ -1,5 +1,5 @@
-"""The checker's rules about jobs that run more than once: lost leases, attempts, the time between two tries, and acts
-after which a job must not run again.
+"""The checker's rules about jobs that run more than once: lost leases, attempts, the time between two tries, sleeps and
+waits, and acts after which a job must not run again.
 
 Jobs that were reopened are not judged, because their counts begin again.
 """
@@ -20,6 +20,7 @@ def check(it: Evidence) -> Iterator[Violation]:
     yield from cancels(it)
     if not it.steps_of_clock:
         yield from pauses(it)
+        yield from waits(it)
 
 
 def losses(it: Evidence) -> Iterator[Violation]:
@@ -64,6 +65,28 @@ def pauses(it: Evidence) -> Iterator[Violation]:
         if early > TOLERANCE:
             text = f"version {entry.version + 2} of {entry.id}, to run again after {entry.seconds:g} s, was claimed"
             yield it.violation("delay", f"{text} {early:g} s too early", entry.id)
+
+
+def waits(it: Evidence) -> Iterator[Violation]:
+    """No sleep ends, and no wait for a signal times out, before its time is over.
+
+    The time begins where the run that was suspended called it. If that run was lost, it may begin with the claim of the
+    first run that called it, because a run estimates the time of the storage from its claim.
+    """
+    began: dict[tuple[str, str], dict[int, Entry]] = {}
+    for entry in it.entries:
+        row = it.rows.get(entry.id)
+        if row is None or row.reopenings or row.job.deadline is not None:
+            continue
+        if entry.what == "waits":
+            began.setdefault((entry.id, entry.name), {}).setdefault(entry.version, entry)
+        elif entry.what == "waited" and (calls := began.get((entry.id, entry.name))) and not it.acts_on(entry.id):
+            first = calls.get(entry.version - 2)  # the outcome has the version between them
+            since = it.claims.get((entry.id, min(calls))) if first is None else first.at
+            early = 0.0 if since is None else since + (first or calls[min(calls)]).seconds - entry.at
+            if early > TOLERANCE:
+                text = f"{entry.name!r} of {entry.id} ended {early:g} s before its time was over"
+                yield it.violation("wait", text, entry.id)
 
 
 def cancels(it: Evidence) -> Iterator[Violation]:
