@@ -40,6 +40,18 @@ def test_the_time_of_a_lost_run_begins_with_its_claim(until: float, broken: list
     assert rules(*slept(2, until)) == broken
 
 
+def test_a_later_run_returns_from_a_sleep_at_once() -> None:
+    entries, rows = slept(3, 6.0)
+    again = [at(7.0, "waits", version=5, name="nap", seconds=5.0), at(7.0, "waited", version=5, name="nap")]
+    assert rules([*entries, *again], rows) == []
+
+
+def test_a_run_may_go_on_with_the_sleep_of_a_lost_one() -> None:
+    entries, rows = slept(4, 6.0)
+    gone_on = at(4.0, "waits", version=2, name="nap", seconds=5.0)
+    assert rules([*entries, gone_on], rows) == []
+
+
 def test_an_act_may_end_a_sleep() -> None:
     entries, rows = slept(3, 2.0)
     assert rules([*entries, at(1.5, "act", name="settle")], rows) == []

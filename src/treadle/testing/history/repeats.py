@@ -70,21 +70,24 @@ def pauses(it: Evidence) -> Iterator[Violation]:
 def waits(it: Evidence) -> Iterator[Violation]:
     """No sleep ends, and no wait for a signal times out, before its time is over.
 
-    The time begins where the run that was suspended called it. If that run was lost, it may begin with the claim of the
-    first run that called it, because a run estimates the time of the storage from its claim.
+    Judged by the first run in which it is over: later runs only return at once. The time begins with the call of the
+    run before, if that was the first one to call. If the first one was lost, another run may have gone on with its
+    sleep; then the time begins with its claim, from which a run estimates the time of the storage.
     """
-    began: dict[tuple[str, str], dict[int, Entry]] = {}
+    began: dict[tuple[str, str], Entry] = {}
+    over: set[tuple[str, str]] = set()
     for entry in it.entries:
-        row = it.rows.get(entry.id)
-        if row is None or row.reopenings or row.job.deadline is not None:
-            continue
+        key, row = (entry.id, entry.name), it.rows.get(entry.id)
         if entry.what == "waits":
-            began.setdefault((entry.id, entry.name), {}).setdefault(entry.version, entry)
-        elif entry.what == "waited" and (calls := began.get((entry.id, entry.name))) and not it.acts_on(entry.id):
-            first = calls.get(entry.version - 2)  # the outcome has the version between them
-            since = it.claims.get((entry.id, min(calls))) if first is None else first.at
-            early = 0.0 if since is None else since + (first or calls[min(calls)]).seconds - entry.at
-            if early > TOLERANCE:
+            began.setdefault(key, entry)
+        elif entry.what == "waited" and key in began and key not in over:
+            over.add(key)
+            first = began[key]
+            at_once = first.version == entry.version - 2  # the outcome has the version between them
+            since = first.at if at_once else it.claims.get((entry.id, first.version), entry.at - first.seconds)
+            early = since + first.seconds - entry.at
+            judged = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
+            if judged and early > TOLERANCE:
                 text = f"{entry.name!r} of {entry.id} ended {early:g} s before its time was over"
                 yield it.violation("wait", text, entry.id)
 
