@@ -46,10 +46,10 @@ def test_a_later_run_returns_from_a_sleep_at_once() -> None:
     assert rules([*entries, *again], rows) == []
 
 
-def test_a_run_may_go_on_with_the_sleep_of_a_lost_one() -> None:
+def test_a_run_may_continue_the_sleep_of_a_lost_one() -> None:
     entries, rows = slept(4, 6.0)
-    gone_on = at(4.0, "waits", version=2, name="nap", seconds=5.0)
-    assert rules([*entries, gone_on], rows) == []
+    continued = at(4.0, "waits", version=2, name="nap", seconds=5.0)
+    assert rules([*entries, continued], rows) == []
 
 
 def test_an_act_may_end_a_sleep() -> None:

@@ -71,7 +71,7 @@ def waits(it: Evidence) -> Iterator[Violation]:
     """No sleep ends, and no wait for a signal times out, before its time is over.
 
     Judged by the first run in which it is over: later runs only return at once. The time begins with the call of the
-    run before, if that was the first one to call. If the first one was lost, another run may have gone on with its
+    run before, if that was the first one to call. If the first one was lost, another run may have continued its
     sleep; then the time begins with its claim, from which a run estimates the time of the storage.
     """
     began: dict[tuple[str, str], Entry] = {}
