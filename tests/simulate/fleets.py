@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import mix, orderly, repeats
+from tests.simulate import mix, orderly, rates, repeats
 from tests.simulate.invariants import ALWAYS
+from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
 
 FLEETS: dict[str, dict[str, Any]] = {
-    "mixed": {"app": mix.app, "scenario": mix.work, "invariants": mix.INVARIANTS},
-    "repeats": {"app": repeats.app, "scenario": repeats.work, "invariants": mix.INVARIANTS},
+    "mixed": {"app": mix.app, "scenario": mix.work, "invariants": (*mix.INVARIANTS, due_jobs_start_soon)},
+    "repeats": {"app": repeats.app, "scenario": repeats.work, "invariants": (*mix.INVARIANTS, due_jobs_start_soon)},
     "orderly": {
         "app": orderly.app,
         "scenario": orderly.work,
-        "invariants": (orderly.no_tick_is_left_out, orderly.no_wait_ends_early, *ALWAYS),
+        "invariants": (orderly.no_tick_is_left_out, *ALWAYS, due_jobs_start_soon),
         "options": orderly.WORKERS,
         "faults": tuple(kind for kind in KINDS if kind != "clock"),
     },
+    "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

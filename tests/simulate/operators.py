@@ -72,10 +72,12 @@ async def pause(sim: Simulation, queue: str | None = None) -> None:
 
 async def change(sim: Simulation) -> None:
     name = sim.rng.choice(("api", "queue:strict", "queue:default"))
+    here().add("note", name=name, facts={"set": True})
     await sim.again(lambda: app.limits.set(Limit(name, slots=sim.rng.randint(1, 3))))
 
 
 async def collide(sim: Simulation) -> None:
     """Two operators change one limit at the same time."""
     rule = Limit("queue:strict", slots=sim.rng.randint(1, 3))
+    here().add("note", name=rule.name, facts={"set": True})
     await asyncio.gather(pause(sim, "strict"), sim.again(lambda: app.limits.set(rule)))

@@ -162,7 +162,9 @@ async def durable(n: int) -> str:
 
     paid = await current().step("pay", pay)
     here().add("kept", me, name="pay", version=version, text=paid)
+    here().add("waits", me, name="sleep", version=version, seconds=0.5)
     await current().sleep(0.5)
+    here().add("waited", me, name="sleep", version=version)
     word = await current().wait_for("go", returns=str)
     here().add("received", me, name="go", text=word)
     return f"{paid} {word}"

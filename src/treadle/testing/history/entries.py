@@ -44,6 +44,8 @@ What = Literal[
     "signal",
     "signalled",
     "received",
+    "waits",
+    "waited",
     "act",
     "acted",
     "stalled",
@@ -69,6 +71,9 @@ kept       the step has returned in that run, so its value `text` is stored
 signal     a process is about to send the signal `name` with the encoded value `text`
 signalled  sending the signal returned
 received   a run of the job has received the signal `name` with the value `text`
+waits      a run is about to sleep for `seconds`, or to wait for a signal for at most `seconds`; `name` tells the sleeps
+           and waits of the job apart
+waited     that time is over in this run: the sleep has returned, or the wait has raised TimeoutError
 act        a process is about to do `name` (cancel, retry, delete ...) to the job; without an id, to many
 acted      that call returned; `how` is "cancelled" if it raised nothing and the job has ended since
 stalled    the actor did not run for `seconds` until now

@@ -1,5 +1,5 @@
-"""The checker's rules about jobs that run more than once: lost leases, attempts, the time between two tries, and acts
-after which a job must not run again.
+"""The checker's rules about jobs that run more than once: lost leases, attempts, the time between two tries, sleeps and
+waits, and acts after which a job must not run again.
 
 Jobs that were reopened are not judged, because their counts begin again.
 """
@@ -20,6 +20,7 @@ def check(it: Evidence) -> Iterator[Violation]:
     yield from cancels(it)
     if not it.steps_of_clock:
         yield from pauses(it)
+        yield from waits(it)
 
 
 def losses(it: Evidence) -> Iterator[Violation]:
@@ -64,6 +65,31 @@ def pauses(it: Evidence) -> Iterator[Violation]:
         if early > TOLERANCE:
             text = f"version {entry.version + 2} of {entry.id}, to run again after {entry.seconds:g} s, was claimed"
             yield it.violation("delay", f"{text} {early:g} s too early", entry.id)
+
+
+def waits(it: Evidence) -> Iterator[Violation]:
+    """No sleep ends, and no wait for a signal times out, before its time is over.
+
+    Judged by the first run in which it is over: later runs only return at once. The time begins with the call of the
+    run before, if that was the first one to call. If the first one was lost, another run may have continued its
+    sleep; then the time begins with its claim, from which a run estimates the time of the storage.
+    """
+    began: dict[tuple[str, str], Entry] = {}
+    over: set[tuple[str, str]] = set()
+    for entry in it.entries:
+        key, row = (entry.id, entry.name), it.rows.get(entry.id)
+        if entry.what == "waits":
+            began.setdefault(key, entry)
+        elif entry.what == "waited" and key in began and key not in over:
+            over.add(key)
+            first = began[key]
+            at_once = first.version == entry.version - 2  # the outcome has the version between them
+            since = first.at if at_once else it.claims.get((entry.id, first.version), entry.at - first.seconds)
+            early = since + first.seconds - entry.at
+            judged = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
+            if judged and early > TOLERANCE:
+                text = f"{entry.name!r} of {entry.id} ended {early:g} s before its time was over"
+                yield it.violation("wait", text, entry.id)
 
 
 def cancels(it: Evidence) -> Iterator[Violation]:

@@ -1,0 +1,101 @@
+"""Defects of time, put in one at a time: sleeps and waits that end early, and jobs that start late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from treadle.core.model import Record, State
+from treadle.durable import steps
+from treadle.policy import judge
+from treadle.storage import admission
+from treadle.storage.machine import leasing, queueing, settle, store
+
+Patch = pytest.MonkeyPatch
+HOUR = 3_600.0
+
+
+def sleep_too_short(patch: Patch) -> None:
+    """A durable sleep ends a tenth too early."""
+    real = judge.asleep
+    patch.setattr(judge, "asleep", lambda record, delay, now: real(record, 0.9 * delay, now))
+
+
+def wait_too_short(patch: Patch) -> None:
+    """A wait for a signal ends a tenth too early."""
+    real = steps.signal_row
+    patch.setattr(steps, "signal_row", lambda row, name, turn, deadline: real(row, name, turn, 0.9 * deadline))
+
+
+def retried_late(patch: Patch) -> None:
+    """The first retry of a job is queued an hour late."""
+    real = settle._go_on
+
+    def go_on(rows: Any, old: Record, out: Any, *rest: Any) -> Any:
+        retried = out.state is State.READY and out.attempt > old.attempt == 0
+        return real(rows, old, replace(out, delay=out.delay + HOUR) if retried else out, *rest)
+
+    patch.setattr(settle, "_go_on", go_on)
+
+
+def delayed_late(patch: Patch) -> None:
+    """A delayed job is queued a minute late."""
+    real = store._first_row
+
+    def first_row(rows: Any, new: Any, *rest: Any) -> Record:
+        return replace(real(rows, replace(new, delay=new.delay + 60 * (new.delay > 0)), *rest), job=new)
+
+    patch.setattr(store, "_first_row", first_row)
+
+
+def released_late(patch: Patch) -> None:
+    """A job that waited for others is queued a minute after the last of them has ended."""
+
+    def release(rows: Any, row: Record) -> None:
+        if row.job.task:
+            queueing.schedule(rows, row, rows.now + 60)
+        else:
+            rows.put(row)
+
+    patch.setattr("treadle.storage.machine.endings.release", release)
+
+
+def lost_late(patch: Patch) -> None:
+    """A claim holds its lease for an hour more."""
+    real = leasing.Leasing.until
+    patch.setattr(leasing.Leasing, "until", lambda self, job: real(self, job) + HOUR)
+
+
+def denied_check_spends(patch: Patch) -> None:
+    """A job that one limit blocks counts as a start of its other limits, of which each has a rate."""
+    real = admission.Admission.blocked_by
+
+    def blocked_by(self: Any, costs: Iterable[tuple[str, int]], held: Any = ()) -> str | None:
+        costs = tuple(costs)
+        shut = real(self, costs, held)
+        for key, cost in costs if shut is not None else ():
+            rule = admission.rule_for(self.rules, key)
+            if rule is not None and rule.rate is not None and key != shut:
+                admission.spend(rule, self.of(key), cost, self.now)
+                self.spent.add(key)
+                self._left.pop(key, None)
+        return shut
+
+    patch.setattr(admission.Admission, "blocked_by", blocked_by)
+
+
+EARLY: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "sleep too short": (sleep_too_short, "mixed"),
+    "wait too short": (wait_too_short, "orderly"),
+}
+LATE: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "retried late": (retried_late, "repeats"),
+    "delayed late": (delayed_late, "orderly"),
+    "released late": (released_late, "mixed"),
+    "lost late": (lost_late, "repeats"),
+    "denied check spends": (denied_check_spends, "rates"),
+}
+"""Each with the fleet that finds it."""
