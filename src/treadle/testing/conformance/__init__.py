@@ -56,6 +56,7 @@ LAWS = (
     "key_replacing",
     "reach",
     "slots",
+    "costs",
     "pauses",
     "rates",
     "held_slots",
