@@ -18,6 +18,7 @@ GONE: Final = 30 * 86_400.0  # seconds for which usage is kept after the last st
 
 R = TypeVar("R")  # a rule, or its use
 Costs = tuple[tuple[str, int], ...]
+Turn = tuple[float, float, str]  # (-rank, position, id): queue order
 
 
 class Usage(Struct):
@@ -32,7 +33,7 @@ class Usage(Struct):
 class Asker(NamedTuple):
     """A job that needs room in a limit: it is blocked, or is queued again after blocking and not claimed yet."""
 
-    turn: tuple[float, float, str]  # (-rank, position, id): queue order
+    turn: Turn
     cost: int
     kept: bool  # it holds a slot since an earlier claim
     aside: bool  # it is blocked
@@ -184,6 +185,14 @@ class Admission:
         if left is None:
             left = self._left[key] = level(rule, usage, self.now)
         return lets_start(rule, left, cost)
+
+    def is_unused(self, key: str) -> bool:
+        """Whether no slot of this limit is taken and its rate has all its starts left: a job of any cost would start."""
+        rule = rule_for(self.rules, key)
+        if rule is None:
+            return True
+        left = None if rule.rate is None else self._left.get(key, level(rule, self.of(key), self.now))
+        return (rule.slots is None or self.of(key).used == 0) and (left is None or left >= capacity(rule))
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
         """The first of its limits that does not admit the job; None if all do. Records nothing."""

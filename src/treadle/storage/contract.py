@@ -61,7 +61,9 @@ The rules:
   and returns to its position when there is room. Blocked jobs return queue by queue, in queue order, while there is
   room. A job that returned and is not claimed yet takes its room only from jobs behind it: no job waits for a returned
   job that is behind it. The first job for which no slot is free holds back those behind it that need a slot; the first
-  that the rate does not admit holds back all behind it. The operator's rule acts, otherwise the declared one. While
+  that the rate does not admit holds back all behind it. That is also so for a job that was never blocked: it is blocked
+  if the first job of its queue that this limit blocks precedes it and there is no room for that one, unless it holds
+  its slot already. The operator's rule acts, otherwise the declared one. While
   there is a reason to pause the limit, it has 0 slots. The rule is found by the full name, otherwise by the part before
   ":". A cost above the rule counts as the whole rule. A job whose function is done passes all limits and uses nothing.
   With hold="ended" a slot is held from the first claim to the ending, also by such a job, from the call that claims it.

@@ -5,16 +5,16 @@ Each storage walks along its queues in its own way: memory row by row, SQLite by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property
 
 from msgspec.structs import replace
 
 from treadle.core.model import Claim, NewJob, Record, State
-from treadle.storage.admission import Admission, opens_at, rule_for
+from treadle.storage.admission import Admission, Asker, Turn, opens_at, rule_for
 from treadle.storage.machine import limits
 from treadle.storage.machine.rows import Rows
-from treadle.storage.row_rules import BLOCKED_MOST, costs, first_moment, keeps_key, named_costs, within
+from treadle.storage.row_rules import BLOCKED_MOST, costs, first_moment, keeps_key, named_costs, order, within
 
 
 def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
@@ -46,6 +46,7 @@ class Leasing:
         self._rows, self._ask = rows, ask
         self._gate: Admission | None = None
         self._shut: set[str] = set()  # limits that blocked a job
+        self._first: dict[tuple[str, str], Asker | None] = {}  # limit, queue -> the first blocked job
         self._blocked = 0
         self.came_back = False  # a blocked job was queued again
         self.running = frozenset(ask.running)
@@ -87,17 +88,38 @@ class Leasing:
             return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
             return None
-        shut = gate.blocked_by(named_costs(row.job), kept)
+        shut = gate.blocked_by(named_costs(row.job), kept) or self.held_back_by(row.job, order(row), kept)
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True
         self._blocked += 1
         self._shut.add(shut)
+        if self._first.get((shut, row.job.queue)) is None:
+            self._first.pop((shut, row.job.queue), None)
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:
             write()
             self.came_back |= limits.unblock_for(self._rows, row.blocked_on)
+            self._first.clear()
         return False
+
+    def held_back_by(self, job: NewJob, turn: Turn, kept: Container[str] = ()) -> str | None:
+        """Of the limits that a job names, the first for which an earlier job of its queue is blocked that needs more
+        room than there is. Cheaper jobs would take that room again and again. If there is room for that other job, it
+        waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
+        for key, _ in named_costs(job):
+            if key in kept or self.gate.is_unused(key):
+                continue
+            first = self._first_blocked(key, job.queue)
+            if first is not None and first.turn < turn and not self.gate.open(key, first.cost, first.kept):
+                return key
+        return None
+
+    def _first_blocked(self, key: str, queue: str) -> Asker | None:
+        if (key, queue) not in self._first:
+            firsts = [next(iter(self._rows.blocked(key, queue, kept)), None) for kept in (True, False)]
+            self._first[key, queue] = min((each for each in firsts if each is not None), default=None)
+        return self._first[key, queue]
 
     def lease(self, row: Record) -> Record:
         rows, now = self._rows, self._rows.now

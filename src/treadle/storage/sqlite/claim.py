@@ -196,7 +196,7 @@ class ClaimWalk:
         if not self._leasing.room and not self._leasing.running:
             for found, job in zip(page, jobs, strict=False):
                 asks = ruled or job.limits
-                if not asks or found[1] & CAREFUL or not self._lets_in(found[0], job, ruled):
+                if not asks or found[1] & CAREFUL or not self._lets_in(found, job, ruled):
                     break
                 count += 1
         self._take_plain(page[:count], jobs[:count], SLOT)
@@ -240,7 +240,7 @@ class ClaimWalk:
         seq, flags = found[:2]
         if not self._leasing.wants(job):
             return None
-        if not flags & CAREFUL and self._lets_in(seq, job, ruled):
+        if not flags & CAREFUL and self._lets_in(found, job, ruled):
             self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
         elif flags & SLOW_CLAIM or ruled:
             self._read_ahead(job.id)
@@ -302,16 +302,17 @@ class ClaimWalk:
         self._slots.clear()
         self.unit.sync()
 
-    def _lets_in(self, seq: int, job: NewJob, ruled: bool) -> bool:
+    def _lets_in(self, found: Any, job: NewJob, ruled: bool) -> bool:
         """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
         be read."""
         asked = costs(job) if ruled else named_costs(job)
         if asked:
-            if self._leasing.gate.blocked_by(asked) is not None:
+            turn = -rank(job), found[5], job.id
+            if self._leasing.gate.blocked_by(asked) is not None or self._leasing.held_back_by(job, turn) is not None:
                 return False
             self._leasing.gate.admit(asked)
             for each in dict(asked).items():
-                self._slots.setdefault(each, []).append(seq)
+                self._slots.setdefault(each, []).append(found[0])
         return True
 
     def _read_ahead(self, id: str) -> None:

@@ -383,6 +383,7 @@ class UnitOfWork:
         keeps = keeps_slots(self.rules, key)
         if kept and not keeps:
             return
+        self.sync()
         found = self.ex(SQL["aside_kept"], (key, queue)) if kept else self.ex(SQL["aside"], (key, queue, keeps))
         for body, position in found:
             yield _asker(decode(body), position, key, kept, True)

@@ -89,11 +89,11 @@ async def test_law08_a_cost_takes_so_many_slots(storage: Storage) -> None:
     """A job with cost 2 takes two slots."""
     await storage.set_limits([Limit("gpu", slots=3)])
     await storage.enqueue(
-        [job("a", limits=(("gpu", 2),)), job("b", limits=(("gpu", 2),)), job("c", limits=(("gpu", 1),))]
+        [job("a", limits=(("gpu", 2),)), job("b", limits=(("gpu", 1),)), job("c", limits=(("gpu", 2),))]
     )
-    assert await claim_ids(storage, 9) == ["a", "c"]
+    assert await claim_ids(storage, 9) == ["a", "b"]
     await run_out(storage, "a")
-    assert await claim_ids(storage, 9) == ["b"]
+    assert await claim_ids(storage, 9) == ["c"]
 
 
 async def test_law08_a_cost_beyond_the_rule_runs_alone(storage: Storage) -> None:

@@ -46,6 +46,7 @@ DECLARE
     used_up bigint[];
     caps int[];
     levels float8[];
+    first record;               -- of the limits that are partly used: the first blocked job of this queue
     keeps boolean[];
     counted_at float8 := t;     -- when the levels of the rates were counted
     free_soon text[];           -- blocking limits whose slots open transactions are freeing
@@ -86,6 +87,7 @@ BEGIN
         caps := s.caps;
         levels := s.levels;
         keeps := s.keeps;
+        first := first_blocked(gates, line, slots, used_up, caps, levels, keeps);
     END IF;
     WHILE last < cardinality(page) AND cardinality(taken) < goal AND NOT (closed OR late) AND freed IS NULL
         AND cardinality(aside_spots) < most_aside
@@ -136,6 +138,19 @@ BEGIN
                         EXIT;
                     END IF;
                 END LOOP;
+                -- cheap jobs would starve an earlier one that needs more room than there is
+                FOR m IN 1 .. CASE WHEN blocked IS NULL THEN coalesce(cardinality(known), 0) ELSE 0 END LOOP
+                    pos := asked[m];
+                    cost := first.costs[pos];
+                    IF cost > 1 AND NOT (r.begun AND keeps[pos])
+                        AND (first.ranks[pos], first.positions[pos], first.ids[pos]) < (-r.rank, r.queue_position, r.id)
+                        AND (levels[pos] < least(cost, caps[pos]) - 1e-9 OR NOT (first.kept[pos]
+                            OR coalesce(used_up[pos] + least(cost, slots[pos]) <= slots[pos], true)))
+                    THEN
+                        blocked := gates[pos];
+                        EXIT;
+                    END IF;
+                END LOOP;
             END IF;
             IF blocked = own THEN
                 CONTINUE WHEN past;
@@ -145,6 +160,13 @@ BEGIN
             ELSIF blocked IS NOT NULL THEN
                 aside_spots := aside_spots || r.spot;
                 aside_at := aside_at || blocked;
+                IF first.costs[pos] IS NULL THEN
+                    first.costs[pos] := cost;
+                    first.ranks[pos] := -r.rank;
+                    first.positions[pos] := r.queue_position;
+                    first.ids[pos] := r.id;
+                    first.kept[pos] := r.begun AND keeps[pos];
+                END IF;
                 late := clock_timestamp() > until;
                 freed := CASE WHEN r.blocked_on <> blocked THEN r.blocked_on END;
                 IF late OR freed IS NOT NULL OR cardinality(aside_spots) >= most_aside THEN
@@ -226,6 +248,24 @@ BEGIN
         -- as of the count: a rate that has opened since opens for the blocked jobs first
         PERFORM set_opening(k, counted_at, taken) FROM unnest(looked_for(rated)) AS k;
     END IF;
+END $$;
+
+-- By index: the first job of this queue that each of these limits blocks, if the limit is partly used: where nothing is
+-- used any job starts, and where nothing is left none does. ranks: negative, for comparison with the turn of others.
+-- kept: it holds its slot, so only the rate blocks it.
+CREATE FUNCTION first_blocked(keys text[], line text, slots int[], used_up bigint[], caps int[], levels float8[], keeps boolean[],
+    OUT costs int[], OUT ranks int[], OUT positions float8[], OUT ids text[], OUT kept boolean[]) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT array_agg(b.cost ORDER BY k.n), array_agg(b.rank ORDER BY k.n), array_agg(b.return_position ORDER BY k.n),
+        array_agg(b.id ORDER BY k.n), array_agg(b.begun AND k.keeps ORDER BY k.n)
+    INTO costs, ranks, positions, ids, kept
+    FROM unnest(keys, slots, used_up, caps, levels, keeps) WITH ORDINALITY AS k (key, slots, used, cap, level, keeps, n)
+    LEFT JOIN LATERAL (
+        SELECT greatest(j.costs[array_position(j.limits, k.key)], 1) AS cost, -j.rank AS rank, j.return_position, j.id,
+            j.started_at IS NOT NULL AS begun
+        FROM job j WHERE j.blocked_on = k.key AND j.queue = line AND j.queue_position IS NULL
+            AND ((k.used > 0 AND k.used < k.slots) OR (k.level > 0 AND k.level < k.cap))
+        ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1) AS b ON true;
 END $$;
 
 -- The limits that these texts name.
