@@ -48,6 +48,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Queue order and claims": (f"{LAWS}laws_queue_order.py", f"{LAWS}laws_storing.py", f"{LAWS}laws_lanes.py"),
     "Limits": (
         f"{LAWS}laws_slots.py",
+        f"{LAWS}laws_costs.py",
         f"{LAWS}laws_pauses.py",
         f"{LAWS}laws_rates.py",
         f"{LAWS}laws_held_slots.py",

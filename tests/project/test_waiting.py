@@ -26,6 +26,7 @@ ALLOWED = {
     "simulate/mix.py": "the time of the simulation",
     "simulate/operators.py": "the time of the simulation",
     "simulate/orderly.py": "the time of the simulation",
+    "simulate/rates.py": "the time of the simulation",
     "simulate/repeats.py": "the time of the simulation",
     "simulate/tasks.py": "the time of the simulation",
     "simulate/mutants.py::pause_lost": "the time of the simulation",

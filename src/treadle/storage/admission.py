@@ -187,7 +187,7 @@ class Admission:
         return lets_start(rule, left, cost)
 
     def is_unused(self, key: str) -> bool:
-        """Whether no slot of this limit is taken and its rate has all its starts left: a job of any cost would start."""
+        """Whether no slot of this limit is taken and its rate has all its starts left, so that any job fits."""
         rule = rule_for(self.rules, key)
         if rule is None:
             return True

@@ -87,7 +87,7 @@ async def test_law08_a_job_of_a_higher_priority_passes_a_costly_one(storage: Sto
 
 
 async def test_law08_a_costly_job_holds_back_no_other_queue(storage: Storage) -> None:
-    """A queue that is paused, or that nobody serves, would otherwise stop all the others."""
+    """A queue that is paused, or that no worker serves, would otherwise stop all the others."""
     await storage.set_limits([Limit("db", slots=4)])
     await storage.enqueue([priced("a", 3), priced("b", 2)])
     assert await claim_ids(storage, 9) == ["a"]
@@ -96,7 +96,7 @@ async def test_law08_a_costly_job_holds_back_no_other_queue(storage: Storage) ->
 
 
 async def test_law08_a_costly_job_holds_back_no_other_limit(storage: Storage) -> None:
-    """Nor another partition of its limit."""
+    """It also holds back no other partition of its limit."""
     await storage.set_limits([Limit("db", slots=4), Limit("mail", slots=4)])
     await storage.enqueue([priced("a", 3, "db:x"), priced("b", 2, "db:x")])
     assert await claim_ids(storage, 9) == ["a"]
@@ -117,7 +117,7 @@ async def test_law08_a_costly_job_holds_back_no_job_that_has_its_slots(storage: 
     assert await claim_ids(storage, 9) == ["b"]
 
 
-async def test_law08_a_job_that_nobody_claims_holds_back_no_other(storage: Storage) -> None:
+async def test_law08_a_job_that_is_not_claimed_holds_back_no_other(storage: Storage) -> None:
     """It has been queued again, so that it could start; only no worker here runs its task."""
     await storage.set_limits([Limit("db", slots=2)])
     await storage.enqueue([priced("a", 2)])
