@@ -94,7 +94,8 @@ class Leasing:
             return True
         self._blocked += 1
         self._shut.add(shut)
-        if self._first.get((shut, row.job.queue)) is None:
+        first = self._first.get((shut, row.job.queue))
+        if first is None or order(row) < first.turn:
             self._first.pop((shut, row.job.queue), None)
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:

@@ -160,7 +160,9 @@ BEGIN
             ELSIF blocked IS NOT NULL THEN
                 aside_spots := aside_spots || r.spot;
                 aside_at := aside_at || blocked;
-                IF first.costs[pos] IS NULL THEN
+                IF first.costs[pos] IS NULL
+                    OR (-r.rank, r.queue_position, r.id) < (first.ranks[pos], first.positions[pos], first.ids[pos])
+                THEN
                     first.costs[pos] := cost;
                     first.ranks[pos] := -r.rank;
                     first.positions[pos] := r.queue_position;
