@@ -86,6 +86,15 @@ async def test_law08_a_job_of_a_higher_priority_passes_a_costly_one(storage: Sto
     assert await claim_ids(storage, 9) == ["u"]
 
 
+async def test_law08_a_costly_job_of_a_higher_priority_is_not_passed_in_its_claim(storage: Storage) -> None:
+    """The claim knows the first blocked job of the queue already when it blocks one that precedes it."""
+    await storage.set_limits([Limit("db", slots=5)])
+    await storage.enqueue([priced("a", 3), priced("b", 3)])
+    assert await claim_ids(storage, 9) == ["a"]
+    await storage.enqueue([priced(id, cost, priority=1) for id, cost in (("u", 1), ("v", 2), ("w", 1))])
+    assert await claim_ids(storage, 9) == ["u"]
+
+
 async def test_law08_a_costly_job_holds_back_no_other_queue(storage: Storage) -> None:
     """A queue that is paused, or that no worker serves, would otherwise stop all the others."""
     await storage.set_limits([Limit("db", slots=4)])

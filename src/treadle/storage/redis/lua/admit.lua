@@ -197,6 +197,44 @@ local function comes_first(x, y)
   return earlier(x.id, y.id)
 end
 
+-- whether any limit blocks a job
+function A.any_aside()
+  if B.any_aside == nil then B.any_aside = call('EXISTS', ns .. ':asides') == 1 end
+  return B.any_aside
+end
+
+-- The first job of a queue that a limit has blocked, in queue order; false: there is none. `B.put` drops it from the
+-- cache when jobs are blocked or queued again.
+local function first_aside(limit, queue)
+  local key = B.aside(limit, queue)
+  local first = B.firsts[key]
+  if first == nil then
+    local rank = call('ZRANGE', ns .. ':asides:' .. key, 0, 0)[1]
+    local found = rank and call('ZRANGE', ns .. ':aside:' .. rank .. ':' .. key, 0, 0, 'WITHSCORES') or NOTHING
+    first = found[1] and { id = found[1], rank = tonumber(rank), queue_position = tonumber(found[2]) } or false
+    B.firsts[key] = first
+  end
+  return first
+end
+
+-- Whether a job that this limit admits must not pass the first job of its queue that the limit has blocked: that one
+-- precedes it (`turn`: rank, queue_position and id), and there is too little room for it. Otherwise cheap jobs would
+-- starve it. If there is room, it waits only for jobs that were queued again, and those may have no worker.
+function A.holds_back(key, cost, kept, queue, turn)
+  local rule = A.rule(key)
+  if not rule or (kept and rule.hold == 'ended') then return false end
+  -- no row is read where every cost fits that can be blocked: nothing is used, or nothing costs more than this job
+  local scarce = rule.slots and rule.slots > cost and A.used(key, rule) > 0
+  if not scarce and rule.rate then
+    local most = A.capacity(rule)
+    scarce = most > cost and A.level(rule, key) < most
+  end
+  local first = scarce and first_aside(key, queue)
+  if not first or not comes_first(first, turn) then return false end
+  if not first.cost then first.cost, first.kept = A.price(first.id, key) end
+  return not A.fits(key, first.cost, first.kept)
+end
+
 -- The jobs of a queue that are queued again after a limit blocked them and not claimed yet, in queue order: those that
 -- hold its slot, and the others.
 local function came_back(key, queue)

@@ -3,7 +3,8 @@
 -- Changes of the sorted sets of times and of the sets of claim ids are collected and written list by list (`flush`),
 -- because each command costs a script about as much as the work in it.
 B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
-            new = {}, made = {}, system = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }
+            new = {}, made = {}, system = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {},
+            firsts = {} }
 
 -- --- counters, and lists by rank
 
@@ -172,6 +173,7 @@ local function in_line(r, v)
   if was ~= is then
     if was then
       local key, queues = B.aside(was, j.queue), ns .. ':queues:' .. was
+      B.firsts[key] = nil
       for _, kind in ipairs({ 'aside', 'kept' }) do    -- not collected: these lists are read before `flush`
         local list = ns .. ':' .. kind .. ':' .. j.rank .. ':' .. key
         call('ZREM', list, r.id)
@@ -188,7 +190,7 @@ local function in_line(r, v)
       if r.started_at then B.list_add('kept', key, j.rank, r.return_position or 0, r.id) end
       call('SADD', ns .. ':queues:' .. is, j.queue)
       call('SADD', ns .. ':asides', is)
-      B.quiet[is] = nil
+      B.quiet[is], B.firsts[key], B.any_aside = nil, nil, true
     end
   end
 end

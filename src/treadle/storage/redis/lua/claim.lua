@@ -65,6 +65,12 @@ local function go_slowly()
   slowly()
   A.some, S = ruled, {}
 
+  local turn = {}                        -- one table for all jobs
+  local function turn_of(id, rank, position)
+    turn.id, turn.rank, turn.queue_position = id, rank, position
+    return turn
+  end
+
   -- the time at which the rate of a claimed queue admits its next job
   function S.next_of_queues()
     local queues, moment = {}, nil
@@ -87,13 +93,20 @@ local function go_slowly()
     return moment
   end
 
-  -- Check the limit of its queue, then its own limits; if one of its own is shut, block the job.
+  -- Check the limit of its queue, then its own limits. If one of its own is shut, or a costly job before it waits for
+  -- that limit, block the job.
   function S.admit(r)
     if r.function_done then return true end
     local j, kept, shut = r.j, r.started_at ~= nil, nil
     if not A.fits('queue:' .. j.queue, 1, kept) then return false end
     for _, cost in ipairs(j.limits) do
       if not A.fits(cost[1], cost[2], kept) then shut = cost[1] break end
+    end
+    if not shut and #j.limits > 0 and A.any_aside() then
+      local own = turn_of(r.id, j.rank, r.queue_position)
+      for _, cost in ipairs(j.limits) do
+        if A.holds_back(cost[1], cost[2], kept, j.queue, own) then shut = cost[1] break end
+      end
     end
     if not shut then
       A.spend('queue:' .. j.queue, 1)
@@ -124,9 +137,16 @@ local function go_slowly()
     end
   end
 
-  function S.lets_in(limits)
+  function S.lets_in(limits, queue, rank, id, body, raw)
     for k = 1, #limits do
       if not A.fits(limits[k][1], limits[k][2], false) then return false end
+    end
+    if #limits > 0 and A.any_aside() then
+      local position = raw and struct.unpack('>d', raw, 51) or struct.unpack('>d', body, #body - 7)
+      local own = turn_of(id, tonumber(rank), position)
+      for k = 1, #limits do
+        if A.holds_back(limits[k][1], limits[k][2], false, queue, own) then return false end
+      end
     end
     for k = 1, #limits do
       A.spend(limits[k][1], limits[k][2])

@@ -96,7 +96,7 @@ local function walk_rank(queue, rank, share, rule)
       else
         local plain = kind.plain and not rule and (not raw or is_new(raw)) and not (B and B.rows[id])
         if plain and not kind.tail then prepare(kind, queue, rank) end
-        if plain and (not ruled or S.lets_in(kind.limits)) then
+        if plain and (not ruled or S.lets_in(kind.limits, queue, rank, id, body, raw)) then
           lease_plain(id, body, raw, kind)
           gone, share = gone + 1, share - 1
           taken[gone] = id
