@@ -72,7 +72,7 @@ class Play:
             }
         if self.some("limits"):
             names = dice.sample(["a", "b:1", "b:2", "c"], dice.randint(1, 2))
-            options["limits"] = tuple((name, dice.choice([1, 1, 2])) for name in names)
+            options["limits"] = tuple((name, dice.choice([1, 1, 2, 4])) for name in names)
         if self.some("lane"):
             options |= {"lane": dice.choice("lmn"), "stride": dice.choice([1.0, 0.5])}
         if self.some("delay"):

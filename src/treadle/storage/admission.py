@@ -186,13 +186,14 @@ class Admission:
             left = self._left[key] = level(rule, usage, self.now)
         return lets_start(rule, left, cost)
 
-    def is_unused(self, key: str) -> bool:
-        """Whether no slot of this limit is taken and its rate has all its starts left, so that any job fits."""
+    def may_lack(self, key: str, cost: int) -> bool:
+        """Whether this limit, which has just admitted `cost`, may have too little room for more than that."""
         rule = rule_for(self.rules, key)
         if rule is None:
+            return False
+        if rule.slots is not None and cost < rule.slots and self.of(key).used > 0:
             return True
-        left = None if rule.rate is None else self._left.get(key, level(rule, self.of(key), self.now))
-        return (rule.slots is None or self.of(key).used == 0) and (left is None or left >= capacity(rule))
+        return rule.rate is not None and cost < capacity(rule) and self._left[key] < capacity(rule)
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
         """The first of its limits that does not admit the job; None if all do. Records nothing."""

@@ -108,8 +108,8 @@ class Leasing:
         """Of the limits that a job names, the first for which an earlier job of its queue is blocked that needs more
         room than there is. Cheaper jobs would take that room again and again. If there is room for that other job, it
         waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
-        for key, _ in named_costs(job):
-            if key in kept or self.gate.is_unused(key):
+        for key, cost in named_costs(job):
+            if key in kept or not self.gate.may_lack(key, cost):
                 continue
             first = self._first_blocked(key, job.queue)
             if first is not None and first.turn < turn and not self.gate.open(key, first.cost, first.kept):
