@@ -162,8 +162,8 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
                  function has run or is called again afterwards. With a `delay` the job is queued after that time in
                  any case.
     final states the ending; on a job that has already ended in that state, only `keep` is assigned. If it names jobs in
-                 `after`, for which its job has waited, it is stale while one of them has not ended: its worker has read
-                 them before one was reopened.
+                 `after`, for which its job has waited, it is stale if one of them is open or has succeeded: its worker
+                 has read the failure of each, and one was reopened since.
 
     An outcome with an `ACT` checkpoint is an act: it raises the version even if it assigns only `keep`, and only an
     outcome with the same `ACT` counts as its repetition. This distinguishes two operators who act at the same time.

@@ -86,8 +86,9 @@ The rules:
   now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
   "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending
   counted. If any of them finds its key held, the whole outcome is refused. An ending may name in `after` jobs for which
-  its job has waited: it is stale while one of them is open again, so a job does not fail because of a child that was
-  reopened after its worker had read it. If it names another job, it is refused.
+  its job has waited and that did not succeed: it is stale if one of them is open again or has succeeded since, so a job
+  does not fail because of a child that was reopened after its worker had read it. If it names a job for which its job
+  has not waited, it is refused.
 * **Counts**: the numbers of `stats` are kept. The step that stores, changes or deletes a row also changes the counts of
   its queue, task and kind, so they equal the rows after every call, also after one that failed, and a transaction that
   is rolled back leaves no trace in them. A move carries rows, and the storage that loads them counts them. `stats` thus

@@ -68,7 +68,7 @@ async def test_the_child_is_being_reopened(storage: PostgresStorage) -> None:
         assert (told.status, told.again) == ("refused", True)
         await other.commit()
     [told] = await storage.settle([ending])
-    assert (told.status, told.reason) == ("stale", "child has not ended")
+    assert (told.status, told.reason) == ("stale", "child is ready")
 
 
 async def test_the_parent_is_being_ended(storage: PostgresStorage) -> None:

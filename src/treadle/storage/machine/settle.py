@@ -66,13 +66,14 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
 
 
 def _overtaken(rows: Rows, row: Record, out: Outcome) -> Settled | None:
-    """Why an ending that names jobs does not apply: one of them is open again, or its job has not waited for it."""
+    """Why an ending that names failed jobs does not apply: one of them was reopened, and is open or has succeeded, or
+    its job has not waited for it."""
     for up in out.after:
         if up not in row.after:
             return Settled("refused", str(UnknownUpstream(up, out.id)))
         above = rows.get(up)
-        if above is not None and not above.state.final:
-            return Settled("stale", f"{up} has not ended")
+        if above is not None and above.state not in (State.FAILED, State.CANCELLED):
+            return Settled("stale", f"{up} is {above.state}")
     return None
 
 

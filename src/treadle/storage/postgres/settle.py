@@ -71,8 +71,8 @@ def _reason(why: str) -> str:
         return "there is no such job"
     if kind == "moved":
         return f"it is {STATES[words[0]]} at version {words[1]}"
-    if kind == "open":
-        return f"{words[0]} has not ended"
+    if kind == "reopened":
+        return f"{words[0]} is {STATES[words[1]]}"
     if kind == "locked":
         return "another open transaction has locked a row that this outcome changes; settle it again"
     return str(refusal(why))

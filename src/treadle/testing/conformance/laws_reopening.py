@@ -215,7 +215,7 @@ async def test_law05_an_ending_that_names_a_reopened_job_is_stale(storage: Stora
     ending = failed(p, reason="children", after=("x",))
     await settle(storage, back(await row(storage, "x")))
     told = await refusal(storage, ending)
-    assert (told.status, told.reason) == ("stale", "x has not ended")
+    assert (told.status, told.reason) == ("stale", "x is ready")
     assert await row(storage, "p") == p
 
     await settle(storage, out(p, WAITING, function_done=True, after=("x", "y"), failures_allowed=None))
@@ -225,7 +225,20 @@ async def test_law05_an_ending_that_names_a_reopened_job_is_stale(storage: Stora
     assert await states(storage, "p x y") == [SUCCEEDED] * 3
 
 
-async def test_law05_an_ending_applies_if_the_jobs_it_names_have_ended(storage: Storage) -> None:
+async def test_law05_an_ending_that_names_a_job_that_has_succeeded_since_is_stale(storage: Storage) -> None:
+    """The child was reopened and has succeeded before the outcome of its parent came."""
+    await _parent_of(storage, job("x", parent="p"))
+    await run(storage, "x", to=FAILED)
+    p = await claim_one(storage, "p")
+    await settle(storage, back(await row(storage, "x")))
+    await run(storage, "x")
+    told = await refusal(storage, failed(p, reason="children", after=("x",)))
+    assert (told.status, told.reason) == ("stale", "x is succeeded")
+    await settle(storage, out(p, WAITING, function_done=True, after=("x",), failures_allowed=None))
+    await settle(storage, done(await claim_one(storage, "p")))
+
+
+async def test_law05_an_ending_applies_if_the_jobs_it_names_have_failed(storage: Storage) -> None:
     """Also if such a job has failed again, or was reopened after this ending, which reopens its parent."""
     await _parent_of(storage, job("x", parent="p"), job("y", parent="p"))
     await run(storage, "x", "y", to=FAILED)

@@ -282,9 +282,9 @@ BEGIN
     PERFORM note_freed(old.limits);
 END $$;
 
--- Why an ending that names jobs for which its job has waited is stale: one of them is open again. NULL: all have ended,
--- and none is reopened before the end of this transaction. Raises an error if one is just being reopened, because that
--- transaction may wait for the row of this job.
+-- Why an ending that names failed jobs is stale: one of them was reopened, and is open or has succeeded since. NULL: none
+-- was, and none is reopened before the end of this transaction. Raises an error if one is just being reopened, because
+-- that transaction may wait for the row of this job.
 CREATE FUNCTION overtaken(r job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     up text;
@@ -295,8 +295,10 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM 1 FROM (SELECT 1 FROM ended WHERE id = ANY (ups) ORDER BY id FOR KEY SHARE NOWAIT) AS locked;
-    RETURN (SELECT json_build_array('open', u.up) FROM unnest(ups) WITH ORDINALITY AS u (up, n)
-        WHERE EXISTS (SELECT 1 FROM job WHERE id = u.up) ORDER BY u.n LIMIT 1);
+    RETURN (SELECT json_build_array('reopened', u.up, j.state) FROM unnest(ups) WITH ORDINALITY AS u (up, n)
+        CROSS JOIN LATERAL (
+            SELECT state FROM job WHERE id = u.up UNION ALL SELECT state FROM ended WHERE id = u.up AND state = 3) AS j
+        ORDER BY u.n LIMIT 1);
 END $$;
 
 -- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait

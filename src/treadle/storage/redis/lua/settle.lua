@@ -344,7 +344,8 @@ local function may_wait(out, r, above)
   return false
 end
 
--- Refuse an ending that names jobs if one of them is open again, or its job has not waited for it; whether it is so.
+-- Refuse an ending that names failed jobs if one of them is open again or has succeeded since, or if its job has not
+-- waited for it. Return whether it was refused.
 local function overtaken(k, r, out)
   local waited = {}
   for _, up in ipairs(r.after) do waited[up] = true end
@@ -353,8 +354,8 @@ local function overtaken(k, r, out)
     if not waited[up] then
       refuse(k, 'unknown', up, r.id)
       return true
-    elseif above and above.state < SUCCEEDED then
-      refuse(k, 'stale', up .. ' has not ended')
+    elseif above and above.state <= SUCCEEDED then
+      refuse(k, 'stale', up .. ' is ' .. STATES[above.state])
       return true
     end
   end
