@@ -195,6 +195,16 @@ def results_reversed(patch: Patch) -> None:
     patch.setattr(runner, "_passed", passed)
 
 
+def costly_passed(patch: Patch) -> None:
+    """A cheap job takes the room for which a costly one before it waits."""
+    patch.setattr(leasing.Leasing, "held_back_by", lambda *_: None)
+
+
+def retry_overtaken(patch: Patch) -> None:
+    """A job fails because of a child that was reopened after its worker had read it."""
+    patch.setattr(settle, "_overtaken", lambda *_: None)
+
+
 REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "cancel lost": (cancel_lost, {"cancel"}),
     "attempts forgotten": (attempts_forgotten, {"attempts", "invariant"}),
@@ -214,5 +224,7 @@ REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "signal of another": (signal_of_another, {"signal", "expected"}),
     "schedule ends": (schedule_ends, {"invariant"}),
     "results reversed": (results_reversed, {"expected"}),
+    "costly passed": (costly_passed, {"order"}),
+    "retry overtaken": (retry_overtaken, {"invariant"}),
 }
 """Each with the rules of which one has to find it in the fleet of repeats."""

@@ -73,6 +73,10 @@ def in_lane(id: str, lane: str) -> Record:
     return row(id, lane=lane)
 
 
+def priced(id: str, cost: int, begin: float, end: float) -> Record:
+    return row(id, begin, end, limits=(("db", cost),))
+
+
 # The second job of a busy lane is claimed before the first one of another lane.
 BUSY = [
     *lived("a", 3, 4),
@@ -101,6 +105,11 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
         ("signal", lived(), [row(), *(signal(f"{turn}") for turn in (1, 2))]),
         ("key", [*lived("a"), *lived("b")], [row("a", key="k"), row("b", key="k")]),
         ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
+        (
+            "order",
+            [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]],
+            [priced("a", 3, 3, 4), priced("b", 1, 2, 3)],
+        ),
         ("asked", [at(0, "asked", actor="p", facts={"task": "t", "priority": 2}), *lived()], [row()]),
         ("delay", lived(begin=1), [row(delay=3.0)]),
         ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [in_lane("a", "l"), in_lane("b", "l")]),

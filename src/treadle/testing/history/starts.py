@@ -90,14 +90,15 @@ def _plain(row: Record) -> bool:
 
 
 def order(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
-    """Of jobs that differ only in their enqueue time, the one acknowledged first is claimed first. Under a limit of one
-    slot they therefore run strictly in sequence."""
+    """Of jobs that differ only in their enqueue time and in what they cost, the one acknowledged first is claimed first.
+    Under a limit of one slot they therefore run strictly in sequence."""
     lines: dict[object, list[_Stay]] = {}
     for stay in stays:
         job = stay.row.job
         if job.aging:
             continue
-        lines.setdefault((job.task, job.queue, job.priority, job.limits, job.lane), []).append(stay)
+        limits = tuple(name for name, _ in job.limits)
+        lines.setdefault((job.task, job.queue, job.priority, limits, job.lane), []).append(stay)
     for line in lines.values():
         yield from _overtaken(it, line)
 
