@@ -90,8 +90,8 @@ def _plain(row: Record) -> bool:
 
 
 def order(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
-    """Of jobs that differ only in when they were enqueued and in cost, the one acknowledged first is claimed first. Under a
-    limit of one slot they therefore run strictly in sequence."""
+    """Of jobs that differ only in cost and in when they were enqueued, the one acknowledged first is claimed first. So
+    they run strictly in sequence under a limit of one slot."""
     lines: dict[object, list[_Stay]] = {}
     for stay in stays:
         job = stay.row.job
