@@ -11,7 +11,7 @@ import pytest
 import treadle
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
-from treadle.errors.text import users_part
+from treadle.errors import users_part
 from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
 from treadle.testing.shows import shows

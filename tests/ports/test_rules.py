@@ -16,6 +16,7 @@ GOLDEN = {  # RULES -> the rows that these calls make
     2: "1fd108410c06b381",  # rows of metrics
     3: "1fd108410c06b381",  # bounds of queues
     4: "1fd108410c06b381",  # a repeated outcome has its checkpoints in the row
+    5: "546fbfcbf9738217",  # a costly job holds back cheaper ones; a reopened child its parent (calls with more costs)
 }
 
 

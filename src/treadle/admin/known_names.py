@@ -26,8 +26,7 @@ from treadle.core.query_model import Query, Stats
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.core.similar_names import closest, near
-from treadle.errors import TreadleError, UnknownName
-from treadle.errors.text import is_ours
+from treadle.errors import TreadleError, UnknownName, is_ours
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 

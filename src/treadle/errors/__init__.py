@@ -98,7 +98,7 @@ from treadle.errors.storage import (
     StorageUnavailable,
     Unsupported,
 )
-from treadle.errors.text import error_line, readable, traceback_of, users_part
+from treadle.errors.text import error_line, is_ours, readable, traceback_of, users_part
 
 __all__ = [
     "UNREADABLE",
@@ -152,6 +152,7 @@ __all__ = [
     "Unsupported",
     "WorkflowFailed",
     "error_line",
+    "is_ours",
     "readable",
     "traceback_of",
     "users_part",

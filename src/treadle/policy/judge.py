@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
-from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
-from treadle.errors.text import is_ours
+from treadle.errors import UNREADABLE, BadArgument, RemoteFailure, is_ours
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
