@@ -182,8 +182,9 @@ class Load:
             answered = list(zip(outcomes, settled, strict=True))
             outcomes = [out for out, each in answered if each.again]
             self.refused += [out.id for out in outcomes]
-            reopened = [out for out, each in answered if each.status == "stale" and out.after and out.state.final]
-            outcomes += [_waiting(out, out.after) for out in reopened]
+            outcomes += [
+                _instead(out, str(each.reason)) for out, each in answered if each.status == "stale" and out.after
+            ]
             if found.records:
                 renewals = [LeaseRenewal(row.job.id, row.version) for row in found.records]
                 assert not (await storage.heartbeat(Presence(worker=name), renewals, 30.0)).lost
@@ -226,6 +227,13 @@ class Load:
         await storage.settle(
             [Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=nonce) for row in some]
         )
+
+
+def _instead(out: Outcome, why: str) -> Outcome:
+    """The outcome of a parent of which a child that it names is open or has succeeded."""
+    if why.endswith("succeeded"):
+        return replace(out, state=State.SUCCEEDED, after=(), error=None, reason=None)
+    return _waiting(out, out.after)
 
 
 def _waiting(out: Outcome, after: tuple[str, ...]) -> Outcome:
