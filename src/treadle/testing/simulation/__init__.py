@@ -34,7 +34,7 @@ from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
 from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.shrink import shrunk
-from treadle.testing.simulation.stage import collected_rarely
+from treadle.testing.simulation.stage import uncollected
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -149,7 +149,7 @@ def simulate(
         check_plain("progress", progress)
     check_worker_options(options or {})
     kinds, numbers = faults_of(faults), seeds_of(seeds)
-    with collected_rarely(), tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
+    with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
         settings = Settings(
             app=maker_of(app, scenario),
             scenario=scenario,
@@ -177,8 +177,11 @@ def simulate(
 
 def _run(case: Case, settings: Settings) -> tuple[Found, BaseException | None]:
     """Run one case. Returns the result, and the first exception of the scenario or of an invariant."""
-    simulation = Simulation(case, settings)
-    return simulation.run(), simulation.cause
+    with uncollected():
+        simulation = Simulation(case, settings)
+        found = simulation.run(), simulation.cause
+        del simulation  # so that it is collected at the end of the block
+    return found
 
 
 def _failure(found: Found, cause: BaseException | None, settings: Settings, seeds: int, shrink: bool) -> Exception:

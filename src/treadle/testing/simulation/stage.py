@@ -27,7 +27,6 @@ from treadle.resources import AppResources, Injector, Life, Overrides
 from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
-from treadle.worker.core import YOUNG
 from treadle.worker.executors.threads import outcome
 from treadle.worker.inline import InlineWorker
 
@@ -210,12 +209,14 @@ def alone() -> Iterator[None]:
 
 
 @contextmanager
-def collected_rarely() -> Iterator[None]:
-    """Run the garbage collector less often, as in a worker process: it took 8 % of the time of a seed."""
-    before = gc.get_threshold()
-    if 0 < before[0] < YOUNG:  # unless the program has raised it, or disabled it
-        gc.set_threshold(YOUNG, *before[1:])
+def uncollected() -> Iterator[None]:
+    """Run the garbage collector after the block and not in it. What it finalises in the middle of a run, at a moment
+    that depends on the process, may change the run. It also took 8 % of the time of a seed."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        if enabled:
+            gc.enable()
+            gc.collect(1)
