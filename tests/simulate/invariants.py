@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from tests.simulate.promptness import due_jobs_start_soon
 from treadle.core.model import ASKED, CHILDREN, Record, State
 from treadle.testing.history.entries import moments
 from treadle.testing.simulation import Simulation
@@ -168,6 +169,7 @@ ALWAYS = (
     a_cancelled_run_stops,
     a_lost_job_keeps_its_turn,
     an_overtaken_run_stops,
+    due_jobs_start_soon,
 )
 INVARIANTS = (
     paused_queues_start_nothing,

@@ -120,13 +120,13 @@ class RetriesMeanwhile(Spy):
     """An operator retries the failed child of a job after a worker has read it, and before that worker ends the job."""
 
     operator: App
-    tries = 1
+    retried = False
     succeeds = False  # another worker runs the child before that
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         for out in outcomes:
-            if out.reason == CHILDREN and self.tries:
-                self.tries -= 1
+            if out.reason == CHILDREN and not self.retried:
+                self.retried = True
                 assert await self.operator.jobs.retry(state="failed", task="late") == 1
                 if self.succeeds:
                     await self._run(out.after[0])

@@ -1,4 +1,5 @@
-"""A PostgreSQL storage in a schema of its own, with a clock that is moved by hand, for the tests that need no more."""
+"""A PostgreSQL storage in a schema of its own, for the tests that need no more. Its clock is moved by hand; if the
+fixture `clock` of a module returns None, it is that of the server, which does not stop while a call waits."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-async def storage(clock: HandClock) -> AsyncIterator[PostgresStorage]:
+async def storage(clock: HandClock | None) -> AsyncIterator[PostgresStorage]:
     with a_schema() as schema:
         made = PostgresStorage(url_of(schema), now=clock)
         await made.open()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, blocked_by, done, job, url_of
+from tests.storage.postgres.support import blocked_by, done, job
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, State
 from treadle.storage.postgres import PostgresStorage
@@ -37,12 +36,8 @@ STRANGE = (
 
 
 @pytest.fixture
-async def storage() -> AsyncIterator[PostgresStorage]:
-    with a_schema() as schema:
-        made = PostgresStorage(url_of(schema))
-        await made.open()
-        yield made
-        await made.close()
+def clock() -> None:
+    """That of the server."""
 
 
 async def test_strange_texts_are_returned_unchanged(storage: PostgresStorage) -> None:

@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import psycopg
-import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, blocked_by, job, url_of
-from treadle.core.model import Claim, Outcome, Record, State
+from tests.storage.postgres.support import blocked_by
+from treadle.core.model import Outcome
 from treadle.storage.postgres import PostgresStorage
-
-
-@pytest.fixture
-async def storage() -> AsyncIterator[PostgresStorage]:
-    with a_schema() as schema:
-        made = PostgresStorage(url_of(schema))
-        await made.open()
-        yield made
-        await made.close()
-
-
-async def row(storage: PostgresStorage, id: str) -> Record:
-    [found] = await storage.get([id])
-    assert found is not None
-    return found
-
-
-async def claim(storage: PostgresStorage, claim_id: str) -> Record:
-    [found] = (await storage.claim(Claim(worker=claim_id, queues=(("default", 1),), limit=1))).records
-    return found
+from treadle.testing.conformance.kit import (
+    FAILED,
+    READY,
+    WAITING,
+    back,
+    claim_one,
+    failed,
+    job,
+    out,
+    refusal,
+    row,
+    run,
+    settle,
+    states,
+)
 
 
 async def ending_and_retry(storage: PostgresStorage) -> tuple[Outcome, Outcome]:
     """The outcome of a parent that fails because of its child, and one that reopens this child."""
     await storage.enqueue([job("parent")])
-    parent = await claim(storage, "w#1")
-    waits = Outcome(
-        id="parent",
-        version=parent.version,
-        state=State.WAITING,
-        followups=(job("child", parent="parent"),),
-        after=("child",),
-        failures_allowed=None,
-        function_done=True,
+    child = job("child", parent="parent")
+    await settle(
+        storage, out(await claim_one(storage), WAITING, function_done=True, followups=(child,), after=("child",))
     )
-    await storage.settle([waits])
-    child = await claim(storage, "w#2")
-    await storage.settle([Outcome(id="child", version=child.version, state=State.FAILED, reason="error")])
-    parent, child = await claim(storage, "w#3"), await row(storage, "child")
-    assert (parent.id, child.state) == ("parent", State.FAILED)
-    return (
-        Outcome(id="parent", version=parent.version, state=State.FAILED, reason="children", after=("child",)),
-        Outcome(id="child", version=child.version, state=State.READY),
-    )
+    await run(storage, "child", to=FAILED)
+    return failed(await claim_one(storage), reason="children", after=("child",)), back(await row(storage, "child"))
 
 
 async def test_the_child_is_being_reopened(storage: PostgresStorage) -> None:
@@ -64,10 +44,10 @@ async def test_the_child_is_being_reopened(storage: PostgresStorage) -> None:
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         [settled] = await storage.within(other).settle([retry])
         assert settled.status == "applied"
-        [told] = await storage.settle([ending])
+        told = await refusal(storage, ending)
         assert (told.status, told.again) == ("refused", True)
         await other.commit()
-    [told] = await storage.settle([ending])
+    told = await refusal(storage, ending)
     assert (told.status, told.reason) == ("stale", "child is ready")
 
 
@@ -77,9 +57,8 @@ async def test_the_parent_is_being_ended(storage: PostgresStorage) -> None:
     async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
         [settled] = await storage.within(other).settle([ending])
         assert settled.status == "applied"
-        retrying = asyncio.create_task(storage.settle([retry]))
+        retrying = asyncio.create_task(settle(storage, retry))
         await blocked_by(other)
         await other.commit()
-    [settled] = await retrying
-    assert settled.status == "applied"
-    assert [(await row(storage, id)).state for id in ("parent", "child")] == [State.WAITING, State.READY]
+    await retrying
+    assert await states(storage, "parent child") == [WAITING, READY]

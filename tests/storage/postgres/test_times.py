@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, admin, blocked_by, done, job, url_of
+from tests.storage.postgres.support import admin, blocked_by, done, job
 from tests.waiting import until
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Outcome, Record, State
@@ -23,13 +23,8 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-async def storage() -> AsyncIterator[PostgresStorage]:
-    """With the clock of the server, which does not stop while a call waits."""
-    with a_schema() as schema:
-        made = PostgresStorage(url_of(schema))
-        await made.open()
-        yield made
-        await made.close()
+def clock() -> None:
+    """That of the server."""
 
 
 @asynccontextmanager
@@ -48,6 +43,7 @@ async def waiting(
 
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 LOCK_GATES = "LOCK TABLE {schema}.gate IN ACCESS EXCLUSIVE MODE"
+LOCK_SLOTS = "LOCK TABLE {schema}.slot IN ACCESS EXCLUSIVE MODE"
 LOCK_HOLDERS = "LOCK TABLE {schema}.holder IN ACCESS EXCLUSIVE MODE"
 DELETE_KNOWN = "DELETE FROM {schema}.job WHERE id = 'known'"  # a call that stores this id waits for the outcome
 
@@ -173,13 +169,8 @@ async def test_a_rate_that_opens_while_a_claim_waits_starts_the_jobs_that_it_blo
     assert await claim(5) == []  # the others are blocked
     await passed(first.started_at + 1.0)
     assert await claim(5, "other") == []  # one is queued again
-    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
-    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
-        await other.execute(f"LOCK TABLE {schema}.slot IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
-        asking = asyncio.create_task(claim(5))
-        await blocked_by(other)
+    async with waiting(storage, LOCK_SLOTS, claim(5)) as asking:
         await passed(second.started_at + 1.0)
-        await other.rollback()
     found = await asking
     await storage.enqueue([job("late", limits=(("pace", 1),))])
     found += await claim(5)

@@ -82,20 +82,20 @@ class Leasing:
         """Whether all its limits admit a job. None: that of its queue does not. False: another one does not, and the
         job is blocked by it and no longer queued. `write` writes the leases that the storage has gathered; it is called
         before blocked jobs are queued again."""
-        gate, kept = self.gate, limits.kept(self._rows.rules, row)
+        gate, kept, turn = self.gate, limits.kept(self._rows.rules, row), order(row)
         if row.function_done:
             gate.let_pass(costs(row.job), kept)
             return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
             return None
-        shut = gate.blocked_by(named_costs(row.job), kept) or self.held_back_by(row.job, order(row), kept)
+        shut = gate.blocked_by(named_costs(row.job), kept) or self.held_back_by(row.job, turn, kept)
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True
         self._blocked += 1
         self._shut.add(shut)
         first = self._first.get((shut, row.job.queue))
-        if first is None or order(row) < first.turn:
+        if first is None or turn < first.turn:
             self._first.pop((shut, row.job.queue), None)
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:

@@ -220,7 +220,7 @@ end
 -- Whether a job that this limit admits must not pass the first job of its queue that the limit has blocked: that one
 -- precedes it (`turn`: rank, queue_position and id), and there is too little room for it. Otherwise cheap jobs would
 -- starve it. If there is room, it waits only for jobs that were queued again, and those may have no worker.
-function A.holds_back(key, cost, kept, queue, turn)
+local function holds_back(key, cost, kept, queue, turn)
   local rule = A.rule(key)
   if not rule or (kept and rule.hold == 'ended') then return false end
   -- no row is read where every cost fits that can be blocked: nothing is used, or nothing costs more than this job
@@ -233,6 +233,13 @@ function A.holds_back(key, cost, kept, queue, turn)
   if not first or not comes_first(first, turn) then return false end
   if not first.cost then first.cost, first.kept = A.price(first.id, key) end
   return not A.fits(key, first.cost, first.kept)
+end
+
+-- the first of these limits, all of which admit a job, that holds it back all the same
+function A.held_back_by(limits, kept, queue, turn)
+  for _, cost in ipairs(limits) do
+    if holds_back(cost[1], cost[2], kept, queue, turn) then return cost[1] end
+  end
 end
 
 -- The jobs of a queue that are queued again after a limit blocked them and not claimed yet, in queue order: those that

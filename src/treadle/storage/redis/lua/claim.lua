@@ -103,10 +103,7 @@ local function go_slowly()
       if not A.fits(cost[1], cost[2], kept) then shut = cost[1] break end
     end
     if not shut and #j.limits > 0 and A.any_aside() then
-      local own = turn_of(r.id, j.rank, r.queue_position)
-      for _, cost in ipairs(j.limits) do
-        if A.holds_back(cost[1], cost[2], kept, j.queue, own) then shut = cost[1] break end
-      end
+      shut = A.held_back_by(j.limits, kept, j.queue, turn_of(r.id, j.rank, r.queue_position))
     end
     if not shut then
       A.spend('queue:' .. j.queue, 1)
@@ -143,10 +140,7 @@ local function go_slowly()
     end
     if #limits > 0 and A.any_aside() then
       local position = raw and struct.unpack('>d', raw, 51) or struct.unpack('>d', body, #body - 7)
-      local own = turn_of(id, tonumber(rank), position)
-      for k = 1, #limits do
-        if A.holds_back(limits[k][1], limits[k][2], false, queue, own) then return false end
-      end
+      if A.held_back_by(limits, false, queue, turn_of(id, tonumber(rank), position)) then return false end
     end
     for k = 1, #limits do
       A.spend(limits[k][1], limits[k][2])
