@@ -24,7 +24,9 @@ from treadle.testing.history import History, facts_of
 
 MOST = 250  # unfinished jobs after which producers wait
 REMEMBERED = 40  # own jobs that a producer may cancel
-SINGLES = ("work", "work", "thread", "tenant", "account", "paced", "batch", "trip", "heavy", "light")  # tasks
+SINGLES = (  # tasks
+    "work", "work", "thread", "tenant", "account", "paced", "costly", "batch", "trip", "impatient", "heavy", "light",
+)  # fmt: skip
 FORK_ALIVE = 20  # seconds that a forked copy may take
 
 
@@ -100,9 +102,7 @@ class Producer:
     async def _jobs(self) -> None:
         rng, specs = self._rng, list[JobSpec[Any]]()
         for _ in range(rng.choice((1, 1, 1, 4, 12))):
-            task = rng.choice(
-                ("work", "work", "thread", "tenant", "account", "paced", "batch", "trip", "heavy", "light")
-            )
+            task = rng.choice(SINGLES)
             specs.append(self._job(task, **self._options(task)))
         await self._send(*specs)
 

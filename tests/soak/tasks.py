@@ -1,15 +1,16 @@
 """The tasks of the soak, each with a value that follows from its arguments, and with a record of its run.
 
-Deadlines, timeouts, `Defer` and labels of jobs are left out: under faults of seconds no rule can say whether a run was
+Deadlines, timeouts of runs, `Defer` and labels of jobs are left out: under faults of seconds no rule can say whether a run was
 in time. The simulation has them (tests/simulate/orderly.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from tests.soak.skew import is_settable, most_ahead, true
@@ -28,6 +29,8 @@ RULES = (
     Limit("tenant", slots=2),
     Limit("account", slots=1, hold="ended"),
     Limit("pace", rate=4, per=1.0),
+    Limit("budget", slots=4),
+    Limit("quota", rate=12, per=1.0),
     Limit("queue:refusing", max_waiting=BOUND),
     Limit("queue:oldest", max_waiting=BOUND, when_full="drop_oldest"),
     Limit("queue:lowest", max_waiting=BOUND, when_full="drop_lowest"),
@@ -123,6 +126,11 @@ def _plain(app: App) -> None:
     async def paced(n: int) -> int:
         return n
 
+    @app.task(name="costly", options=lambda n: {"limits": ["budget", "quota"], "cost": 1 if n % 4 else 3}, **COMMON)
+    async def costly(n: int) -> int:
+        await asyncio.sleep(random.random() * 0.1)
+        return n
+
     @app.batch(name="batch", size=8, max_wait=0.05, **COMMON)
     async def batch(numbers: Sequence[int]) -> Sequence[int]:
         await asyncio.sleep(0.01)
@@ -207,11 +215,26 @@ def _durable(app: App, history: History) -> None:
         history.add("kept", here.id, version=here.version, name=name, text=json.dumps(found))
         return found
 
+    @contextlib.contextmanager
+    def waiting(name: str, seconds: float) -> Iterator[None]:
+        here = current()
+        history.add("waits", here.id, version=here.version, name=name, seconds=seconds)
+        with contextlib.suppress(TimeoutError):
+            yield
+        history.add("waited", here.id, version=here.version, name=name)
+
     @app.task(name="trip", **COMMON)
     async def trip(n: int) -> int:
         there = await kept("there", n)
-        await current().sleep(0.2)
+        with waiting("rest", 0.2):
+            await current().sleep(0.2)
         return there + await kept("back", n)
+
+    @app.task(name="impatient", **COMMON)
+    async def impatient(n: int) -> int:
+        with waiting("never", 0.3):
+            await current().wait_for("never", timeout=0.3)
+        return n
 
     @app.task(name="approve", **COMMON)
     async def approve(n: int) -> int:
