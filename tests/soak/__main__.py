@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 from tests.faults.stages import staged
 from tests.soak.nemesis import STAGES
@@ -26,7 +27,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, help="Seed of the faults; each trial uses the next. [default: random]")
     made.add_argument("--only", default="", help="Names of faults, separated by commas. [default: all]")
     made.add_argument("--plant", choices=sorted(FAULTS), default="", help="Break the storage on purpose.")
+    made.add_argument(
+        "--beside", type=_version, metavar="FOLDER",
+        help="A checkout of another version, which about half of the processes use.",
+    )  # fmt: skip
     return made
+
+
+def _version(text: str) -> Path:
+    folder = Path(text).resolve()
+    if not (folder / "src" / "treadle").is_dir() or not (folder / "tests" / "soak").is_dir():
+        raise argparse.ArgumentTypeError(f"expected a checkout of Treadle, with src and tests, found {text!r}")
+    return folder
 
 
 async def main(words: list[str]) -> int:
@@ -37,7 +49,7 @@ async def main(words: list[str]) -> int:
     while left > 0:
         async with staged(STAGES[args.url]) as stage:
             say = functools.partial(print, f"[{args.url} seed {seed}]", flush=True)
-            verdict = await trial(stage, seed, min(TRIAL, left), say, only=only, plant=args.plant)
+            verdict = await trial(stage, seed, min(TRIAL, left), say, only=only, plant=args.plant, beside=args.beside)
         print(verdict, flush=True)
         total += verdict.counts
         trials, left, seed = trials + 1, left - TRIAL, seed + 1

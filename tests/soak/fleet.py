@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 from tests.soak.skew import MachineClock
 from tests.waiting import NotSeen, until
@@ -26,17 +27,19 @@ class Fleet:
 
     url, database, plant  as tests.soak.process takes them
     skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
+    beside                a folder with another version of Treadle and of these tests, which half of the processes use
     clock                 the machine's, if it can be set
     died                  processes that ended without having been killed, with the end of what they said
     """
 
     def __init__(
         self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = "", *,
-        skewed: bool = False, settable: bool = False,
+        skewed: bool = False, settable: bool = False, beside: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
         self._skewed, self._rng = skewed, random.Random(f"{seed} clocks")
+        self._beside, self._versions = beside, random.Random(f"{seed} versions")
         self.clock = MachineClock(folder / "clock") if settable else None
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
@@ -71,6 +74,7 @@ class Fleet:
                 str(self.patience),
                 self.database or "",
                 self.plant,
+                **self._version(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -93,6 +97,12 @@ class Fleet:
             return ("tests.soak.process",)
         self.done["wrong clock"] += 1
         return "tests.soak.skewed", f"{self.seed} {self._serial}"
+
+    def _version(self) -> dict[str, Any]:
+        """Where a process runs, and with what environment. There it imports its version of Treadle and the tests."""
+        if self._beside is None or self._versions.random() < 0.5:
+            return {}
+        return {"cwd": self._beside, "env": {**os.environ, "PYTHONPATH": str(self._beside / "src")}}
 
     async def kill(self, role: str) -> None:
         """kill -9, and start another process in its place."""
@@ -181,3 +191,4 @@ class Fleet:
             for word in ("stored", "began", "settled", "act", "signal"):
                 self.done[word] += new.count(f'"what":"{word}"'.encode())
             self.done["fork"] += new.count(b'"text":"fork"')
+            self.done["other version"] += new.count(f'"name":"{self._beside}/'.encode())

@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import Any
 
+import treadle
 from tests.soak.planted import plant
 from tests.soak.producer import Producer
 from tests.soak.tasks import LEASE, PLACE, SOON, make, record_calls
@@ -43,7 +44,7 @@ async def work(storage: Any, actor: str, path: str) -> None:
     app, history = make(storage, actor, path)
     if isinstance(storage, PostgresStorage):
         record_calls(storage, history)
-    history.add("note", text="up")
+    history.add("note", text="up", name=treadle.__file__)
     history.add("worker", facts=PLACE)
     worker = Worker(app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON, **PLACE)
     try:
@@ -58,7 +59,7 @@ async def produce(storage: Any, actor: str, path: str, seed: str, database: str 
     plain._core.layers.clear()
     producer = Producer(app, history, random.Random(seed), database, plain)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.stopping.set)
-    history.add("note", text="up")
+    history.add("note", text="up", name=treadle.__file__)
     try:
         await producer.run()
     finally:

@@ -1,7 +1,7 @@
 """The tasks of the soak, each with a value that follows from its arguments, and with a record of its run.
 
-Deadlines, timeouts of runs, `Defer` and labels of jobs are left out: under faults of seconds no rule can say whether a run was
-in time. The simulation has them (tests/simulate/orderly.py).
+Deadlines, timeouts of runs, `Defer` and labels of jobs are left out: under faults of seconds no rule can say whether a
+run was in time. The simulation has them (tests/simulate/orderly.py).
 """
 
 from __future__ import annotations

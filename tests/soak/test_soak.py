@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,15 +21,26 @@ pytestmark = pytest.mark.slow
 SHORT = 10.0  # seconds of faults
 GIVE_UP = 8.0  # seconds without an ending after which the remaining jobs of a planted fault count as stuck
 SEED = 3
+ROOT = Path(__file__).parents[2]
+
+
+def make_version(folder: Path) -> None:
+    """Another version with the same code. It has its own functions in PostgreSQL, and its own scripts in Valkey."""
+    for part in ("src", "tests"):
+        shutil.copytree(ROOT / part, folder / part)
+    for path in (*folder.glob("src/**/*.sql"), *folder.glob("src/**/*.lua")):
+        path.write_text(path.read_text() + "\n-- of another version\n")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["sqlite", "postgres", "valkey"])
-async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
+async def test_a_fleet_of_two_versions_under_faults_keeps_its_promises(name: str, tmp_path: Path) -> None:
+    make_version(tmp_path)
     async with staged(STAGES[name]) as stage:
-        verdict = await trial(stage, random.randrange(1_000_000), SHORT, print, clocks=False)
+        verdict = await trial(stage, random.randrange(1_000_000), SHORT, print, clocks=False, beside=tmp_path)
         assert verdict.ok, str(verdict)
         assert verdict.counts["acknowledged"] > 20
+        assert verdict.counts["other version"] > 0
 
 
 def test_the_clock_of_the_machine_steps_for_each_process_that_follows_it(tmp_path: Path) -> None:
