@@ -29,15 +29,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--plant", choices=sorted(FAULTS), default="", help="Break the storage on purpose.")
     made.add_argument(
         "--beside", type=_version, metavar="FOLDER",
-        help="A checkout of another version, which about half of the processes use.",
+        help="The src of another version, which half of the processes use.",
     )  # fmt: skip
     return made
 
 
 def _version(text: str) -> Path:
     folder = Path(text).resolve()
-    if not (folder / "src" / "treadle").is_dir() or not (folder / "tests" / "soak").is_dir():
-        raise argparse.ArgumentTypeError(f"expected a checkout of Treadle, with src and tests, found {text!r}")
+    if not (folder / "treadle").is_dir():
+        raise argparse.ArgumentTypeError(f"expected a folder with the package treadle, found {text!r}")
     return folder
 
 

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 from tests.soak.skew import MachineClock
 from tests.waiting import NotSeen, until
@@ -27,7 +26,7 @@ class Fleet:
 
     url, database, plant  as tests.soak.process takes them
     skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
-    beside                a folder with another version of Treadle and of these tests, which half of the processes use
+    beside                a folder with another version of Treadle, which the roles with an odd number use
     clock                 the machine's, if it can be set
     died                  processes that ended without having been killed, with the end of what they said
     """
@@ -39,7 +38,7 @@ class Fleet:
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
         self._skewed, self._rng = skewed, random.Random(f"{seed} clocks")
-        self._beside, self._versions = beside, random.Random(f"{seed} versions")
+        self._beside = beside
         self.clock = MachineClock(folder / "clock") if settable else None
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
@@ -74,7 +73,7 @@ class Fleet:
                 str(self.patience),
                 self.database or "",
                 self.plant,
-                **self._version(),
+                env=self._environment(role),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -98,11 +97,11 @@ class Fleet:
         self.done["wrong clock"] += 1
         return "tests.soak.skewed", f"{self.seed} {self._serial}"
 
-    def _version(self) -> dict[str, Any]:
-        """Where a process runs, and with what environment. There it imports its version of Treadle and the tests."""
-        if self._beside is None or self._versions.random() < 0.5:
-            return {}
-        return {"cwd": self._beside, "env": {**os.environ, "PYTHONPATH": str(self._beside / "src")}}
+    def _environment(self, role: str) -> dict[str, str]:
+        """The environment of a process, in which it finds its version of Treadle."""
+        if self._beside is None or int(role[-1]) % 2 == 0:
+            return {**os.environ}
+        return {**os.environ, "PYTHONPATH": str(self._beside)}
 
     async def kill(self, role: str) -> None:
         """kill -9, and start another process in its place."""

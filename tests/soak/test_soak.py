@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import treadle
 from tests.faults.stages import SqliteStage, staged
 from tests.soak.nemesis import STAGES
 from tests.soak.planted import FAULTS
@@ -21,14 +22,13 @@ pytestmark = pytest.mark.slow
 SHORT = 10.0  # seconds of faults
 GIVE_UP = 8.0  # seconds without an ending after which the remaining jobs of a planted fault count as stuck
 SEED = 3
-ROOT = Path(__file__).parents[2]
+SOURCE = Path(treadle.__file__).parents[1]
 
 
 def make_version(folder: Path) -> None:
     """Another version with the same code. It has its own functions in PostgreSQL, and its own scripts in Valkey."""
-    for part in ("src", "tests"):
-        shutil.copytree(ROOT / part, folder / part)
-    for path in (*folder.glob("src/**/*.sql"), *folder.glob("src/**/*.lua")):
+    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
+    for path in (*folder.glob("**/*.sql"), *folder.glob("**/*.lua")):
         path.write_text(path.read_text() + "\n-- of another version\n")
 
 

@@ -80,7 +80,7 @@ async def trial(
     """Harm a fleet on this open stage for `seconds`, let it drain, and judge. The stage must be empty.
 
     clocks  about half of the processes have a wrong clock
-    beside  a folder with another version, which about half of the processes use
+    beside  a folder with another version of Treadle, which half of the processes use
     """
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)

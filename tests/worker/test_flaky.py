@@ -177,7 +177,7 @@ class Forgetful(Spy):
 
 
 async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first run's outcome was refused, so no event says that it succeeded."""
+    """The first run was stopped, so no event says that it succeeded."""
     spy, gate, versions, told = (
         Forgetful(MemoryStorage(clock := HandClock())),
         asyncio.Event(),
@@ -208,5 +208,5 @@ async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending(monkeypat
             gate.set()
             await job.result(timeout=60)
             await (await t.enqueue(1)).result(timeout=60)  # the other run has been settled, too
-    assert versions[:2] == [1, 2]
+    assert versions[0] == 1 < versions[1]
     assert told.count(job.id) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,10 +39,19 @@ NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 class Executor:
     """One for each worker. The dispatcher takes a slot for each job before it calls this; the end of the run releases
-    it."""
+    it.
+
+    lose  stops a run whose lease has expired
+    """
 
     def __init__(
-        self, parts: WorkerParts, runner: Runner, finisher: WorkflowFinisher, durable: DurableBackend, settler: Settler
+        self,
+        parts: WorkerParts,
+        runner: Runner,
+        finisher: WorkflowFinisher,
+        durable: DurableBackend,
+        settler: Settler,
+        lose: Callable[[RunningJob], None],
     ) -> None:
         app = parts.app
         self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
@@ -56,6 +65,7 @@ class Executor:
         )
         self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
+        self._lose = lose
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
@@ -69,7 +79,7 @@ class Executor:
             self._to_time = self._metrics.starts(records)
         for record in records:
             try:
-                if self._state.stopping:
+                if self._state.stopping or self._still_runs(record):
                     self._settle_unstarted(record, judge.released(record))
                 else:
                     self.start(record)
@@ -77,12 +87,13 @@ class Executor:
                 log.exception("could not start %s %s; its lease will expire", record.job.task, record.job.id)
                 self._state.slots.release()
 
-    def start_handed(self, records: Sequence[Record]) -> None:
-        if any(record.job.id in self._state.running for record in records):
-            for record in records:  # its lease expired, and this worker still runs it
-                self._settle_unstarted(record, judge.released(record))
-        else:
-            self.start_all(records)
+    def _still_runs(self, record: Record) -> bool:
+        """Whether another run of this job has not ended: this claim was sent before that run began, or it would have
+        left the job out. The earlier of the two has lost its lease, so it is stopped."""
+        run = self._state.running.get(record.job.id)
+        if run is not None and run.record.version < record.version:
+            self._lose(run)
+        return run is not None
 
     def start(self, record: Record) -> None:
         """Run one claimed job."""

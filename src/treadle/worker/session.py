@@ -112,7 +112,7 @@ class WorkerSession:
         parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
         self.executor = self._make_executor(parts, pools, settler)
-        start = self.executor.start_handed
+        start = self.executor.start_all
         self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
         build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.maintains)
         handoffs = [self.handoff, *(HandOff(self.state, start) for _ in range(dispatchers_for(config, storage) - 1))]
@@ -174,6 +174,7 @@ class WorkerSession:
             WorkflowFinisher(self.storage, app.tasks, app.reducers, app.sizes.result),
             WorkerDurableBackend(parts, self.heartbeat, pools.threads, self.calls),
             settler,
+            self.heartbeat.lose,
         )
 
     async def restore_declared(self) -> None:

@@ -67,7 +67,7 @@ class Settler:
                     run.record.job.id,
                     answer.reason,
                 )
-                if run.job_run.why != "lost":
+                if run.begun and run.job_run.why != "lost":
                     self._lost.tell(run)
             elif answer.again and self._may_settle_again(run):
                 self._state.settle_again(run, outcome)  # another transaction has locked a row
