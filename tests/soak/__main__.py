@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", default="", help="Names of faults, separated by commas. [default: all]")
     made.add_argument("--plant", choices=sorted(FAULTS), default="", help="Break the storage on purpose.")
     made.add_argument(
-        "--beside", type=_version, metavar="FOLDER",
+        "--other-version", type=_version, metavar="FOLDER",
         help="The src of another version, which half of the processes use.",
     )  # fmt: skip
     return made
@@ -49,7 +49,9 @@ async def main(words: list[str]) -> int:
     while left > 0:
         async with staged(STAGES[args.url]) as stage:
             say = functools.partial(print, f"[{args.url} seed {seed}]", flush=True)
-            verdict = await trial(stage, seed, min(TRIAL, left), say, only=only, plant=args.plant, beside=args.beside)
+            verdict = await trial(
+                stage, seed, min(TRIAL, left), say, only=only, plant=args.plant, other_version=args.other_version
+            )
         print(verdict, flush=True)
         total += verdict.counts
         trials, left, seed = trials + 1, left - TRIAL, seed + 1

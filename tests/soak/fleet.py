@@ -26,19 +26,19 @@ class Fleet:
 
     url, database, plant  as tests.soak.process takes them
     skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
-    beside                a folder with another version of Treadle, which the roles with an odd number use
+    other_version         a folder with another version of Treadle, which the roles with an odd number use
     clock                 the machine's, if it can be set
     died                  processes that ended without having been killed, with the end of what they said
     """
 
     def __init__(
         self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = "", *,
-        skewed: bool = False, settable: bool = False, beside: Path | None = None,
+        skewed: bool = False, settable: bool = False, other_version: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
         self._skewed, self._rng = skewed, random.Random(f"{seed} clocks")
-        self._beside = beside
+        self._other_version = other_version
         self.clock = MachineClock(folder / "clock") if settable else None
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
@@ -99,9 +99,9 @@ class Fleet:
 
     def _environment(self, role: str) -> dict[str, str]:
         """The environment of a process, in which it finds its version of Treadle."""
-        if self._beside is None or int(role[-1]) % 2 == 0:
+        if self._other_version is None or int(role[-1]) % 2 == 0:
             return {**os.environ}
-        return {**os.environ, "PYTHONPATH": str(self._beside)}
+        return {**os.environ, "PYTHONPATH": str(self._other_version)}
 
     async def kill(self, role: str) -> None:
         """kill -9, and start another process in its place."""
@@ -190,4 +190,4 @@ class Fleet:
             for word in ("stored", "began", "settled", "act", "signal"):
                 self.done[word] += new.count(f'"what":"{word}"'.encode())
             self.done["fork"] += new.count(b'"text":"fork"')
-            self.done["other version"] += new.count(f'"name":"{self._beside}/'.encode())
+            self.done["other version"] += new.count(f'"name":"{self._other_version}/'.encode())

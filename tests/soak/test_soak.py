@@ -37,7 +37,7 @@ def make_version(folder: Path) -> None:
 async def test_a_fleet_of_two_versions_under_faults_keeps_its_promises(name: str, tmp_path: Path) -> None:
     make_version(tmp_path)
     async with staged(STAGES[name]) as stage:
-        verdict = await trial(stage, random.randrange(1_000_000), SHORT, print, clocks=False, beside=tmp_path)
+        verdict = await trial(stage, random.randrange(1_000_000), SHORT, print, clocks=False, other_version=tmp_path)
         assert verdict.ok, str(verdict)
         assert verdict.counts["acknowledged"] > 20
         assert verdict.counts["other version"] > 0

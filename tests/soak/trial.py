@@ -74,13 +74,13 @@ async def trial(
     only: tuple[str, ...] = (),
     clocks: bool = True,
     plant: str = "",
-    beside: Path | None = None,
+    other_version: Path | None = None,
     drain: float = DRAIN,
 ) -> Verdict:
     """Harm a fleet on this open stage for `seconds`, let it drain, and judge. The stage must be empty.
 
     clocks  about half of the processes have a wrong clock
-    beside  a folder with another version of Treadle, which half of the processes use
+    other_version  a folder with another version of Treadle, which half of the processes use
     """
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)
@@ -90,7 +90,9 @@ async def trial(
     # The clock of a file is that of the processes that use it.
     skewed = clocks and not isinstance(stage, SqliteStage | MovingStage) and (not only or CLOCKS in only)
     settable = isinstance(stage, SetClockStage)
-    fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed, settable=settable, beside=beside)
+    fleet = Fleet(
+        folder, url, database, seed, PATIENCE, plant, skewed=skewed, settable=settable, other_version=other_version
+    )
     nemesis = Nemesis(fleet, stage, seed, only)
     try:
         await asyncio.gather(*(fleet.start(role) for role in ROLES))
