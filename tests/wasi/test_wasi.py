@@ -239,6 +239,21 @@ async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(
         assert (await client.get(id)).runner_id == other.runner_id
 
 
+@shows("a runner that claims its own job again stops the earlier run")
+async def test_a_runner_that_claims_its_own_job_again_stops_the_earlier_run(
+    url: str, tmp_path: Path, clock: HandClock
+) -> None:
+    bounds = Bounds(wall=600.0)
+    async with Client(url, patient=False) as client, running(url, bounds, slots=2, tickle=600.0, grace=0.0):
+        id = await send(client, tmp_path, "endless")
+        await ended(client, id, lambda job: job.status == "active")
+        clock.advance(301)
+        good = await send(client, tmp_path, "echo")
+        await ended(client, id, lambda job: job.status == "active" and job.run_attempts > 1)
+        assert (await ended(client, good)).status == "completed"  # by the slot of the earlier run
+        assert (await client.get(id)).status == "active"
+
+
 @shows("a runner that is stopped releases a job that outlasts its grace period")
 async def test_a_runner_that_is_stopped_releases_jobs_that_outlast_its_grace(url: str, tmp_path: Path) -> None:
     async with Client(url, patient=False) as client:

@@ -55,6 +55,7 @@ class Runner:
         self._client, self._bounds, self._slots, self._tickle, self._grace = client, bounds, slots, tickle, grace
         self.id = str(uuid.uuid4())
         self._stopping = asyncio.Event()
+        self._runs: dict[str, asyncio.Future[None]] = {}  # by job
 
     def stop(self) -> None:
         """Stop claiming. Runs in progress get their grace."""
@@ -93,7 +94,8 @@ class Runner:
 
     async def _work(self, job: QueueJob, folder: Path, cache: Path) -> None:
         """Run one job, and renew its lease until it is settled."""
-        run = asyncio.ensure_future(self._attempt(job, folder, cache))
+        await self._stop_earlier(job.job_id)
+        run = self._runs[job.job_id] = asyncio.ensure_future(self._attempt(job, folder, cache))
         alive = asyncio.ensure_future(self._keep_alive(job.job_id))
         over = asyncio.ensure_future(self._over())
         try:
@@ -119,6 +121,17 @@ class Runner:
             for each in (run, alive, over):
                 each.cancel()
             await asyncio.wait([run, alive, over])
+            if self._runs.get(job.job_id) is run:
+                del self._runs[job.job_id]
+
+    async def _stop_earlier(self, job: str) -> None:
+        """Stop the run of this job in another slot. Its lease had expired when the job was claimed again, and the queue
+        cannot tell two runs of one runner apart."""
+        earlier = self._runs.get(job)
+        if earlier is not None:
+            log.warning("%s: claimed again after its lease had expired; stopping its earlier run", job)
+            earlier.cancel()
+            await asyncio.wait([earlier])
 
     async def _over(self) -> None:
         """Return when the grace after `stop` is over."""
