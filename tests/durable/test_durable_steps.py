@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,28 @@ from treadle.worker.state import WorkerState
 @pytest.fixture
 def ledger() -> Ledger:
     return Ledger()
+
+
+@shows("a worker keeps nothing of the functions of steps that it has run")
+@pytest.mark.parametrize("kind", [str, list[str], "str", "list[Receipt]", "Unknown", Any])
+async def test_a_function_that_is_defined_in_its_task_is_not_kept(app: App, kind: Any) -> None:
+    """The worker would grow with each run."""
+    made: list[weakref.ref[Any]] = []
+
+    @app.task(name="order")
+    async def order() -> None:
+        async def charge() -> Any:
+            return None if kind is Any else [] if "list" in str(kind) else "paid"
+
+        charge.__annotations__["return"] = kind
+        made.append(weakref.ref(charge))
+        await current().step("charge", charge)
+
+    jobs = [await order.enqueue() for _ in range(2)]
+    assert await drain(app) == 2
+    assert [await job.result(0) for job in jobs] == [None, None]
+    gc.collect()
+    assert [each() for each in made] == [None, None]
 
 
 @shows("a step that has succeeded does not run again in later attempts")

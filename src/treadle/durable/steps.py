@@ -24,7 +24,7 @@ from treadle.core import defaults
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
 from treadle.durable.run_locks import RunLocks
-from treadle.durable.step_codec import _signature_of_kind, signature_of
+from treadle.durable.step_codec import signature_of, signature_of_kind
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
@@ -190,7 +190,7 @@ class Durable:
         text = entry.result
         if text is None:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
-        return decode_any(text) if kind is Any else _signature_of_kind(kind).decode_result(text)
+        return decode_any(text) if kind is Any else signature_of_kind(kind, "wait_for").decode_result(text)
 
     async def _arrived(self, name: str, asked: StepRequest, timeout: float | None) -> Checkpoint:
         """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
