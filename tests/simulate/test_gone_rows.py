@@ -98,6 +98,9 @@ DAY = 86_400.0
         (False, [*lived(), until(DAY + 2)]),
         (True, [kept(60), *lived()[1:], until(61)]),
         (False, [kept(60), *lived()[1:], until(62)]),
+        (True, [kept(60), *lived()[1:-1], at(50, "settled", version=1, how="succeeded"), until(61)]),
+        (False, [kept(60), *lived()[1:-1], at(50, "settled", version=1, how="succeeded"), until(62)]),  # told late
+        (False, [kept(60), *lived()[1:3], at(50, "settled", version=1, how="succeeded"), until(62)]),  # it only ended
         (False, [kept(60), *lived()[1:], at(3, "clock", "", seconds=60.0)]),
         (True, [kept(60), *lived()[1:], at(1, "clock", "", seconds=60.0)]),  # before it has ended
         (True, [kept(60), *lived()[1:2], until(1_000)]),  # it never ran

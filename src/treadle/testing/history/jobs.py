@@ -251,7 +251,7 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     entries = it.by_id.get(id, ())
     for entry in entries:
         if entry.what == "settled" and entry.how is not None:
-            return entry.at, keeps[entry.how]
+            return _earliest(it, entry), keeps[entry.how]
     # Its worker may have been killed before it knew that its outcome was stored.
     newest = max((entry.version for entry in entries if entry.what == "ended"), default=0)
     ends = [entry.at for entry in entries if entry.what == "ended" and entry.version == newest]
@@ -260,6 +260,14 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
         if upstream not in seen and (found := _ended(it, upstream, seen)) is not None:
             ends.append(found[0])
     return (min(ends), min(keeps.values())) if ends else None
+
+
+def _earliest(it: Evidence, settled: Entry) -> float:
+    """When the storage may have applied this outcome at the earliest: its worker may have been told much later."""
+    for entry in it.by_id[settled.id]:
+        if entry.what == "ended" and entry.version == settled.version:
+            return min(entry.at, settled.at)
+    return min(it.claims.get((settled.id, settled.version), settled.at), settled.at)
 
 
 def _passed(it: Evidence, since: float) -> float:
