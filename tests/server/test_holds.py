@@ -4,8 +4,10 @@ steps."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -195,6 +197,18 @@ async def test_long_work_of_many_calls_runs_one_at_a_time(monkeypatch: pytest.Mo
         gone.cancel()
         await asyncio.gather(*works)
     assert len(went) == len(set(went)) == 50
+
+
+def test_a_loop_that_has_ended_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slices, "TURN", 0.0)
+
+    async def long() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await time_slices.TimeSlices().step()
+        return weakref.ref(asyncio.get_running_loop())
+
+    ended = asyncio.run(long())
+    gc.collect()
+    assert ended() is None
 
 
 def test_parts_are_bounded_by_weight() -> None:

@@ -21,15 +21,15 @@ TURN: Final = 0.001  # s
 class Line:
     """The waiting long requests of one event loop. One of them continues in each turn of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        mine = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        mine = loop.create_future()
         self._waiting.append(mine)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._call_next)
+            loop.call_soon(self._call_next)
         await mine
 
     def _call_next(self) -> None:
@@ -37,9 +37,10 @@ class Line:
         if not first.done():  # done: the request was cancelled
             first.set_result(None)
         if self._waiting:
-            self._loop.call_soon(self._call_next)
+            first.get_loop().call_soon(self._call_next)
 
 
+# A line does not name its loop: it would keep it for ever.
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = WeakKeyDictionary()
 
 
@@ -55,7 +56,7 @@ class TimeSlices:
         if self._now() >= self._over:
             line = _lines.get(self._loop)
             if line is None:
-                line = _lines[self._loop] = Line(self._loop)
+                line = _lines[self._loop] = Line()
             await line.turn()
             self._over = self._now() + TURN
 
