@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.server.raw import Answer, ask, head
-from tests.server.test_port_bounds import JOB, gone
+from tests.server.test_port_bounds import HOST, JOB, gone
 from tests.waiting import Signal, each_turn
 from treadle import App
 from treadle.compat.queuey.app import queue_routes
@@ -204,3 +204,42 @@ async def test_a_runner_that_is_cancelled_before_its_watcher_starts_leaves_none(
     await asyncio.wait([polling])
     assert (polling.cancelled(), polls._benches, line.here) == (True, {}, 0)
     await asyncio.wait([line.watcher])
+
+
+class Watched(MemoryStorage):
+    """Sends `begun` and `over` for each watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = Signal(), Signal()
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        self.begun.send()
+        try:
+            return await super().watch(topics, timeout)
+        finally:
+            self.over.send()
+
+
+WATCH = b'{"topics": ["job:j"], "timeout": 600}'
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        head("GET", "/v1/jobs/j/wait?timeout=600", HOST),
+        head("POST", "/v1/work/watch", {**JOB, "Content-Length": str(len(WATCH))}) + WATCH,
+    ],
+    ids=["wait", "watch"],
+)
+async def test_a_call_that_waits_ends_with_its_client(asked: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that give up early would leave many of them."""
+    monkeypatch.setattr("treadle.server.routes.jobs.BEAT", 600.0)
+    app = App(storage=(storage := Watched()))
+    site = make_site(app, Settings(max_wait=600.0))
+    async with Serving(site, on_stop=site.state.waiting.stop) as serving:
+        await storage.enqueue([NewJob(id="j", task="t")])
+        with socket.create_connection((serving.host, serving.port)) as client:
+            client.sendall(asked)
+            await storage.begun.until(lambda: storage.begun.sent, "a call that waits")
+        await storage.over.until(lambda: storage.over.sent, "the end of the call")

@@ -13,6 +13,8 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from treadle.server.longpoll import disconnected
+
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # no proxy may keep events back
 
 
@@ -27,7 +29,7 @@ class EventStream(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        running = [asyncio.ensure_future(self._send(scope, send)), asyncio.ensure_future(_disconnected(receive))]
+        running = [asyncio.ensure_future(self._send(scope, send)), asyncio.ensure_future(disconnected(receive))]
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -47,8 +49,3 @@ class EventStream(Response):
                         break
                     await send({"type": "http.response.body", "body": text, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Receive
 
 from treadle.core import defaults
 from treadle.errors import StorageError
@@ -23,6 +24,26 @@ BEAT: Final = 15.0  # s between comments on an idle stream; shorter than the tim
 
 T = TypeVar("T")
 Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has disconnected. The body of its request must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextmanager
+def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]:
+    """Call `left` if the client disconnects within the block."""
+    if receive is None:
+        yield
+        return
+    gone = asyncio.ensure_future(disconnected(receive))
+    gone.add_done_callback(lambda ended: None if ended.cancelled() else left())
+    try:
+        yield
+    finally:
+        gone.cancel()
 
 
 class WaitingLine:
@@ -132,13 +153,15 @@ class LongPoll:
             bench.call_one()
             raise Refused(400, "gone", "the runner disconnected while it waited")
 
-    async def unless_stopped(self, hints: Awaitable[set[str]]) -> set[str]:
-        """The topics with notifications; empty as soon as the server stops."""
+    async def unless_stopped(self, hints: Awaitable[set[str]], receive: Receive | None = None) -> set[str]:
+        """The topics with notifications; empty as soon as the server stops, or the client of this `receive`
+        disconnects."""
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
                 self._limits.add(limit)
-                return await hints
+                with _client(receive, lambda: limit.reschedule(0) if limit in self._limits else None):
+                    return await hints
         except TimeoutError:
             if limit.expired():
                 return set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
+from starlette.requests import Request
 
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
@@ -307,7 +308,7 @@ class JobRoutes:
     async def wait(self, call: Call[None, Patience]) -> JobView:
         row = await self._row(call)
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
-        async for found in self._follow(row, until):
+        async for found in self._follow(row, until, call.request):
             row = found
         return view_of_one(await self._whole(row), call.redaction)
 
@@ -333,12 +334,13 @@ class JobRoutes:
 
         return EventStream(stream())
 
-    async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
-        """Yield the row now, at each notification, at least every 15 s, and last when the job has ended."""
+    async def _follow(self, row: Record, until: float | None, waits: Request | None = None) -> AsyncIterator[Record]:
+        """Yield the row now, at each notification, at least every 15 s, and last when the job has ended, or when the
+        client of this request has disconnected."""
         loop, id, stopping = asyncio.get_running_loop(), row.id, self._waiting.stopping
         while True:
-            heard = asyncio.ensure_future(self._core.storage.watch((f"job:{id}",), self._pause(until)))
-            stopped = asyncio.ensure_future(stopping.wait())
+            hints = self._core.storage.watch((f"job:{id}",), self._pause(until))
+            heard = asyncio.ensure_future(self._waiting.unless_stopped(hints, None if waits is None else waits.receive))
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
                 [found] = await self._core.storage.get([id])
@@ -346,20 +348,16 @@ class JobRoutes:
                     found = None  # the row was pruned, and another queue has reused the id
                 row = found or row
                 yield row
-                if (
-                    row.state.final
-                    or found is None
-                    or (until is not None and loop.time() >= until)
-                    or stopping.is_set()
-                ):
+                is_late = until is not None and loop.time() >= until
+                if row.state.final or found is None or is_late or stopping.is_set():
                     return
-                await asyncio.wait([heard, stopped], return_when=asyncio.FIRST_COMPLETED)
-                if heard.done():
-                    await heard  # raises if the storage is unreachable
+                if waits is not None and await waits.is_disconnected():
+                    return
+                await heard  # raises if the storage is unreachable
             finally:
-                for each in (heard, stopped):
-                    each.cancel()
-                await asyncio.wait([heard, stopped])
+                heard.cancel()
+                await asyncio.wait([heard])
+                hints.close()  # it never began if this was cancelled at once
 
     def _pause(self, until: float | None) -> float:
         if until is None:

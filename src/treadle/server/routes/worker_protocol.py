@@ -310,7 +310,8 @@ class WorkerProtocol:
         visible = {row.id for row in rows if row is not None and token.sees(row.job.queue)}
         topics = rights.topics(token, asked.topics, visible)
         wait = max(0.0, min(asked.timeout, self._settings.max_wait))
-        heard = await self._waiting.unless_stopped(self._app.storage.watch(tuple(topics), wait))
+        hints = self._app.storage.watch(tuple(topics), wait)
+        heard = await self._waiting.unless_stopped(hints, call.request.receive)
         return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
     async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
