@@ -1,4 +1,4 @@
-"""What a process keeps: nothing of the jobs that it has run, and nothing of an app that is closed."""
+"""A process keeps nothing of the jobs that it has run, and nothing of an app that is closed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def run_jobs(app: App, tasks: Sequence[Task[[int], Any]], times: int = 1) 
 
 
 def left_by(cycle: Callable[[], None]) -> Counter[str]:
-    """What grows with each cycle: objects by type, files, threads. A cache or a pool grows only in some of them."""
+    """Count the objects by type, files and threads that each cycle adds. A cache or a pool grows only in some of them."""
     counts = list[Counter[str]]()
     for _ in range(5):
         for _ in range(CYCLES):

@@ -263,7 +263,7 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
 
 
 def _earliest(it: Evidence, settled: Entry) -> float:
-    """When the storage may have applied this outcome at the earliest: its worker may have been told much later."""
+    """When the storage may have applied this outcome at the earliest. Its answer may have arrived much later."""
     for entry in it.by_id[settled.id]:
         if entry.what == "ended" and entry.version == settled.version:
             return min(entry.at, settled.at)
