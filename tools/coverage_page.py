@@ -68,6 +68,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_followups.py",
         f"{LAWS}laws_children.py",
         f"{LAWS}laws_reopening.py",
+        f"{LAWS}laws_retried_later.py",
     ),
     "Workflows": ("tests/types/", "tests/workflow/"),
     "Pipelines": ("tests/pipeline/",),

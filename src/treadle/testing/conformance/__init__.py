@@ -51,6 +51,7 @@ LAWS = (
     "followups",
     "children",
     "reopening",
+    "retried_later",
     "ids",
     "keys",
     "key_replacing",
