@@ -131,7 +131,7 @@ async def test_law05_reopening_after_an_upstream_is_gone(storage: Storage, clock
     """The retention of `j` is over, but it stays, because `k` waits and names it: `a` goes, and `j` may be reopened."""
     await storage.enqueue([job("a", keep=60), job("b", keep_failed=LONG), job("x", delay=LONG)])
     await storage.enqueue([job("j", after=("a", "b"), keep=60)])
-    await storage.enqueue([job("k", after=("j", "x"), required=1)])
+    await storage.enqueue([job("k", after=("j", "x"), required=1, failures_allowed=1)])
     await run(storage, "a")
     await run(storage, "b", to=FAILED)
     assert await states(storage, "j k") == [CANCELLED, WAITING]
