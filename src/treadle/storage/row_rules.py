@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
-from treadle.core.model import ACT, LOST_BY, OURS, NewJob, Outcome, Record, State
+from treadle.core.model import ACT, CHILDREN, LOST_BY, OURS, UPSTREAM, NewJob, Outcome, Record, State
 from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
@@ -214,6 +214,24 @@ def expires_at(row: Record, state: State, ended_at: float, keep: float | None = 
     if keep is None:
         keep = job.keep_failed if state is State.FAILED else job.keep
     return max(ended_at + max(keep, defaults.KEEP_LEAST), row.created_at + (job.key_window or 0.0))
+
+
+def would_reopen(row: Record) -> bool:
+    """Whether a retry of another job would reopen this one: it was cancelled because of an upstream, or has failed
+    because of a child. It would wait again for all that it names."""
+    by_upstream = row.state is State.CANCELLED and row.reason == UPSTREAM
+    return by_upstream or (row.state is State.FAILED and row.reason == CHILDREN)
+
+
+def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
+    """The jobs that these would wait for again, each with the time until which its row stays: the latest `expires_at`
+    of those that name it."""
+    until: dict[str, float] = {}
+    for row in rows:
+        if row.expires_at is not None and row.expires_at > now and would_reopen(row):
+            for up in row.after:
+                until[up] = max(until.get(up, 0.0), row.expires_at)
+    return until
 
 
 def noted(row: Record, out: Outcome) -> Record:

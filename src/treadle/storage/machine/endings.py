@@ -88,18 +88,23 @@ def _count(rows: Rows, up: str, dependent: Dependent, state: State) -> None:
         join(rows, row, rows.now)
 
 
-def begin_wait(rows: Rows, id: str, after: Iterable[str]) -> Steps[None]:
-    """Make a job wait for these; those that have ended count at once."""
+def begin_wait(rows: Rows, id: str, after: Iterable[str], *, again: bool = False) -> Steps[None]:
+    """Make a job wait for these; those that have ended count at once. `again`: it has waited for them before, and those
+    without a row count as successes: nothing says otherwise, and none of them will end."""
     after = list(dict.fromkeys(after))
     if after:
         rows.wait_for([(up, id) for up in after], rows.row(id).version)
         rows.read(after)
     for up in after:
         upstream = rows.get(up)
-        if upstream is not None and upstream.state.final:
+        if upstream is not None:
+            state = upstream.state
+        else:
+            state = State.SUCCEEDED if again else State.WAITING
+        if state.final:
             edge = rows.edge(up, id)
             if edge is not None and edge[2]:
-                _count(rows, up, edge, upstream.state)
+                _count(rows, up, edge, state)
     if rows.endings:
         yield from count_endings(rows)
     row = rows.row(id)

@@ -151,4 +151,4 @@ def _recount(rows: Rows, id: str) -> Steps[None]:
         )
     )
     rows.drop_edges([(up, id) for up in row.after])
-    yield from begin_wait(rows, id, row.after)
+    yield from begin_wait(rows, id, row.after, again=True)

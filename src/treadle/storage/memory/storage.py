@@ -44,7 +44,7 @@ from treadle.storage.memory import transfer
 from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.recount import recount
 from treadle.storage.memory.tables import Tables
-from treadle.storage.row_rules import CLOCK_BACK, first_moment, in_order, taken_back
+from treadle.storage.row_rules import CLOCK_BACK, first_moment, in_order, kept_longer, taken_back
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState, check_replaces, gone, refusal, shut
 from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, check_rows, odd_outcomes
@@ -301,14 +301,18 @@ class MemoryStorage:
         unfinished = [row for row in self._jobs.values() if not row.state.final]
         awaited = {up for row in unfinished for up in row.after}
         workflows = {row.job.root or row.job.id for row in unfinished}
-        old = [
-            (row.expires_at, row.job.id)
-            for row in self._jobs.values()
-            if row.expires_at is not None
-            and row.expires_at <= now
-            and row.job.id not in awaited
-            and (row.job.root or row.job.id) not in workflows
-        ]
+        longer = kept_longer(self._jobs.values(), now)
+        old, kept = list[tuple[float, str]](), list[Record]()
+        for row in self._jobs.values():
+            id = row.job.id
+            if row.expires_at is None or row.expires_at > now or id in awaited or (row.job.root or id) in workflows:
+                continue
+            if id in longer:
+                kept.append(replace(row, expires_at=longer[id]))
+            else:
+                old.append((row.expires_at, id))
+        for row in kept:
+            self._tables.put(row)
         for _, id in sorted(old)[:limit]:
             self._tables.forget(self._jobs.pop(id))
         self._tables.drop_unused(now)

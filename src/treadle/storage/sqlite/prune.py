@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from treadle.storage.admission import Usage, is_over, rule_for
 from treadle.storage.sqlite.advance_due import advance_due
-from treadle.storage.sqlite.rows import AFTER, CHECKPOINTS, KEY, LABELS, decode, from_json, text
+from treadle.storage.sqlite.rows import AFTER, CHECKPOINTS, DOWN, KEY, LABELS, decode, from_json, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -39,16 +40,36 @@ def _prune_rows(unit: UnitOfWork, limit: int) -> Generator[InThread | None, Any,
     now = unit.now
     if unit.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:
         return 0
-    (said,) = yield lambda: unit.ex(SQL["old"], (now, max(limit, 0))).fetchone()
-    found: list[tuple[int, str, int]] = from_json(said)
-    top = max((seq for seq, _, _ in found), default=0)
-    if found and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
-        unit.ex(SQL["keep_top"], (top,))  # else the next new row would get the number of a deleted one
-    for at in range(0, len(found), STEP):
-        _delete(unit, found[at : at + STEP])
-        yield None
+    went, longer = 0, {0}
+    while longer:
+        left = max(limit - went, 0)
+        (said,) = yield partial(_old, unit, left)
+        found: list[tuple[int, str, int]] = from_json(said)
+        longer = _keep_longer(unit, found)
+        found = [row for row in found if row[0] not in longer]
+        top = max((seq for seq, _, _ in found), default=0)
+        if found and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
+            unit.ex(SQL["keep_top"], (top,))  # else the next new row would get the number of a deleted one
+        for at in range(0, len(found), STEP):
+            _delete(unit, found[at : at + STEP])
+            yield None
+        went += len(found)
     _shrink(unit)
-    return len(found)
+    return went
+
+
+def _old(unit: UnitOfWork, limit: int) -> Any:
+    return unit.ex(SQL["old"], (unit.now, limit)).fetchone()
+
+
+def _keep_longer(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> set[int]:
+    """Keep those of these rows that a retry would need again for as long as the job that would wait for them. Return
+    their numbers."""
+    awaited = [seq for seq, _, flags in rows if flags & DOWN]
+    if not awaited:
+        return set()
+    longer = unit.ex(SQL["keep_longer"], (text(awaited), unit.now)).fetchall()
+    return {seq for (seq,) in longer}
 
 
 def _drop_limits(unit: UnitOfWork, past: str) -> Generator[InThread | None, Any, str]:

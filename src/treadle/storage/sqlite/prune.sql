@@ -11,6 +11,15 @@ SELECT json_group_array(json_array(seq, id, flags)) FROM (SELECT j.seq, j.id, j.
     AND NOT EXISTS (SELECT 1 FROM job u WHERE u.id = j.root AND u.root IS NULL AND u.state < 3)
 ORDER BY j.expires_at, j.id LIMIT ?2);
 
+-- A job that was cancelled because of an upstream, or failed because of a child, may be reopened, and then waits again.
+-- name: keep_longer
+UPDATE job SET expires_at = x.until FROM (
+    SELECT j.seq AS seq, max(d.expires_at) AS until FROM job j
+    JOIN edge e ON e.up = j.id AND e.named JOIN job d ON d.id = e.down
+    WHERE j.seq IN (SELECT value FROM json_each(?1)) AND d.expires_at > ?2
+        AND (d.state = 5 AND d.reason = 'upstream' OR d.state = 4 AND d.reason = 'children')
+    GROUP BY j.seq
+) AS x WHERE job.seq = x.seq RETURNING job.seq;
 
 -- name: keep_top
 INSERT OR REPLACE INTO meta (name, value) VALUES ('top', ?);
