@@ -126,8 +126,8 @@ async def test_law09_a_kept_upstream_takes_no_room_from_the_limit(storage: Stora
     assert await states(storage, "a0 a4 z") == [SUCCEEDED, SUCCEEDED, None]
 
 
-@shows("a reopened job does not wait for a job whose row is gone")
-async def test_law05_reopening_after_an_upstream_is_gone(storage: Storage, clock: HandClock) -> None:
+@shows("a reopened job does not wait for a job without a row")
+async def test_law05_reopening_without_the_row_of_an_upstream(storage: Storage, clock: HandClock) -> None:
     """The retention of `j` is over, but it stays, because `k` waits and names it: `a` goes, and `j` may be reopened."""
     await storage.enqueue([job("a", keep=60), job("b", keep_failed=LONG), job("x", delay=LONG)])
     await storage.enqueue([job("j", after=("a", "b"), keep=60)])
