@@ -301,23 +301,26 @@ class MemoryStorage:
         unfinished = [row for row in self._jobs.values() if not row.state.final]
         awaited = {up for row in unfinished for up in row.after}
         workflows = {row.job.root or row.job.id for row in unfinished}
-        longer = kept_longer(self._jobs.values(), now)
-        old, kept = list[tuple[float, str]](), list[Record]()
-        for row in self._jobs.values():
-            id = row.job.id
-            if row.expires_at is None or row.expires_at > now or id in awaited or (row.job.root or id) in workflows:
-                continue
+        old = [
+            (row.expires_at, row.job.id)
+            for row in self._jobs.values()
+            if row.expires_at is not None
+            and row.expires_at <= now
+            and row.job.id not in awaited
+            and (row.job.root or row.job.id) not in workflows
+        ]
+        longer, went = kept_longer(self._jobs.values(), now), 0
+        for _, id in sorted(old):
+            if went == limit:
+                break
             if id in longer:
-                kept.append(replace(row, expires_at=longer[id]))
+                self._tables.put(replace(self._jobs[id], expires_at=longer[id]))
             else:
-                old.append((row.expires_at, id))
-        for row in kept:
-            self._tables.put(row)
-        for _, id in sorted(old)[:limit]:
-            self._tables.forget(self._jobs.pop(id))
+                self._tables.forget(self._jobs.pop(id))
+                went += 1
         self._tables.drop_unused(now)
         self._wake()
-        return len(old[:limit])
+        return went
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self._waiters.wait(topics, timeout)
