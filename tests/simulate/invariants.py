@@ -163,7 +163,14 @@ def an_overtaken_run_stops(sim: Simulation) -> None:
             assert ended <= until, f"{entry.id} ran for {ended - until:g} s after its worker could have known"
 
 
+def results_of_upstreams_are_kept(sim: Simulation) -> None:
+    """A job finds the rows of all that it waited for, also when a retry of one of them has reopened it."""
+    for row in sim.rows:
+        assert "UnknownJob" not in (row.error or ""), f"{row.job.id} did not find a job that it waited for: {row.error}"
+
+
 ALWAYS = (
+    results_of_upstreams_are_kept,
     no_lease_is_lost_without_a_fault,
     schedules_go_on,
     a_cancelled_run_stops,

@@ -205,6 +205,11 @@ def retry_overtaken(patch: Patch) -> None:
     patch.setattr(settle, "_overtaken", lambda *_: None)
 
 
+def siblings_pruned(patch: Patch) -> None:
+    """Rows are pruned although a job would need them that a retry reopens."""
+    patch.setattr("treadle.storage.memory.storage.kept_longer", lambda rows, now: {})
+
+
 REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "cancel lost": (cancel_lost, {"cancel"}),
     "attempts forgotten": (attempts_forgotten, {"attempts", "invariant"}),
@@ -226,5 +231,6 @@ REPEATS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "results reversed": (results_reversed, {"expected"}),
     "costly passed": (costly_passed, {"order"}),
     "retry overtaken": (retry_overtaken, {"invariant"}),
+    "siblings pruned": (siblings_pruned, {"invariant"}),
 }
 """Each with the rules of which one has to find it in the fleet of repeats."""

@@ -61,10 +61,15 @@ async def more_keys(sim: Simulation, n: int) -> None:
 
 async def repaired(sim: Simulation, n: int) -> None:
     """Jobs that fail until an operator retries what they failed because of."""
+    await _repaired(sim, n, sim.rng.choice((1.0, 20.0)))
+
+
+async def _repaired(sim: Simulation, n: int, after: float) -> None:
+    succeeds = await send(sim, tasks.plain.options(keep=0).job(n), n)
     first = await send(sim, tasks.second_chance.job(n))
-    await send(sim, tasks.plain.options(after=[first]).job(n + 1))
+    await send(sim, tasks.total.options(after=[succeeds, first]).job())
     parent = await send(sim, tasks.unlucky.job(n))
-    await asyncio.sleep(sim.rng.choice((1.0, 20.0)))
+    await asyncio.sleep(after)
     await act(sim, "retry", first.id, lambda: app.jobs.retry(first))
     for row in (await sim.again(lambda: app.jobs.list(workflow=parent.id))).records:
         if row.job.task.endswith("second_chance"):
@@ -74,6 +79,9 @@ async def repaired(sim: Simulation, n: int) -> None:
 async def late(sim: Simulation, n: int) -> None:
     """A result that is needed after its row may be pruned, and a row that must be there after that time."""
     if sim.rng.random() < 0.8:  # so much virtual time takes as long as many other seeds
+        return
+    if sim.rng.random() < 0.5:
+        await _repaired(sim, n, 95.0)  # a prune comes every half minute
         return
     await send(sim, tasks.plain.job(n), n)
     first = await send(sim, tasks.plain.options(keep=0).job(n), n)

@@ -77,7 +77,7 @@ async def second_chance(n: int) -> int:
 
 @app.task(max_lost=OFTEN, reduce="sum")
 async def unlucky(n: int) -> Flow[int]:
-    return flow(plain.job(n), second_chance.job(n))
+    return flow(plain.options(keep=0).job(n), second_chance.job(n))
 
 
 @app.task(max_lost=OFTEN)
