@@ -11,11 +11,14 @@ from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.storage.postgres.rows import text
 from treadle.storage.postgres.topics import Caller, noting
 
-PRUNE: Final = noting("SELECT went, reached, NULL::text FROM {schema}.prune(%s::float8, %s::int, %s::float8)", 3)
+PRUNE: Final = noting(
+    "SELECT went, reached, stayed, NULL::text FROM {schema}.prune(%s::float8, %s::int, %s::int, %s::float8)", 4
+)
 UNUSED: Final = "SELECT {schema}.drop_unused(%s::float8, %s::int, %s::text)"
 LIMITS: Final = 1_000  # gates that one call checks for being unused: 10 ms of the server
 MANY: Final = 100  # rows asked for; a call for fewer always starts at the head, as on any storage
 IN_A_ROW: Final = 100  # calls, then one starts at the head again: one such scan per 10,000 rows or more
+STEPS: Final = 20  # transactions of one call that come past rows which stay: 10,000 such rows at most, 2,000 at least
 SET_LIMITS: Final = noting("SELECT {schema}.set_limits(%s::float8, %s::json)::text", 1)
 
 
@@ -31,12 +34,18 @@ class Pruner:
 
     async def prune(self, limit: int, now: float | None) -> int:
         past, self._past = self._past, None
-        [(went, reached, _)] = await self._runner.call(PRUNE, [now, limit, past])
         self._calls = 0 if past is None else self._calls + 1
-        if MANY <= went == limit and self._calls < IN_A_ROW:
-            self._past = reached
+        total, look = 0, limit
+        for _ in range(STEPS):
+            [(went, past, stayed, _)] = await self._runner.call(PRUNE, [now, limit - total, look, past])
+            total += went
+            if not stayed or total == limit:
+                break
+            look = max(limit - total, MANY)  # the rows that stay take no room from the limit
+        if MANY <= total == limit and self._calls < IN_A_ROW:
+            self._past = past
         [(self._limit,)] = await self._runner.run(UNUSED, [now, LIMITS, self._limit])
-        return int(went)
+        return total
 
 
 async def set_limits(run: Caller, changes: Sequence[LimitChange], now: float | None) -> None:

@@ -130,8 +130,10 @@ BEGIN
 END $$;
 
 -- Count the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
--- index of `awaited`. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
-CREATE FUNCTION count_ended(awaited text[], waiting text[], t float8, OUT ended_ups text[], OUT ended_states int[])
+-- index of `awaited`. gone: upstreams without a row that count as successes. -> the jobs that this dooms, and how they
+-- ended: the jobs that wait for them are not counted yet.
+CREATE FUNCTION count_ended(awaited text[], waiting text[], gone text[], t float8,
+    OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
 DECLARE
     e record;
@@ -139,8 +141,10 @@ BEGIN
     ended_ups := '{}';
     ended_states := '{}';
     FOR e IN
-        SELECT w.up, w.down, d.state FROM unnest(awaited, waiting) WITH ORDINALITY AS w (up, down, n)
-        CROSS JOIN LATERAL (SELECT state FROM ended WHERE id = w.up OFFSET 0) AS d
+        SELECT w.up, w.down, coalesce(d.state, 3) AS state
+        FROM unnest(awaited, waiting) WITH ORDINALITY AS w (up, down, n)
+        LEFT JOIN LATERAL (SELECT state FROM ended WHERE id = w.up OFFSET 0) AS d ON true
+        WHERE d.state IS NOT NULL OR w.up = ANY (gone)
         ORDER BY w.n
     LOOP
         IF count_down(e.up, e.down, e.state, t) THEN
@@ -151,8 +155,8 @@ BEGIN
 END $$;
 
 -- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
--- still to be counted (`ups`, `states`).
-CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[]) RETURNS void LANGUAGE plpgsql AS $$
+-- still to be counted (`ups`, `states`). gone: upstreams without a row that count as successes.
+CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[], gone text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     awaited text[];
     x record;
@@ -163,7 +167,7 @@ BEGIN
         INSERT INTO edge (up, down, version)
         SELECT a.up, r.id, r.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
         ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
-        SELECT * INTO x FROM count_ended(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), t);
+        SELECT * INTO x FROM count_ended(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), gone, t);
         ups := ups || x.ended_ups;
         states := states || x.ended_states;
     END IF;

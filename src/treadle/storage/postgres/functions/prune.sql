@@ -4,14 +4,21 @@
 -- past: where the last call stopped, or NULL: rows before it are read only if too few lie behind it. Deleted rows stay
 -- dead at the head until a vacuum, and each call would read past them: with 500,000, 4.2 us a row instead of 2.3.
 --
--- -> how many were deleted, and the latest `expires_at` of these.
-CREATE FUNCTION prune(moment float8, most int, past float8, OUT went int, OUT reached float8) LANGUAGE plpgsql
+-- A row that could go stays if an ended job names it that may be reopened, and would wait for it again. It gets the
+-- expiry of that job, so no call looks at it before.
+--
+-- most: rows to delete; look: rows to look at, at least as many. -> how many were deleted, the latest `expires_at` of
+-- the rows behind which the next call may begin, and how many rows stayed.
+CREATE FUNCTION prune(moment float8, most int, look int, past float8, OUT went int, OUT reached float8, OUT stayed int)
+LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     picked tid[];
     gone text[];
+    named boolean;
+    passed float8;
 BEGIN
     PERFORM enter(NULL);
     PERFORM advance_due(t);
@@ -24,20 +31,39 @@ BEGIN
             WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (
                 (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
                 AND is_needed(e.id, e.root))
-            ORDER BY e.expires_at, e.id LIMIT greatest(most, 0) FOR UPDATE SKIP LOCKED);
-        EXIT WHEN past IS NULL OR cardinality(picked) = most;
+            ORDER BY e.expires_at, e.id LIMIT greatest(look, 0) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN past IS NULL OR cardinality(picked) = look;
         past := NULL;
     END LOOP;
     went := 0;
+    stayed := 0;
     IF cardinality(picked) = 0 THEN
         RETURN;
     END IF;
+    named := EXISTS (SELECT 1 FROM edge);  -- if not, no job will name these rows: they are locked
     -- again, now that no job can begin to wait for them
+    IF named THEN
+        -- in one statement: a job that waits for a row may end between two, as one that may be reopened
+        WITH free AS MATERIALIZED (
+            SELECT e.ctid AS place, e.id, e.expires_at, (
+                SELECT max(d.expires_at) FROM edge w CROSS JOIN LATERAL (
+                    SELECT state, reason, expires_at, after FROM ended WHERE id = w.down OFFSET 0) AS d
+                WHERE w.up = e.id AND d.expires_at > t AND e.id = ANY (d.after)
+                    AND (d.state = 5 AND d.reason = 'upstream' OR d.state = 4 AND d.reason = 'children')) AS until
+            FROM ended e WHERE e.ctid = ANY (picked) AND NOT is_needed(e.id, e.root)
+        ), kept AS (
+            UPDATE ended e SET expires_at = f.until FROM free f WHERE f.until IS NOT NULL AND e.ctid = f.place
+            RETURNING f.expires_at
+        ) SELECT count(*), max(kept.expires_at),
+            ARRAY(SELECT f.place FROM free f WHERE f.until IS NULL ORDER BY f.expires_at, f.id LIMIT most)
+        INTO stayed, passed, picked FROM kept;
+    ELSE
+        picked := picked[:most];
+    END IF;
     WITH away AS (
         DELETE FROM ended e
-        WHERE e.ctid = ANY (picked) AND NOT (
-            (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
-            AND is_needed(e.id, e.root))
+        WHERE e.ctid = ANY (picked) AND (named OR NOT (
+            (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL) AND is_needed(e.id, e.root)))
         RETURNING e.id, e.expires_at, e.queue, e.task, e.state
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away GROUP BY queue, task, state
@@ -49,6 +75,9 @@ BEGIN
     DELETE FROM holder WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM holder WHERE id = ANY (gone) FOR UPDATE SKIP LOCKED)) AND id = ANY (gone);
     went := cardinality(gone);
+    IF went < most THEN
+        reached := greatest(reached, passed);
+    END IF;
 END $$;
 
 CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$

@@ -149,11 +149,13 @@ BEGIN
     INSERT INTO job SELECT (r).*;
 END $$;
 
--- Count anew what it waits for: those of its upstreams that were reopened have to end again.
+-- Count anew what it waits for: those of its upstreams that were reopened have to end again. One without a row counts
+-- as a success: it was pruned, and its ending would never come.
 CREATE FUNCTION recount(wanted text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r job;
     required int;
+    gone text[];
 BEGIN
     SELECT * INTO r FROM job WHERE id = wanted;
     IF r.function_done AND NOT coalesce(r.words ? 'function_done', false) THEN
@@ -167,7 +169,7 @@ BEGIN
         r.failures_allowed := least(r.failures_allowed, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)) - r.pending);
     END IF;
     PERFORM put(r);
-    PERFORM hold_ups(r.after);
+    gone := hold_ups(r.after);
     DELETE FROM edge WHERE down = r.id AND up = ANY (r.after);
-    PERFORM watch_ups(r, t, '{}', '{}');
+    PERFORM watch_ups(r, t, '{}', '{}', gone);
 END $$;

@@ -277,7 +277,7 @@ BEGIN
         r.failures_allowed := failures_allowed;
         r.due_at := least(CASE WHEN NOT r.function_done THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
         PERFORM put(r);
-        PERFORM watch_ups(r, t, '{}', '{}');
+        PERFORM watch_ups(r, t, '{}', '{}', '{}');
     END IF;
     PERFORM note_freed(old.limits);
 END $$;

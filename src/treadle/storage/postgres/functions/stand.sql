@@ -100,7 +100,7 @@ BEGIN
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = false
         RETURNING num, up, down
     ) SELECT array_agg(up ORDER BY num), array_agg(down ORDER BY num) INTO awaited, waiting FROM put;
-    SELECT * INTO ended_ups, ended_states FROM count_ended(awaited, waiting, t);
+    SELECT * INTO ended_ups, ended_states FROM count_ended(awaited, waiting, '{}', t);
 END $$;
 
 -- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as place_of for each.
@@ -151,5 +151,5 @@ BEGIN
         INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = true;
     END IF;
-    PERFORM watch_ups(r, t, '{}', '{}');
+    PERFORM watch_ups(r, t, '{}', '{}', '{}');
 END $$;
