@@ -51,11 +51,15 @@ BEGIN
                 WHERE w.up = e.id AND d.expires_at > t AND e.id = ANY (d.after)
                     AND (d.state = 5 AND d.reason = 'upstream' OR d.state = 4 AND d.reason = 'children')) AS until
             FROM ended e WHERE e.ctid = ANY (picked) AND NOT is_needed(e.id, e.root)
+        ), turn AS (  -- those up to the last row that is deleted
+            SELECT * FROM (
+                SELECT f.*, count(*) FILTER (WHERE f.until IS NULL) OVER (
+                    ORDER BY f.expires_at, f.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                FROM free f) AS f WHERE f.before < most
         ), kept AS (
-            UPDATE ended e SET expires_at = f.until FROM free f WHERE f.until IS NOT NULL AND e.ctid = f.place
+            UPDATE ended e SET expires_at = f.until FROM turn f WHERE f.until IS NOT NULL AND e.ctid = f.place
             RETURNING f.expires_at
-        ) SELECT count(*), max(kept.expires_at),
-            ARRAY(SELECT f.place FROM free f WHERE f.until IS NULL ORDER BY f.expires_at, f.id LIMIT most)
+        ) SELECT count(*), max(kept.expires_at), ARRAY(SELECT f.place FROM turn f WHERE f.until IS NULL)
         INTO stayed, passed, picked FROM kept;
     ELSE
         picked := picked[:most];
