@@ -170,14 +170,16 @@ function E.waiting_for(id)
   return found
 end
 
--- Wait for these jobs; those that have ended count at once.
-function E.watch_ups(r, after)
+-- Wait for these jobs; those that have ended count at once. `again`: it has waited for them before, and those without a
+-- row count as successes: nothing says otherwise, and none of them will end.
+function E.watch_ups(r, after, again)
   after = distinct(after)
   for _, up in ipairs(after) do edge(up, r.id, true, false, r.version) end
   B.load(after)
   for _, up in ipairs(after) do
     local above = B.get(up)
-    if above and above.state >= SUCCEEDED then count_down(up, r.id, above.state) end
+    local state = above and above.state or again and not above and SUCCEEDED or WAITING
+    if state >= SUCCEEDED then count_down(up, r.id, state) end
   end
   E.count_endings()
   if r.state == WAITING and r.pending <= 0 then E.release(r) end

@@ -1,5 +1,5 @@
 -- ARGV: now, how many rows to delete at most, how many to skip, '1' to advance due rows first.
--- Returns { rows deleted, rows checked and kept, '1' if there may be more }.
+-- Returns { rows deleted, rows that the next call must skip, '1' if there may be more }.
 if away() then return { 0, 0, '' } end
 slowly()
 make_way()
@@ -80,6 +80,48 @@ do
   end
 end
 
+-- The rows that have edges: jobs with a row wait for them, or have waited. Most storages have none, and no plain row is
+-- checked by itself.
+local awaited = {}
+if #ids > 0 and call('EXISTS', PARENTS) == 1 then
+  for k, is in ipairs(call('SMISMEMBER', PARENTS, unpack(ids))) do awaited[ids[k]] = is == 1 end
+end
+
+-- Jobs that were cancelled because of an upstream, or failed because of a child, may be reopened; then they wait again
+-- for all that they name. Until their own retention is over, those rows stay too. `expiry` is read from what is
+-- stored, which changes only after the last look, so the order of the rows does not matter.
+local expiry, ups_of = {}, {}            -- by id: when a failed or cancelled row expires; what it waits for if reopened
+
+local function waits_again(id)
+  if not ups_of[id] then
+    local r, ups = B.get(id), {}
+    if r and r.reason == (r.state == CANCELLED and 'upstream' or 'children') then
+      for _, up in ipairs(r.after) do ups[up] = true end
+    end
+    ups_of[id] = ups
+  end
+  return ups_of[id]
+end
+
+-- the latest end of the retention of the jobs that may wait for this row again; nil if there are none
+local function needed_until(up)
+  local downs, unread, latest = E.downs(up), {}, now
+  for _, down in ipairs(downs) do
+    if expiry[down] == nil then unread[#unread + 1] = down end
+  end
+  for from = 1, #unread, PART do
+    local some = { unpack(unread, from, math.min(from + PART - 1, #unread)) }
+    for k, raw in ipairs(call('HMGET', ROW, unpack(some))) do
+      local state = raw and byte(raw)
+      expiry[some[k]] = (state == FAILED or state == CANCELLED) and (struct.unpack('>d', raw, 107))
+    end
+  end
+  for _, down in ipairs(downs) do
+    if expiry[down] and expiry[down] > latest and waits_again(down)[up] then latest = expiry[down] end
+  end
+  return latest > now and latest or nil
+end
+
 local function forget(r)
   E.drop_key(r)
   for _, up in ipairs(r.after) do E.drop_edge(up, r.id) end
@@ -106,13 +148,20 @@ for k, id in ipairs(ids) do
       if not alone[id] then call('ZADD', OLD, num(scores[k]), id) end
       stay = stay + 1
     else
-      forget(r)
-      rows[id] = nil
-      went = went + 1
+      local till = awaited[id] and needed_until(id)
+      if till then                       -- OLD has it later, so until then no prune reads it again
+        r = B.get(id)                    -- of a plain one only a part was read
+        r.expires_at, rows[id] = till, r
+        B.put(r)
+      else
+        forget(r)
+        rows[id] = nil
+        went = went + 1
+      end
     end
   end
 end
-B.flush()
+B.write()
 
 -- Remove from the packs the rows that were deleted, and those that OLD and ENDED list from now on.
 for _, pack in ipairs(packs) do

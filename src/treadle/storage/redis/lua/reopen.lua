@@ -55,7 +55,7 @@ local function recount(r)
   r.pending, r.failures_allowed = E.needed(required, r.after), E.tolerated(failures_allowed, required, r.after)
   B.put(r)
   for _, up in ipairs(r.after) do E.drop_edge(up, r.id) end
-  E.watch_ups(r, r.after)
+  E.watch_ups(r, r.after, true)
 end
 
 function O.merged(checkpoints, more)
