@@ -74,7 +74,7 @@ async def run_jobs(app: App, tasks: Sequence[Task[[int], Any]], times: int = 1) 
 
 
 def left_by(cycle: Callable[[], None]) -> Counter[str]:
-    """Count the objects by type, files and threads that each cycle adds. A cache or a pool grows only in some of them."""
+    """Count the objects by type, files and threads that each cycle adds. Caches and pools grow only in some of them."""
     counts = list[Counter[str]]()
     for _ in range(5):
         for _ in range(CYCLES):

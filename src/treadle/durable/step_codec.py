@@ -7,6 +7,7 @@ run, and the codec would keep it, with all that it refers to, for as long as the
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import inspect
 import typing
@@ -37,7 +38,9 @@ def signature_of_kind(kind: Any, name: str, codec: Codec | None = None) -> CallC
         made = _kept(kind, typing.cast("Any", codec))
     except TypeError:  # not hashable
         made = _new(kind, codec)
-    return made.named(name)
+    made = copy.copy(made)
+    made.name = name  # for its errors
+    return made
 
 
 def _returned(function: Callable[..., Any]) -> Any:

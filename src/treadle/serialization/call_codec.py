@@ -107,13 +107,6 @@ class CallCodec:
         with suppress(NameError, AttributeError):  # a forward reference: resolved at the first use
             self._resolve()
 
-    def named(self, name: str) -> CallCodec:
-        """The same codec, with another name in its errors. 0.4 us."""
-        other = object.__new__(CallCodec)
-        other.__dict__.update(self.__dict__)
-        other.name = name
-        return other
-
     def encode_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, first_later: bool = False) -> str:
         """The payload of a call. `first_later`: the first positional argument is passed at run time, and `args` are the
         others. The values are not changed. Raises BadArgument, with the name of the parameter that is missing, unknown,
