@@ -38,8 +38,14 @@ def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]
     if receive is None:
         yield
         return
+
+    def ended(gone: asyncio.Future[None]) -> None:
+        if not gone.cancelled():
+            gone.exception()  # a server that cannot tell: asyncio would log it
+            left()
+
     gone = asyncio.ensure_future(disconnected(receive))
-    gone.add_done_callback(lambda ended: None if ended.cancelled() else left())
+    gone.add_done_callback(ended)
     try:
         yield
     finally:

@@ -311,7 +311,7 @@ class MemoryStorage:
         ]
         longer, went = kept_longer(self._jobs.values(), now), 0
         for _, id in sorted(old):
-            if went == limit:
+            if went >= limit:
                 break
             if id in longer:
                 self._tables.put(replace(self._jobs[id], expires_at=longer[id]))
