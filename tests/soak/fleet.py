@@ -190,4 +190,5 @@ class Fleet:
             for word in ("stored", "began", "settled", "act", "signal"):
                 self.done[word] += new.count(f'"what":"{word}"'.encode())
             self.done["fork"] += new.count(b'"text":"fork"')
-            self.done["other version"] += new.count(f'"name":"{self._other_version}/'.encode())
+            if self._other_version is not None:
+                self.done["other version"] += new.count(f'"name":"{self._other_version}/'.encode())

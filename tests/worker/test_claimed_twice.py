@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 
-from tests.kit import Told, heartbeats, work
+from tests.kit import Spy, Told, heartbeats, work
 from treadle import App, current
-from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
+from treadle.core.model import Claim, Claimed, Record
 from treadle.storage.contract import Capabilities, Storage
-from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 
 LEASE = 30.0
 
 
-class Early(StorageProxy):
+class Early(Spy):
     """Each claim was sent before the worker knew of the jobs that it runs now.
 
     late   the answer to the first claim that brings a job arrives with the answer to the next one that does, after it
@@ -33,14 +31,10 @@ class Early(StorageProxy):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, hand_off=False)
+        return Capabilities()
 
     async def claim(self, ask: Claim) -> Claimed:
         return self._answer(await super().claim(replace(ask, running=())))
-
-    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        settled, claimed = await super().settle_claim(outcomes, replace(ask, running=()))
-        return settled, self._answer(claimed)
 
     def _answer(self, claimed: Claimed) -> Claimed:
         if not self.late or not claimed.records:
@@ -54,14 +48,8 @@ class Early(StorageProxy):
 
 
 @pytest.fixture
-def early(storage: Storage) -> Early:
+def spy(storage: Storage) -> Early:
     return Early(storage)
-
-
-@pytest.fixture
-async def app(early: Early, clock: HandClock) -> AsyncIterator[App]:
-    async with App(storage=early, clock=clock, random=lambda: 0.0) as app:
-        yield app
 
 
 @shows("a worker that claims its own job again stops the earlier run first, and never runs a job twice at once")
@@ -96,9 +84,9 @@ async def test_an_earlier_run_ends_before_the_job_runs_again(
 
 
 async def test_an_answer_that_arrives_after_a_later_one_starts_nothing(
-    app: App, early: Early, told: Told, clock: HandClock
+    app: App, spy: Early, told: Told, clock: HandClock
 ) -> None:
-    early.late = True
+    spy.late = True
     versions: list[int] = []
 
     @app.task(name="f")
@@ -108,7 +96,7 @@ async def test_an_answer_that_arrives_after_a_later_one_starts_nothing(
 
     job = await f.enqueue()
     async with work(app, concurrency=4, lease=LEASE):
-        await early.taken.wait()
+        await spy.taken.wait()
         clock.advance(LEASE + 1)
         assert await job.result(timeout=30) == "done"
     assert versions == [2]

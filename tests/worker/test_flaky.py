@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from tests.kit import Spy, Told, heartbeats, work
+from tests.worker.test_claimed_twice import Early
 from treadle import App, Event, Retry, State, StorageUnavailable, current
 from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.memory import MemoryStorage
@@ -169,17 +169,10 @@ async def test_a_job_that_is_being_settled_is_not_in_another_claim_of_its_worker
         assert told.names("retrying", "lost") == ["retrying"]
 
 
-class Forgetful(Spy):
-    """Returns the worker's own running jobs to it, as when an answer took longer than the lease."""
-
-    async def claim(self, ask: Claim) -> Claimed:
-        return await super().claim(replace(ask, running=()))
-
-
 async def test_a_job_lost_and_reclaimed_by_one_worker_emits_one_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run was stopped, so no event says that it succeeded."""
     spy, gate, versions, told = (
-        Forgetful(MemoryStorage(clock := HandClock())),
+        Early(MemoryStorage(clock := HandClock())),
         asyncio.Event(),
         list[int](),
         list[str](),

@@ -64,9 +64,15 @@ def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     have types that are imported for type checkers only. Raises NameError and AttributeError."""
     if not without:
         return typing.get_type_hints(function, include_extras=True)
-    kept = {name: hint for name, hint in function.__annotations__.items() if name not in without}
-    where = getattr(function, "__globals__", {})
-    return typing.get_type_hints(SimpleNamespace(__annotations__=kept), where, include_extras=True)
+    return evaluated_in(
+        function, {name: hint for name, hint in function.__annotations__.items() if name not in without}
+    )
+
+
+def evaluated_in(function: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """These annotations, evaluated where the function is defined. Raises NameError and AttributeError."""
+    known = getattr(function, "__globals__", {})
+    return typing.get_type_hints(SimpleNamespace(__annotations__=hints), known, include_extras=True)
 
 
 def hints_of(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, Final
 
+from treadle.core.injected import evaluated_in
 from treadle.serialization.call_codec import CallCodec, Codec
 
 KEPT: Final = 1_024  # codecs; making one takes 80 us
@@ -51,7 +51,7 @@ def _returned(function: Callable[..., Any]) -> Any:
     if isinstance(plain, type) and not typing.get_args(plain):
         return plain  # evaluating it takes 14 us
     try:
-        return typing.get_type_hints(SimpleNamespace(__annotations__={"x": kind}), known, include_extras=True)["x"]
+        return evaluated_in(function, {"return": kind})["return"]
     except (NameError, AttributeError):
         return Any
 

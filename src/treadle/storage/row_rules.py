@@ -216,11 +216,20 @@ def expires_at(row: Record, state: State, ended_at: float, keep: float | None = 
     return max(ended_at + max(keep, defaults.KEEP_LEAST), row.created_at + (job.key_window or 0.0))
 
 
+def was_doomed(row: Record) -> bool:
+    """Whether this job was cancelled because an upstream of it had failed."""
+    return row.state is State.CANCELLED and row.reason == UPSTREAM
+
+
+def failed_by_child(row: Record) -> bool:
+    """Whether this job has failed because of a child."""
+    return row.state is State.FAILED and row.reason == CHILDREN
+
+
 def would_reopen(row: Record) -> bool:
     """Whether a retry of another job would reopen this one: it was cancelled because of an upstream, or has failed
     because of a child. It would wait again for all that it names."""
-    by_upstream = row.state is State.CANCELLED and row.reason == UPSTREAM
-    return by_upstream or (row.state is State.FAILED and row.reason == CHILDREN)
+    return was_doomed(row) or failed_by_child(row)
 
 
 def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:

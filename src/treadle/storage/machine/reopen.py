@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
+from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, State
 from treadle.errors import KeyHeld
 from treadle.storage.machine.endings import begin_wait
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import join, schedule
 from treadle.storage.machine.rows import STEP, Rows, Steps
-from treadle.storage.row_rules import expires_at, needed, noted, tolerated, within
+from treadle.storage.row_rules import expires_at, failed_by_child, needed, noted, tolerated, was_doomed, within
 
 
 def after_the_end(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
@@ -51,23 +51,19 @@ def _would_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
         for at in range(0, len(ids), STEP):
             part = ids[at : at + STEP]
             rows.read(part)
-            related += [down for id in part if (down := rows.get(id)) is not None and _was_doomed(down)]
+            related += [down for id in part if (down := rows.get(id)) is not None and was_doomed(down)]
             looked += len(part)
             if looked >= STEP:
                 looked = 0
                 yield
         parent = rows.get(each.job.parent or "")
-        if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
+        if parent is not None and failed_by_child(parent):
             related.append(parent)
         for other in related:
             if other.job.id not in found:
                 found[other.job.id] = other
                 stack.append(other)
     return list(found.values())
-
-
-def _was_doomed(row: Record) -> bool:
-    return row.reason == UPSTREAM and row.state is State.CANCELLED
 
 
 def _reopen_all(rows: Rows, found: Sequence[Record], delay: float) -> Steps[None]:

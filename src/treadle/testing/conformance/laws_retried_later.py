@@ -32,13 +32,18 @@ LATER = 1_000.0  # when the children that succeeded, and are kept for a minute, 
 LONG = 5_000.0
 
 
-async def fail_parent(storage: Storage) -> None:
-    """The child `a` of `p` has succeeded, `b` has failed, and so has `p`."""
+async def begin_parent(storage: Storage) -> None:
+    """`p` waits for its children `a` and `b`."""
     await storage.enqueue([job("p", keep_failed=LONG)])
     children = tuple(job(id, root="p", parent="p", keep=60, keep_failed=LONG) for id in "ab")
     await settle(
         storage, out(await claim_one(storage), WAITING, function_done=True, followups=children, after=("a", "b"))
     )
+
+
+async def fail_parent(storage: Storage) -> None:
+    """The child `a` of `p` has succeeded, `b` has failed, and so has `p`."""
+    await begin_parent(storage)
     await run(storage, "a", result="1")
     await run(storage, "b", to=FAILED)
     await run(storage, "p", to=FAILED, reason="children")
@@ -72,11 +77,7 @@ async def test_law09_the_children_of_a_failed_parent_go_with_it(storage: Storage
 
 async def test_law09_the_children_of_a_parent_that_failed_by_itself_go(storage: Storage, clock: HandClock) -> None:
     """Retrying a child does not reopen it."""
-    await storage.enqueue([job("p", keep_failed=LONG)])
-    children = tuple(job(id, root="p", parent="p", keep=60) for id in "ab")
-    await settle(
-        storage, out(await claim_one(storage), WAITING, function_done=True, followups=children, after=("a", "b"))
-    )
+    await begin_parent(storage)
     await run(storage, "a", "b")
     await run(storage, "p", to=FAILED, reason="error")
     clock.advance(LATER)
