@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import types
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import uvicorn
@@ -74,7 +74,7 @@ def django_host(app: App, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def flask_host(app: App, **options: Any) -> Any:
+def flask_host(app: App, **options: Any) -> Iterator[str]:
     """Flask with a2wsgi, on Werkzeug's server in threads -> the URL of the mount."""
     from a2wsgi import ASGIMiddleware
     from flask import Flask
@@ -87,32 +87,38 @@ def flask_host(app: App, **options: Any) -> Any:
     def home() -> str:
         return "the shop"
 
-    wrapped = ASGIMiddleware(asgi(app, **options))
-    host.wsgi_app = DispatcherMiddleware(host.wsgi_app, {PREFIX: wrapped})  # type: ignore[method-assign]
-    server = make_server("127.0.0.1", 0, host, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, name="flask")
+    site = asgi(app, **options)
+    with loop_in_a_thread() as loop:
+        wrapped = ASGIMiddleware(site, loop=loop)
+        host.wsgi_app = DispatcherMiddleware(host.wsgi_app, {PREFIX: wrapped})  # type: ignore[method-assign]
+        server = make_server("127.0.0.1", 0, host, threaded=True)
+        server.daemon_threads = False  # type: ignore[attr-defined]  # so that `server_close` waits for the requests
+        thread = threading.Thread(target=server.serve_forever, name="flask")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.port}{PREFIX}"
+        finally:
+            server.shutdown()
+            thread.join()
+            loop.call_soon_threadsafe(site._on_stop)  # type: ignore[attr-defined]  # ends open streams
+            server.server_close()
+
+
+@contextlib.contextmanager
+def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in its own thread, and ends as that of `asyncio.run` does: an app that was opened there
+    closes. The loop that a2wsgi makes never ends."""
+    runner = asyncio.Runner()
+    loop = runner.get_loop()
+
+    def run() -> None:
+        with runner:
+            loop.run_forever()
+
+    thread = threading.Thread(target=run, name="loop")
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.port}{PREFIX}"
+        yield loop
     finally:
-        server.shutdown()
+        loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        server.server_close()
-        _end(wrapped)
-
-
-def _end(wrapped: Any) -> None:
-    """Close the app on the loop of a2wsgi, which is never ended by itself."""
-    loop: asyncio.AbstractEventLoop = wrapped.loop
-
-    async def close() -> None:
-        here = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not here]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    asyncio.run_coroutine_threadsafe(close(), loop).result(10)
-
-
-Host = Callable[..., Any]

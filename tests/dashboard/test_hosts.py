@@ -89,6 +89,7 @@ async def test_inside_flask_where_streams_may_stall(browser: Browser, tmp_path: 
             await walk(visit)
             live = visit.page.get_by_role("button", name=re.compile("Live|Polling|Connecting"))
             await expect(live).to_be_visible()
+    assert app._core.life.owner is None, "the app stayed open after its event loop had ended"
 
 
 async def test_behind_a_proxy_that_names_its_prefix(browser: Browser, tmp_path: Path) -> None:
