@@ -1,15 +1,17 @@
-"""A worker that claims a job of its own again: its lease has expired, and the claim was sent before the run began."""
+"""A worker that claims a job of its own again: its lease has expired, and the claim was sent before the run began, or
+another worker had the job in between."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from tests.kit import Spy, Told, heartbeats, work
-from treadle import App, current
-from treadle.core.model import Claim, Claimed, Record
+from treadle import App, Retry, current
+from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.storage.contract import Capabilities, Storage
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
@@ -22,12 +24,13 @@ class Early(Spy):
 
     late   the answer to the first claim that brings a job arrives with the answer to the next one that does, after it
     taken  that first claim was made
+    holds  the first settle waits until `again` is set
     """
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self.late, self._kept = False, list[Record]()
-        self.taken = asyncio.Event()
+        self.taken, self.holds, self.again = asyncio.Event(), False, asyncio.Event()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -35,6 +38,12 @@ class Early(Spy):
 
     async def claim(self, ask: Claim) -> Claimed:
         return self._answer(await super().claim(replace(ask, running=())))
+
+    async def settle(self, outs: Sequence[Outcome]) -> Sequence[Settled]:
+        if self.holds:
+            self.holds = False
+            await self.again.wait()
+        return await super().settle(outs)
 
     def _answer(self, claimed: Claimed) -> Claimed:
         if not self.late or not claimed.records:
@@ -101,3 +110,51 @@ async def test_an_answer_that_arrives_after_a_later_one_starts_nothing(
         assert await job.result(timeout=30) == "done"
     assert versions == [2]
     assert not told.of("lost")
+
+
+class Taken:
+    """A job whose first run fails after another worker, which died, had claimed it; its second run succeeds."""
+
+    def __init__(self, app: App, clock: HandClock, patch: pytest.MonkeyPatch) -> None:
+        self.app, self.clock, self.beats = app, clock, heartbeats(patch)
+        self.began, self.taken, self.again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.f = app.task(name="f", retry=Retry(base=0, max=0))(self._f)
+
+    async def _f(self) -> str:
+        if current().record.lost:
+            self.again.set()
+            return "done"
+        self.began.set()
+        await self.taken.wait()
+        raise ValueError("no")
+
+    async def run(self, concurrency: int) -> None:
+        job = await self.f.enqueue()
+        async with work(self.app, concurrency=concurrency, lease=LEASE):
+            await self.beats.again("the first heartbeat")
+            await self.began.wait()
+            self.clock.advance(LEASE + 1)
+            [_] = (await self.app.storage.claim(Claim(worker="other#1", lease=10))).records
+            self.clock.advance(11)
+            self.taken.set()
+            assert await job.result(timeout=30) == "done"
+
+
+ENDINGS = ("retrying", "lost", "succeeded")
+
+
+@shows("a run whose job another worker has claimed meanwhile is reported as lost, also if its job comes back at once")
+async def test_a_job_that_another_worker_had_comes_back_with_the_answer(
+    app: App, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Taken(app, clock, monkeypatch).run(concurrency=1)
+    assert sorted(told.names(*ENDINGS)) == ["lost", "succeeded"]
+
+
+async def test_a_job_that_another_worker_had_comes_back_before_the_answer(
+    app: App, spy: Early, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Taken(app, clock, monkeypatch)
+    spy.holds, spy.again = True, taken.again
+    await taken.run(concurrency=4)
+    assert sorted(told.names(*ENDINGS)) == ["lost", "succeeded"]

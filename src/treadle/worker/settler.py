@@ -15,7 +15,7 @@ from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
-from treadle.worker.unconfirmed import Ended
+from treadle.worker.unconfirmed import Ended, settled_before
 from treadle.workflow.finisher import waits_again
 from treadle.workflow.fold import failure
 
@@ -52,7 +52,7 @@ class Settler:
             if answer.status == "applied" or (
                 answer.status == "stale"
                 and not outcome.state.final  # an ended job is not claimed again: its lease had expired before
-                and (_came_back(outcome, claimed) or self._state.claimed_again(outcome.id, outcome.version))
+                and (_came_back(outcome, claimed) or self._state.was_applied(outcome))
             ):
                 applied.append((run, outcome))
                 self.ended(run, outcome)
@@ -142,4 +142,4 @@ class Settler:
 
 def _came_back(outcome: Outcome, claimed: Sequence[Record]) -> bool:
     """Whether the request that settled this job also claimed it again, in a first try whose answer was lost."""
-    return any(row.job.id == outcome.id and row.version == outcome.version + 2 for row in claimed)
+    return any(row.job.id == outcome.id and settled_before(row) == outcome.version for row in claimed)

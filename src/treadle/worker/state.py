@@ -17,9 +17,9 @@ from treadle.policy import judge
 from treadle.worker.demand import Demand
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.running_job import RunningJob, new_task
-from treadle.worker.unconfirmed import Unconfirmed
+from treadle.worker.unconfirmed import Unconfirmed, settled_before
 
-RECLAIMED = 1_000  # jobs claimed more than once whose last version is kept
+APPLIED = 1_000  # outcomes that are kept because this worker has claimed their jobs again
 
 
 class Slots:
@@ -59,7 +59,7 @@ class WorkerState:
         self.unconfirmed = Unconfirmed()
         self.demand = Demand(self.loop, self.wake)
         self.running: dict[str, RunningJob] = {}
-        self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
+        self._applied: dict[tuple[str, int], None] = {}  # the outcomes after which this worker has claimed their jobs
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[JobRun, BaseException | None] = {}
         self.claims_by_id = 0  # under way
@@ -107,10 +107,10 @@ class WorkerState:
         """Start the coroutine that runs this job and ends it."""
         record, id = run.record, run.record.job.id
         self.running[id] = run
-        if record.version > 1:
-            self._reclaimed[id] = record.version
-            if len(self._reclaimed) > RECLAIMED:
-                del self._reclaimed[next(iter(self._reclaimed))]
+        if record.version > 1 and (before := settled_before(record)):
+            self._applied[id, before] = None
+            if len(self._applied) > APPLIED:
+                del self._applied[next(iter(self._applied))]
         if run.lease and run.lease / 3 < self.heartbeat_in:
             self.heartbeat_now.set()
         # The name shows the job in listings of asyncio tasks; without one CPython 3.11 formats a number, which takes
@@ -150,7 +150,6 @@ class WorkerState:
             if run.handle is not None and run.handle.done() and not run.begun:
                 self.end(run, judge.released(run.record))
 
-    def claimed_again(self, id: str, version: int) -> bool:
-        """Whether this worker has claimed the job again since `version`. Then its outcome at `version` was applied, and
-        only the answer was lost."""
-        return self._reclaimed.get(id, 0) > version
+    def was_applied(self, outcome: Outcome) -> bool:
+        """Whether this worker has claimed the job again after this outcome: then only the answer was lost."""
+        return (outcome.id, outcome.version) in self._applied

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from treadle.core.model import Outcome
+from treadle.core.events import was_lost
+from treadle.core.model import Outcome, Record
 from treadle.worker.running_job import RunningJob
 
 Ended = tuple[RunningJob, Outcome]
@@ -33,3 +34,9 @@ class Unconfirmed:
         """The runs whose outcomes are not confirmed, without those that dispatcher `but` has sent."""
         sent = [run for number, ended in self.sent.items() if number != but for run, _ in ended]
         return sent + [run for run, _ in self.waiting]
+
+
+def settled_before(record: Record) -> int:
+    """The version of the outcome after which this job was claimed, which the storage has applied; 0: the claim followed
+    none, because it is the first one or the lease of an earlier one had expired."""
+    return 0 if was_lost(record) else max(0, record.version - 2)
