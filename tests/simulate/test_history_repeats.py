@@ -13,6 +13,7 @@ from treadle.core.limit_model import LimitUse
 from treadle.core.model import UPSTREAM, State
 from treadle.testing import Simulation, simulate
 from treadle.testing.history import check
+from treadle.testing.history.entries import What
 
 
 def rules(*parts: object) -> set[str]:
@@ -24,6 +25,21 @@ def test_each_lost_lease_counts(lost: int) -> None:
     entries = [*lived(version=2, begin=20, end=21), at(1, "claimed", version=1)]
     found = rules(entries, [replace(row(begin=20, end=21), version=3, lost=lost)])
     assert found == (set() if lost else {"lost"})
+
+
+@pytest.mark.parametrize("what", ["again", "settled"])
+@pytest.mark.parametrize("claimed", [0, 1])
+def test_no_outcome_of_a_lost_run_is_reported_as_applied(what: What, claimed: int) -> None:
+    entries = [
+        at(1, "claimed", version=1),
+        at(1, "began", version=1),
+        at(2, "claimed", version=2 if claimed else 3),
+        at(3, "ended", version=1, how="raised", text="no"),
+        at(3, what, version=1),
+        *lived(version=4, begin=20, end=21),
+    ]
+    found = rules(entries, [replace(row(begin=20, end=21), version=5, lost=2)])
+    assert ("lost" in found) == bool(claimed)
 
 
 @pytest.mark.parametrize("attempt", [1, 2])

@@ -16,6 +16,7 @@ from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
 def check(it: Evidence) -> Iterator[Violation]:
     """Apply all rules of this module."""
     yield from losses(it)
+    yield from reports(it)
     yield from attempts(it)
     yield from cancels(it)
     if not it.steps_of_clock:
@@ -32,6 +33,16 @@ def losses(it: Evidence) -> Iterator[Violation]:
             )
             if row.lost < lost:
                 yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
+
+
+def reports(it: Evidence) -> Iterator[Violation]:
+    """No outcome is reported as applied if a claim took the version that it would have given its job: the run had lost
+    its lease."""
+    for entry in (entry for entry in it.entries if entry.what in ("settled", "again")):
+        row, taken = it.rows.get(entry.id), it.claimed.get((entry.id, entry.version + 1))
+        if row is not None and not row.reopenings and taken is not None:
+            text = f"version {entry.version} of {entry.id} is reported as {entry.what}, but {taken.name} had claimed it"
+            yield it.violation("lost", text, entry.id)
 
 
 def attempts(it: Evidence) -> Iterator[Violation]:
