@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.storage.row_rules import rank, turn
-from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
+from treadle.testing.history.evidence import PLACE, TOLERANCE, Evidence, Violation
 
 TICK = "cron:"  # begins the id of a tick, which ends with its moment
 
@@ -131,7 +131,7 @@ def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
     waiting = sorted(line, key=lambda stay: (stay.stored, stay.id))
     latest, at = (0.0, ""), 0
     for stay in sorted(line, key=lambda stay: stay.asked):
-        while at < len(waiting) and waiting[at].stored < stay.asked:
+        while at < len(waiting) and waiting[at].stored < stay.asked - PLACE:
             latest, at = max(latest, (waiting[at].since, waiting[at].id)), at + 1
         if latest[0] > stay.until and not it.disturbed(stay.id, 1):
             text = f"{stay.id} was claimed before {latest[1]}, which was already stored when {stay.id} was enqueued"
