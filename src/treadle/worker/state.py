@@ -19,7 +19,7 @@ from treadle.worker.resource_use import ResourceUse
 from treadle.worker.running_job import RunningJob, new_task
 from treadle.worker.unconfirmed import Unconfirmed, settled_before
 
-APPLIED = 1_000  # outcomes that are kept because this worker has claimed their jobs again
+KEPT = 1_000  # outcomes after which this worker has claimed their jobs, the last ones
 
 
 class Slots:
@@ -109,7 +109,7 @@ class WorkerState:
         self.running[id] = run
         if record.version > 1 and (before := settled_before(record)):
             self._applied[id, before] = None
-            if len(self._applied) > APPLIED:
+            if len(self._applied) > KEPT:
                 del self._applied[next(iter(self._applied))]
         if run.lease and run.lease / 3 < self.heartbeat_in:
             self.heartbeat_now.set()

@@ -13,7 +13,7 @@ from treadle.core.model import Record
 from treadle.testing.history.entries import Entry, What, moments, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
-PLACE = 1e-6  # seconds; nearer jobs may have the same place in their queue, where ids decide (law 2)
+EPSILON = 1e-6  # seconds; the storage's times are sums of floats, so nearer ones may be equal
 TURN = 0.02  # seconds; claims that count limits take turns, so only a longer one overlaps with another
 FIRST, LAST = 15, 45  # lines that are shown of a story's beginning and end
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage.admission import capacity, rule_for
-from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation
 
-EPSILON = 1e-6  # seconds; the storage's times are sums of floats
 ONE_RUN = 2  # the version of a job after one claim and one outcome
 
 

@@ -39,10 +39,10 @@ def reports(it: Evidence) -> Iterator[Violation]:
     """No outcome is reported as applied if a claim took the version that it would have given its job: the run had lost
     its lease."""
     for entry in (entry for entry in it.entries if entry.what in ("settled", "again")):
-        row, taken = it.rows.get(entry.id), it.claimed.get((entry.id, entry.version + 1))
-        if row is not None and not row.reopenings and taken is not None:
-            text = f"version {entry.version} of {entry.id} is reported as {entry.what}, but {taken.name} had claimed it"
-            yield it.violation("lost", text, entry.id)
+        row, next_version = it.rows.get(entry.id), entry.version + 1
+        if row is not None and not row.reopenings and (entry.id, next_version) in it.claims:
+            text = f"the outcome of version {entry.version} of {entry.id} was reported as applied, but version"
+            yield it.violation("lost", f"{text} {next_version} was claimed", entry.id)
 
 
 def attempts(it: Evidence) -> Iterator[Violation]:

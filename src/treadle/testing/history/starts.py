@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.storage.row_rules import rank, turn
-from treadle.testing.history.evidence import PLACE, TOLERANCE, Evidence, Violation
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Violation
 
 TICK = "cron:"  # begins the id of a tick, which ends with its moment
 
@@ -127,11 +127,12 @@ def ageing(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
 
 
 def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
-    """The first job that was claimed before an equal one that was already stored when this one was enqueued."""
+    """The first job that was claimed before an equal one that was already stored when this one was enqueued. Jobs that
+    were enqueued at the same time have the same place in their queue: ids decide (law 2)."""
     waiting = sorted(line, key=lambda stay: (stay.stored, stay.id))
     latest, at = (0.0, ""), 0
     for stay in sorted(line, key=lambda stay: stay.asked):
-        while at < len(waiting) and waiting[at].stored < stay.asked - PLACE:
+        while at < len(waiting) and waiting[at].stored < stay.asked - EPSILON:
             latest, at = max(latest, (waiting[at].since, waiting[at].id)), at + 1
         if latest[0] > stay.until and not it.disturbed(stay.id, 1):
             text = f"{stay.id} was claimed before {latest[1]}, which was already stored when {stay.id} was enqueued"
