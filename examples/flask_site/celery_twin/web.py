@@ -35,11 +35,11 @@ def create_app() -> Flask:
 
     @web.get("/reports/<id>")
     def status(id):
-        found = app.AsyncResult(id)  # an unknown id is "PENDING", like a job that waits
-        done = found.state == "SUCCESS"
-        progress = found.info["progress"] if found.state == "PROGRESS" else None
-        state = STATES.get(found.state, "failed")
-        return {"state": state, "progress": 1 if done else progress, "result": found.result if done else None}
+        found = app.backend.get_task_meta(id)  # an unknown id is "PENDING", like a job that waits
+        state, result = found["status"], found["result"]  # of one read: an AsyncResult reads again for each of them
+        done = state == "SUCCESS"
+        progress = 1 if done else result["progress"] if state == "PROGRESS" else None
+        return {"state": STATES.get(state, "failed"), "progress": progress, "result": result if done else None}
 
     @web.delete("/reports/<id>")
     def stop(id):

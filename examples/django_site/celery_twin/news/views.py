@@ -1,4 +1,3 @@
-from celery.result import AsyncResult
 from django.db import transaction
 from django.http import JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -25,5 +24,6 @@ def start_report(request):
 
 
 def report(request, id):
-    found = AsyncResult(id, app=tasks.app)  # an unknown id is PENDING, like a job that waits
-    return JsonResponse({"status": found.status, "value": found.result if found.successful() else None})
+    found = tasks.app.backend.get_task_meta(id)  # an unknown id is PENDING, like a job that waits
+    value = found["result"] if found["status"] == "SUCCESS" else None
+    return JsonResponse({"status": found["status"], "value": value})
