@@ -22,22 +22,25 @@ LEASE = 30.0
 class Early(Spy):
     """Each claim was sent before the worker knew of the jobs that it runs now.
 
-    late   the answer to the first claim that brings a job arrives with the answer to the next one that does, after it
-    taken  that first claim was made
-    holds  the first settle waits until `again` is set
+    late    the answer to the first claim that brings a job arrives with the answer to the next one that does, after it
+    taken   that first claim was made
+    holds   the first settle waits until `again` is set
+    claims  held while a worker claims; a test that holds it keeps the workers of the app from claiming
     """
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self.late, self._kept = False, list[Record]()
         self.taken, self.holds, self.again = asyncio.Event(), False, asyncio.Event()
+        self.claims = asyncio.Lock()
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
     async def claim(self, ask: Claim) -> Claimed:
-        return self._answer(await super().claim(replace(ask, running=())))
+        async with self.claims:
+            return self._answer(await super().claim(replace(ask, running=())))
 
     async def settle(self, outs: Sequence[Outcome]) -> Sequence[Settled]:
         if self.holds:
@@ -115,8 +118,8 @@ async def test_an_answer_that_arrives_after_a_later_one_starts_nothing(
 class Taken:
     """A job whose first run fails after another worker, which died, had claimed it; its second run succeeds."""
 
-    def __init__(self, app: App, clock: HandClock, patch: pytest.MonkeyPatch) -> None:
-        self.app, self.clock, self.beats = app, clock, heartbeats(patch)
+    def __init__(self, app: App, spy: Early, clock: HandClock, patch: pytest.MonkeyPatch) -> None:
+        self.app, self.spy, self.clock, self.beats = app, spy, clock, heartbeats(patch)
         self.began, self.taken, self.again = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.f = app.task(name="f", retry=Retry(base=0, max=0))(self._f)
 
@@ -133,8 +136,9 @@ class Taken:
         async with work(self.app, concurrency=concurrency, lease=LEASE):
             await self.beats.again("the first heartbeat")
             await self.began.wait()
-            self.clock.advance(LEASE + 1)
-            [_] = (await self.app.storage.claim(Claim(worker="other#1", lease=10))).records
+            async with self.spy.claims:
+                self.clock.advance(LEASE + 1)
+                [_] = (await self.spy.inner.claim(Claim(worker="other#1", lease=10))).records
             self.clock.advance(11)
             self.taken.set()
             assert await job.result(timeout=30) == "done"
@@ -145,16 +149,16 @@ ENDINGS = ("retrying", "lost", "succeeded")
 
 @shows("a run whose job another worker has claimed meanwhile is reported as lost, also if its job comes back at once")
 async def test_a_job_that_another_worker_had_comes_back_with_the_answer(
-    app: App, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+    app: App, spy: Early, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await Taken(app, clock, monkeypatch).run(concurrency=1)
+    await Taken(app, spy, clock, monkeypatch).run(concurrency=1)
     assert sorted(told.names(*ENDINGS)) == ["lost", "succeeded"]
 
 
 async def test_a_job_that_another_worker_had_comes_back_before_the_answer(
     app: App, spy: Early, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = Taken(app, clock, monkeypatch)
+    taken = Taken(app, spy, clock, monkeypatch)
     spy.holds, spy.again = True, taken.again
     await taken.run(concurrency=4)
     assert sorted(told.names(*ENDINGS)) == ["lost", "succeeded"]
