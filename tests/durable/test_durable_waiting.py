@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,9 +13,11 @@ from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
 from tests.kit import Spy, Told, work
 from tests.waiting import turn
 from treadle import (
+    Abort,
     App,
     BadOption,
     BadStep,
+    Defer,
     JobExpired,
     Middleware,
     Retry,
@@ -70,6 +73,144 @@ async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     assert await job.result(0) == "awake"
 
 
+class Nap:
+    """A function that sleeps for an hour and then does its work once; `how` its first run ends instead."""
+
+    def __init__(self, app: App, how: str) -> None:
+        self.app, self.how, self.worked = app, how, 0
+        self.tidying, self.tidied = asyncio.Event(), asyncio.Event()
+        self.task: Any = app.task(name="nap", timeout=0.05 if how == "timeout" else None, retry=AGAIN)(self._nap)
+
+    async def _nap(self) -> str:
+        try:
+            await current().sleep(3600)
+        finally:
+            if not self.tidying.is_set():
+                self.tidying.set()
+                await self._tidy()
+        self.worked += 1
+        return "worked"
+
+    async def _tidy(self) -> None:
+        match self.how:
+            case "error":
+                raise ConnectionError("closing the client failed")
+            case "group":
+                raise ExceptionGroup("both", [ConnectionError("closing the client failed")])
+            case "defer":
+                raise Defer(1)
+            case "retry after":
+                raise Retry.after(1)
+            case "retry late":
+                raise Retry.after(7200)
+            case "abort":
+                raise Abort("no")
+            case "timeout" | "stop" | "lost" | "cancel":
+                await self.tidied.wait()
+
+    async def run_once(self, clock: HandClock) -> Any:
+        """Enqueue it, and let its first run end that way."""
+        job = await self.task.enqueue()
+        if self.how not in ("stop", "lost", "cancel"):
+            await drain(self.app)
+            clock.advance(1)
+            if self.how == "abort":
+                assert await self.app.jobs.retry(job) == 1
+            return job
+        async with work(self.app, grace=0):
+            await self.tidying.wait()
+            if self.how == "lost":
+                clock.advance(60)
+                [row] = (await self.app.storage.claim(Claim(worker="other#1", limit=1))).records
+                await self.app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY, delay=1)])
+            elif self.how == "cancel":
+                await self.app.jobs.cancel(job)
+                await self.app.jobs.retry(job)
+        clock.advance(1)
+        return job
+
+
+ENDINGS = ("error", "group", "defer", "retry after", "abort", "timeout", "stop", "lost", "cancel")
+
+
+@shows("a sleep lasts its time, however the run that began it ends")
+@pytest.mark.parametrize("how", ENDINGS)
+async def test_a_sleep_lasts_its_time_however_the_run_that_began_it_ends(app: App, clock: HandClock, how: str) -> None:
+    nap = Nap(app, how)
+    began = clock.moment
+    job = await nap.run_once(clock)
+    for _ in range(3):
+        await drain(app)
+        assert not nap.worked
+        row = await app.jobs.get(job)
+        assert row.state is State.READY
+        assert row.due_at is not None
+        assert row.due_at >= began + 3600 - 0.001
+        clock.moment = row.due_at - 1
+        await app.jobs.run_now(job)  # a run that begins too early sleeps again
+    clock.advance(1)
+    await drain(app)
+    assert await job.result(0) == "worked"
+    assert nap.worked == 1
+
+
+async def test_a_run_after_a_clean_up_that_failed_reads_whether_the_sleep_is_over_from_its_time(
+    app: App, clock: HandClock
+) -> None:
+    nap = Nap(app, "retry late")
+    job = await nap.task.enqueue()
+    await drain(app)
+    clock.advance(7200)
+    await drain(app)
+    assert await job.result(0) == "worked"
+    assert nap.worked == 1
+
+
+async def test_a_sleep_that_another_version_stored_lasts_its_time(app: App, clock: HandClock) -> None:
+    """Until November 2026 an entry named the version of the run that began the sleep, also if that run failed."""
+    nap = Nap(app, "error")
+    job = await nap.task.enqueue()
+    [row] = (await app.storage.claim(Claim(worker="old#1", limit=1))).records
+    entry = f'{{"until":{clock.moment + 3600},"left":{row.version}}}'
+    old = Outcome(id=row.id, version=row.version, state=State.READY, attempt=1, checkpoints=(("sleep:sleep", entry),))
+    assert [each.status for each in await app.storage.settle([old])] == ["applied"]
+    nap.tidying.set()
+    await drain(app)
+    assert not nap.worked
+    clock.advance(3600)
+    await drain(app)
+    assert await job.result(0) == "worked"
+
+
+async def test_a_sleep_that_is_over_stays_over_after_the_clock_was_set_back(app: App, clock: HandClock) -> None:
+    """Also for a run after the one that it let continue."""
+    rounds: list[int] = []
+
+    @app.task(retry=AGAIN)
+    async def nap() -> str:
+        await current().sleep(60)
+        rounds.append(current().attempt)
+        if len(rounds) < 3:
+            raise ValueError("not yet")
+        return "awake"
+
+    async def beat() -> None:
+        await app.storage.heartbeat(Presence(worker="w"), (), 30.0)
+
+    await app.open()
+    await beat()
+    clock.advance(86_400)
+    await beat()
+    job = await nap.enqueue()
+    assert await drain(app) == 1
+    clock.moment -= 86_400
+    await beat()
+    clock.advance(60)
+    await drain(app)
+    assert rounds == [1, 2, 3]
+    assert await job.result(0) == "awake"
+
+
 @shows("a sleep ends the run until it is over and counts no attempt")
 async def test_a_sleep_frees_the_slot_and_the_job_continues_when_it_is_over(
     app: App, clock: HandClock, told: Told, ledger: Ledger
@@ -93,7 +234,6 @@ async def test_a_sleep_frees_the_slot_and_the_job_continues_when_it_is_over(
     clock.advance(3600)
     assert await drain(app) == 1
     assert await job.result(0) == "a 1"
-    assert (await app.jobs.get(job)).attempt == 1
     assert [(event.name, event.delay) for event in told.events if event.name == "deferred"] == [
         ("deferred", 3600.0)
     ] * 2
@@ -150,22 +290,19 @@ async def test_a_sleep_beyond_the_deadline_has_expired_at_once(app: App) -> None
         await job.result(0)
 
 
-@pytest.mark.parametrize("how", ["bare", "finally", "other"])
+@pytest.mark.parametrize("how", ["bare", "finally"])
 async def test_a_task_that_catches_the_sleep_fails_with_an_error(
     app: App, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @app.task(retry=Retry(attempts=1))
+    @app.task(retry=AGAIN)
     async def t() -> str:
         if how == "finally":
             try:
                 await current().sleep(60)
             finally:
                 return "slept"  # noqa: B012
-        try:
+        with suppress(BaseException):
             await current().sleep(60)
-        except BaseException as error:
-            if how == "other":
-                raise ValueError("mine") from error
         with pytest.raises(BadStep, match="continued after sleep"):
             await current().sleep(60)
         return "slept"
@@ -174,6 +311,31 @@ async def test_a_task_that_catches_the_sleep_fails_with_an_error(
     await drain(app)
     assert "the function continued after sleep() or wait_for()" in await error_of(app, job)
     assert "continued after sleep" in caplog.text
+
+
+async def test_an_error_that_replaces_the_exception_of_a_sleep_fails_the_attempt(app: App, clock: HandClock) -> None:
+    """The next attempt sleeps for the rest of the time."""
+
+    @app.task(retry=AGAIN)
+    async def t() -> str:
+        try:
+            await current().sleep(60)
+        except BaseException as error:
+            if current().attempt == 1:
+                raise ValueError("mine") from error
+            raise
+        return "slept"
+
+    job = await t.enqueue()
+    await drain(app)
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt) == (State.READY, 1)
+    assert row.error is not None
+    assert row.error.startswith("ValueError: mine")
+    assert "It was raised while sleep() or wait_for() suspended the function" in row.error
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "slept"
 
 
 async def test_ordinary_except_and_middleware_do_not_catch_the_sleep(app: App, clock: HandClock) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.core import ids
 from treadle.core.model import Record, State
 from treadle.durable import steps
+from treadle.durable.checkpoints import Checkpoint, Checkpoints
 from treadle.policy import judge
 from treadle.storage import admission
 from treadle.storage.machine import leasing, queueing, settle, store
@@ -21,7 +23,26 @@ HOUR = 3_600.0
 def sleep_too_short(patch: Patch) -> None:
     """A durable sleep ends a tenth too early."""
     real = judge.asleep
-    patch.setattr(judge, "asleep", lambda record, delay, now: real(record, 0.9 * delay, now))
+    patch.setattr(judge, "asleep", lambda record, key, delay, now: real(record, key, 0.9 * delay, now))
+
+
+def sleep_guessed_over(patch: Patch) -> None:
+    """A run passes a sleep if the row has gone through two versions since the sleep began. A failure and the claim of
+    its retry make as many."""
+    real, began = Checkpoints.keep, dict[tuple[str, str], int]()
+
+    def keep(self: Any, asked: Any, entry: Checkpoint) -> None:
+        run = ids.running.get(None)
+        if run is not None and isinstance(entry.until, float):
+            began[self.job, asked.key] = run.record.version
+        real(self, asked, entry)
+
+    patch.setattr(Checkpoints, "keep", keep)
+    patch.setattr(
+        steps.Durable,
+        "_came_due",
+        lambda self, key: began.get((self.run.record.job.id, key)) == self.run.record.version - 2,
+    )
 
 
 def wait_too_short(patch: Patch) -> None:
@@ -89,6 +110,7 @@ def denied_check_spends(patch: Patch) -> None:
 
 EARLY: dict[str, tuple[Callable[[Patch], None], str]] = {
     "sleep too short": (sleep_too_short, "mixed"),
+    "sleep guessed over": (sleep_guessed_over, "orderly"),
     "wait too short": (wait_too_short, "orderly"),
 }
 LATE: dict[str, tuple[Callable[[Patch], None], str]] = {

@@ -103,6 +103,21 @@ async def impatient(n: int) -> int:
     return -1
 
 
+@app.task(max_lost=OFTEN, timeout=0.5)
+async def tidying(n: int) -> int:
+    """The clean-up of its first run fails, or takes longer than the run may, or is so long that its worker may stop
+    meanwhile. Each time the run ends although it has begun to sleep."""
+    here().add("waits", current().id, name="nap", version=current().version, seconds=1.0)
+    try:
+        await current().sleep(1.0)
+    finally:
+        await asyncio.sleep((0.0, 0.3, 60.0)[n % 3] if current().attempt == 1 else 0.0)
+        if n % 3 == 0 and current().attempt == 1:
+            raise ConnectionError("closing failed")
+    here().add("waited", current().id, name="nap", version=current().version)
+    return n
+
+
 # --- the program
 
 
@@ -151,7 +166,7 @@ async def placed(sim: Simulation, n: int) -> None:
 
 async def timed(sim: Simulation, n: int) -> None:
     """Runs, jobs and waits that take too long, and runs that begin again later."""
-    task = sim.rng.choice((deferred, only_once, impatient))
+    task = sim.rng.choice((deferred, only_once, impatient, tidying))
     await send(sim, task.options(labels=["timed"]).job(n), n)
     sim.expect(await send(sim, too_long.job(n)), None)
     sim.expect(await send(sim, long.options(expires=2.0).job(n)), None)

@@ -168,8 +168,8 @@ def steps_of(row: Record, decode: Decode) -> tuple[Step, ...]:
 
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
     if isinstance(entry.until, float):
-        lasts = entry.left == row.version - 1 and not row.state.final  # the run that began it was the last one
-        return Step(name=name, kind="sleep", until=entry.until, done=not lasts)
+        done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
+        return Step(name=name, kind="sleep", until=entry.until, done=done)
     kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     value = _decoded(entry.result or "", decode) if own else stored_values.value(entry.result)

@@ -57,6 +57,9 @@ DECLINED: Final = "declined by "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
 # so that the next worker can read it.
 LOST_BY: Final = "lost by "
+# Reason of a job that its last run suspended to sleep; the key of the sleep follows. It stays until the job is settled
+# or its lease expires, so that the next run reads that the time of this sleep is over.
+ASLEEP: Final = "asleep in "
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

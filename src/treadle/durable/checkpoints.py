@@ -36,8 +36,7 @@ class Checkpoint(Struct, omit_defaults=True):
     after: str = ""
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
-    until: float | UnsetType = UNSET  # an instant, by the storage's clock
-    left: int | UnsetType = UNSET  # the version of the run that began the sleep
+    until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
     gave_up: bool = False
     turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
-from treadle.core.model import NewJob, Outcome, Record, State
+from treadle.core.model import ASLEEP, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
@@ -153,23 +153,29 @@ class Durable:
     # --- sleeping and waiting
 
     async def sleep(self, asked: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
-        now, entry, version = self._moment(), asked.entry, self.run.record.version
+        now, entry = self._moment(), asked.entry
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give seconds or until=, not both")
         if entry is None:
             left = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            # After its clock was set back, the storage corrects the due times of rows, but not this one.
-            came_due = entry.left == version - 2  # it was queued again when due, and this run claimed it
-            left = 0.0 if came_due else entry.until - now
+            left = 0.0 if self._came_due(asked.key) else entry.until - now
             if length is not None:
                 left = min(left, seconds(length, "sleep"))
         else:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
-        if left <= EARLY:
-            return
-        self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + left, left=version))
-        self._leave(judge.asleep(self.run.record, left, now))
+        if left > EARLY:
+            self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + left))
+            self._leave(judge.asleep(self.run.record, asked.key, left, now))
+        if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
+            # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
+            self.checkpoints.keep(asked, Checkpoint(entry.after, until=now))
+
+    def _came_due(self, key: str) -> bool:
+        """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
+        After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
+        run that ended in any other way has left no such reason: the time in the entry decides."""
+        return self.run.record.reason == ASLEEP + key
 
     async def wait_for(self, name: str, asked: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = asked.entry
@@ -320,6 +326,11 @@ class Durable:
 SWALLOWED = (
     "the function continued after sleep() or wait_for(), which suspend it by an exception: an `except BaseException`, "
     "a bare `except` or a `return` in a `finally` caught that; catch Exception instead, or raise it again"
+)
+
+REPLACED = (
+    "It was raised while sleep() or wait_for() suspended the function, for example by a `finally` or an `async with`. "
+    "The next attempt sleeps or waits on."
 )
 
 

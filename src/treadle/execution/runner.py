@@ -16,7 +16,7 @@ from treadle.concurrency.threads import Threads
 from treadle.core import defaults, interrupts
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable.steps import SWALLOWED, Suspend, is_suspension
+from treadle.durable.steps import REPLACED, SWALLOWED, Suspend, is_suspension
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.execution import middleware
 from treadle.execution.context import Context
@@ -300,18 +300,19 @@ class Runner:
     def _left(
         self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome:
-        """The outcome of a run that sleeps or waits. It fails if the function caught the exception that ends the
-        run."""
+        """The outcome of a run that sleeps or waits. If the function returned or raised instead, it failed."""
         if run.durable is not None and run.durable.misused is not None:
             return self._failed(task, run, rules, run.durable.misused, began)  # it has not waited
         assert run.suspended_as is not None
         if is_suspension(error):
             self._troubles[run] = None
             return run.with_carried(replace(run.suspended_as, note=run.note))
-        swallowed = BadStep("sleep", SWALLOWED)
-        swallowed.__cause__ = error
-        log.error("%s %s: %s", task.name, run.record.job.id, swallowed)
-        return self._failed(task, run, rules, swallowed, began)
+        if error is None:
+            error = BadStep("sleep", SWALLOWED)
+            log.error("%s %s: %s", task.name, run.record.job.id, error)
+        elif not isinstance(error, BadStep):
+            error.add_note(REPLACED)
+        return self._failed(task, run, rules, error, began)
 
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException, began: float) -> Outcome:
         record, verdict = run.record, None

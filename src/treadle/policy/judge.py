@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
+from treadle.core.model import ABORTED, ARGUMENTS, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure, is_ours
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
@@ -116,11 +116,11 @@ def ended(record: Record, reason: str, error: str, checkpoints: Pairs = (), note
     )
 
 
-def asleep(record: Record, delay: float, now: float) -> Outcome:
-    """Run again after `delay` s, not counted; expired if that is after its deadline."""
+def asleep(record: Record, key: str, delay: float, now: float) -> Outcome:
+    """Run again after `delay` s, when the sleep `key` is over; not counted. Expired if that is after its deadline."""
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, "it would sleep beyond its deadline")
-    return released(record, max(delay, 0.001), _forgiving(record))
+    return released(record, max(delay, 0.001), _forgiving(record), reason=ASLEEP + key)
 
 
 def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ...] = ()) -> Outcome:

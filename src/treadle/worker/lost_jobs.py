@@ -78,6 +78,6 @@ class LostReporter:
 
 
 def _by_hand(record: Record, row: Record) -> bool:
-    """Whether the job was settled on purpose: it ended one version after the run. A claim would have added a
-    version."""
-    return row.state.final and row.version == record.version + 1
+    """Whether the job was settled on purpose: it has ended, and not under the lease of another worker. The row of an
+    ended job keeps the claim under which it ended; None: no worker held it."""
+    return row.state.final and row.worker in (record.worker, None)

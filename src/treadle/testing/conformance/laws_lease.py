@@ -75,6 +75,22 @@ async def test_law04_a_lost_job_names_the_worker_that_held_it(
     assert (await row(storage, "a")).reason is None
 
 
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "limited"])
+async def test_law04_a_claimed_job_keeps_the_reason_of_its_last_outcome(
+    storage: Storage, clock: HandClock, limited: bool
+) -> None:
+    """Until it is settled or its lease expires, so that a run can read how the one before it ended."""
+    await storage.enqueue([job("a", limits=(("gate", 1),) if limited else ())])
+    await settle(storage, back(await claim_one(storage), 10, reason="asleep in sleep:nap"))
+    clock.advance(10)
+    a = await claim_one(storage, lease=10)
+    assert (a.state, a.reason) == (RUNNING, "asleep in sleep:nap")
+    await beat(storage, renewal(a), lease=10)
+    assert (await row(storage, "a")).reason == "asleep in sleep:nap"
+    clock.advance(11)
+    assert (await claim_one(storage)).reason == "lost by w"
+
+
 async def test_law04_a_lost_job_keeps_its_position(storage: Storage, clock: HandClock) -> None:
     """It is queued before all jobs that were enqueued after it."""
     await storage.enqueue(jobs("z"))
