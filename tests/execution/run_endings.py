@@ -179,7 +179,7 @@ def its_arguments_do_not_fit(app: App) -> JobSpec[Any]:
     return app.stub("t").job("no number")
 
 
-@case("retrying BadResult", "failed error BadResult")
+@case("failed result BadResult")
 def its_result_does_not_fit(app: App) -> JobSpec[Any]:
     @app.task(name="t")
     async def t() -> int:
@@ -188,7 +188,7 @@ def its_result_does_not_fit(app: App) -> JobSpec[Any]:
     return t.job()
 
 
-@case("retrying TooLarge", "failed error TooLarge")
+@case("failed result TooLarge")
 def its_result_is_too_large(app: App) -> JobSpec[Any]:
     @app.task(name="t")
     async def t() -> str:

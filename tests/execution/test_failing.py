@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Told, work
-from treadle import Abort, App, Defer, JobExpired, JobFailed, Retry, Sizes, State, current
+from treadle import Abort, App, Defer, JobExpired, JobFailed, Retry, State, current
 from treadle.core.clock import moment
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
@@ -204,34 +204,6 @@ async def test_on_error_is_not_called_for_an_abort(app: App, told: Told) -> None
         await t.enqueue()
         await told.until("failed")
     assert asked == []
-
-
-@shows("a result that cannot be encoded is a failed attempt")
-async def test_a_result_that_cannot_be_stored_is_a_counted_failure(app: App, clock: HandClock, told: Told) -> None:
-    @app.task(retry=Retry(attempts=2))
-    async def t() -> Any:
-        return object()
-
-    async with work(app):
-        job = await t.enqueue()
-        await told.until("retrying")
-        clock.advance(10)
-        with pytest.raises(JobFailed, match="result"):
-            await job.result(timeout=30)
-    assert (await app.jobs.get(job)).attempt == 2
-
-
-@shows("a result above the size limit is a failed attempt")
-async def test_a_result_that_is_too_large_is_a_counted_failure(storage: Storage, clock: HandClock) -> None:
-    async with App(storage=storage, clock=clock, sizes=Sizes(result=100)) as app:
-
-        @app.task(retry=Retry(attempts=1))
-        async def t() -> str:
-            return "x" * 101
-
-        async with work(app):
-            with pytest.raises(JobFailed, match="limit is 100"):
-                await (await t.enqueue()).result(timeout=30)
 
 
 class Wordless(Exception):

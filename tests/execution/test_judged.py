@@ -254,7 +254,7 @@ async def test_an_outcome_that_the_storage_refuses_is_followed_by_its_failure() 
     async with app, work(app):
         job = await t.enqueue()
         await job.ended(30)
-    assert layer.of(job.id) == ["waiting", "failed error StorageError"]
+    assert layer.of(job.id) == ["waiting", "failed result StorageError"]
 
 
 async def test_treadles_own_tasks_are_not_reported(app: App, clock: HandClock) -> None:

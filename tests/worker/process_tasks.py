@@ -204,3 +204,10 @@ def takes_a_step() -> object:
 @app.task(kind="process")
 def logged() -> None:
     logging.getLogger("shop").info("in a process")
+
+
+def leaves(marker: str, size: int) -> object:
+    """A result that cannot be stored, or of this size."""
+    with Path(marker).open("a") as file:
+        file.write("x")
+    return "x" * size if size else object()

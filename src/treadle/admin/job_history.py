@@ -13,7 +13,7 @@ from msgspec import Struct, UnsetType
 from treadle.admin import stored_values
 from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
-from treadle.durable.checkpoints import Checkpoint, read_entry
+from treadle.durable.checkpoints import Checkpoint, Failure, error_of, read_entry
 from treadle.durable.once import locks_of
 from treadle.errors import UNREADABLE
 from treadle.policy import attempts, run_log
@@ -55,7 +55,8 @@ class Step(Struct, frozen=True, kw_only=True):
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
            timed out. "once": a key of `current().once`, of which the last ten are known
-    value  decoded as a result is, or its stored text if that cannot be decoded
+    value  decoded as a result is, or its stored text if that cannot be decoded; for a step whose result could not be
+           stored, the words of its error
     until  end of the sleep, or of the once-lock
     done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was released
     """
@@ -172,6 +173,8 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
         return Step(name=name, kind="sleep", until=entry.until, done=done)
     kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
+    if isinstance(entry.failure, Failure):
+        return Step(name=name, kind="step", value=str(error_of(entry.failure)))
     value = _decoded(entry.result or "", decode) if own else stored_values.value(entry.result)
     return Step(name=name, kind=kind, value=value, done=not entry.gave_up)
 

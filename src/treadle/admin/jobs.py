@@ -140,7 +140,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             try:
                 return task.signature.decode_call(row.job.payload)
             except BadArgument as error:
-                error.permanent = False  # the error concerns this row, not the job that calls
+                error.fails_as = None  # the error concerns this row, not the job that calls
                 raise
         return stored_values.arguments(row.job.payload)
 

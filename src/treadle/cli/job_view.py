@@ -16,7 +16,7 @@ from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
-from treadle.durable.checkpoints import read_entry
+from treadle.durable.checkpoints import Failure, error_of, read_entry
 from treadle.errors import UNREADABLE, error_line, readable
 from treadle.workflow.signals import SIGNAL, signal_name
 
@@ -75,6 +75,8 @@ def _became(text: str) -> str:
         return text
     if not isinstance(entry.until, UnsetType):
         return f"sleeps until {stamp_of(entry.until)}"
+    if isinstance(entry.failure, Failure):
+        return f"failed: {error_of(entry.failure)}"
     return "timed out" if entry.gave_up else "done"
 
 

@@ -46,9 +46,8 @@ OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
 
-# Reasons why a job failed.
+# Reasons why a job failed, beside those with which it fails at once: `treadle.errors` has them.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
-ARGUMENTS: Final = "arguments"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
 SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full

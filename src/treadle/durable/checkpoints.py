@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -26,18 +26,33 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from treadle.core import defaults
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
-from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
+from treadle.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
+
+MOST_PROBLEM = 1_000  # characters that are stored of why a result cannot be stored; a user's codec may say more
+
+
+class Failure(Struct, frozen=True):
+    """The error of a step. Each later run raises it in the place of the step, and does not call the function again.
+
+    type  the name of the class in `treadle.errors`
+    args  what its constructor was called with
+    """
+
+    type: Literal["BadResult", "TooLarge"]
+    args: tuple[str | int, ...]
 
 
 class Checkpoint(Struct, omit_defaults=True):
-    """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`."""
+    """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`; a step whose result could
+    not be stored has `failure` in its place."""
 
     after: str = ""
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
     gave_up: bool = False
+    failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
 
     @property
@@ -150,7 +165,9 @@ class Checkpoints:
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
         if len(self.entries) >= self._sizes.steps:
-            raise TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._sizes.steps)
+            error = TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._sizes.steps)
+            error.fails_as = CODE
+            raise error
 
     def _went_another_way(self, after: str) -> bool:
         """Whether a step before this point raised when this was recorded, and has not raised the same in this run. Then
@@ -180,18 +197,21 @@ class Checkpoints:
     # --- storing
 
     def keep(self, asked: StepRequest, entry: Checkpoint) -> None:
-        """Add the entry, to be stored. Raises TooLarge, and then adds nothing."""
+        """Add the entry, to be stored. Raises TooLarge, and then adds nothing. Its job fails at once: a further attempt
+        would take the same steps. A failure is stored whatever the sizes of the others, as it is the last step."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
-        if size > self._sizes.step:
-            raise TooLarge(f"the checkpoint of step {asked.key!r} of job {self.job}", size, self._sizes.step)
         before = self.entries.get(asked.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(asked.key.encode())
         whole = self._size - known + size + len(asked.key.encode())
-        if whole > self._sizes.checkpoints:
-            raise TooLarge(
-                f"the sum of the checkpoints of job {self.job}, with {asked.key!r},", whole, self._sizes.checkpoints
-            )
+        if isinstance(entry.failure, UnsetType):
+            if size > self._sizes.step:
+                raise TooLarge.of_result(
+                    f"the checkpoint of step {asked.key!r} of job {self.job}", size, self._sizes.step
+                )
+            if whole > self._sizes.checkpoints:
+                of_all = f"the sum of the checkpoints of job {self.job}, with {asked.key!r},"
+                raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
         self._size = whole
         self.entries[asked.key] = entry
         self.unsaved[asked.key] = text
@@ -212,6 +232,19 @@ def valued(asked: StepRequest, text: str, own_codec: bool, turn: int | UnsetType
     if own_codec:
         return Checkpoint(asked.after, text=text, turn=turn)
     return Checkpoint(asked.after, value=Raw(text.encode()), turn=turn)
+
+
+def failed(asked: StepRequest, error: BadResult | TooLarge) -> Checkpoint:
+    """The entry of a step that has run, and whose result cannot be stored."""
+    if isinstance(error, BadResult):
+        return Checkpoint(asked.after, failure=Failure("BadResult", (error.task, error.problem[:MOST_PROBLEM])))
+    return Checkpoint(asked.after, failure=Failure("TooLarge", (error.what, error.size, error.limit)))
+
+
+def error_of(failure: Failure) -> BadResult | TooLarge:
+    """The error to raise in the place of the step."""
+    args: Any = failure.args
+    return BadResult(*args) if failure.type == "BadResult" else TooLarge.of_result(*args)
 
 
 def check_name(name: Any) -> None:

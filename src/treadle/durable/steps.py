@@ -22,10 +22,19 @@ from msgspec.structs import replace
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
 from treadle.core.model import ASLEEP, NewJob, Outcome, Record, State
-from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
+from treadle.durable.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    Failure,
+    StepRequest,
+    error_of,
+    failed,
+    running_step,
+    valued,
+)
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
-from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
+from treadle.errors import BadOption, BadResult, BadStep, StepMismatch, StorageError, TooLarge
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
@@ -97,16 +106,16 @@ class Durable:
         self._on_loop(asked.key)
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
-            return signature.decode_result(self._recorded(asked))
+            return self._recorded(asked, signature)
         with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
                 value = await self.backend.call(self.run, lambda: function(*args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
-        text = self._keep(asked, signature, value)
+        self._keep(asked, signature, value)
         await self.backend.save(self.run)
-        return signature.decode_result(text)
+        return self._recorded(asked, signature)
 
     def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take the step in a thread; the function runs in this thread."""
@@ -116,25 +125,30 @@ class Durable:
         asked = self.checkpoints.ask(name)
         signature = self._signature(asked.key, function)
         if asked.entry is not None:
-            return signature.decode_result(self._recorded(asked))
+            return self._recorded(asked, signature)
         with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
             value = function(*args, **kwargs)
-        text = self._keep(asked, signature, value)
+        self._keep(asked, signature, value)
         self.wait_here(self.backend.save(self.run))
-        return signature.decode_result(text)
+        return self._recorded(asked, signature)
 
-    def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> str:
-        """Record the encoded value. Callers return it decoded, so a value that the codec changes is noticed at once."""
-        text = signature.encode_result(value)
-        self.checkpoints.keep(asked, valued(asked, text, self._codec is not None))
-        return text
+    def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> None:
+        """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
+        try:
+            self.checkpoints.keep(asked, valued(asked, signature.encode_result(value), self._codec is not None))
+        except (BadResult, TooLarge) as error:
+            self.checkpoints.keep(asked, failed(asked, error))
 
-    def _recorded(self, asked: StepRequest) -> str:
-        assert asked.entry is not None
-        text = asked.entry.result
+    def _recorded(self, asked: StepRequest, signature: CallCodec) -> Any:
+        """The value of the entry, or its failure. The first run gets it decoded, too, so a value that the codec changes
+        is noticed at once."""
+        entry = self.checkpoints.entries[asked.key]
+        if isinstance(entry.failure, Failure):
+            raise error_of(entry.failure)
+        text = entry.result
         if text is None:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")
-        return text
+        return signature.decode_result(text)
 
     def _signature(self, name: str, function: Callable[..., Any]) -> CallCodec:
         if not callable(function):

@@ -51,7 +51,7 @@ TreadleError
 
 from __future__ import annotations
 
-from treadle.errors.base import UNREADABLE, TreadleError
+from treadle.errors.base import ARGUMENTS, CODE, RESULT, UNREADABLE, TreadleError
 from treadle.errors.calls import (
     BadArgument,
     BadCodec,
@@ -101,6 +101,9 @@ from treadle.errors.storage import (
 from treadle.errors.text import error_line, is_ours, readable, traceback_of, users_part
 
 __all__ = [
+    "ARGUMENTS",
+    "CODE",
+    "RESULT",
     "UNREADABLE",
     "AnswerTooLarge",
     "BadArgument",

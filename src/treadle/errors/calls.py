@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from treadle.errors.base import TreadleError
+from treadle.errors.base import CODE, RESULT, TreadleError
 
 
 class BadArgument(TreadleError, TypeError):
     """A call does not fit the task. `parameter` is the wrong one; None if the call as a whole is wrong.
 
     `permanent` is true for the arguments of a stored job that no later attempt of this program can read. Such a job
-    fails at once.
+    fails at once. It is false for a call that the running function makes.
     """
-
-    permanent = False
 
     def __init__(self, task: str, parameter: str | None, problem: str) -> None:
         self.task, self.parameter, self.problem = task, parameter, problem
@@ -31,6 +29,8 @@ class BadOption(TreadleError, ValueError):
 class NotAwaited(TreadleError, RuntimeError):
     """A call that must be awaited was made where no event loop runs, so its coroutine would never run."""
 
+    fails_as: str | None = CODE
+
     def __init__(self, call: str, instead: str) -> None:
         self.call, self.instead = call, instead
         super().__init__(
@@ -39,7 +39,10 @@ class NotAwaited(TreadleError, RuntimeError):
 
 
 class BadResult(TreadleError):
-    """A task returned a value that cannot be stored. It counts as a failed attempt and is retried like one."""
+    """A function returned a value that cannot be stored. Its job fails at once: a retry would repeat the effects of the
+    function, and get no better result. It is retried if a stored result of another job cannot be read."""
+
+    fails_as: str | None = RESULT
 
     def __init__(self, task: str, problem: str) -> None:
         self.task, self.problem = task, problem
@@ -49,21 +52,37 @@ class BadResult(TreadleError):
 class BadCodec(TreadleError, ValueError):
     """A codec does not restore the value that it encoded."""
 
+    fails_as: str | None = CODE
+
 
 class BadTask(TreadleError, ValueError):
     """A function that cannot be a task, or a task name registered twice."""
 
+    fails_as: str | None = CODE
+
 
 class TooLarge(TreadleError, ValueError):
-    """A text is longer than its limit. Sizes are in bytes of UTF-8 unless `what` says characters."""
+    """A text is longer than its limit. Sizes are in bytes of UTF-8 unless `what` says characters.
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
+    A job whose result is too large fails at once, as one with a BadResult does.
+    """
+
+    def __init__(self, what: str, size: int, limit: int, advice: str = "") -> None:
         self.what, self.size, self.limit = what, size, limit
-        super().__init__(f"{what} is {size:,} long, the limit is {limit:,}")
+        super().__init__(f"{what} is {size:,} long, the limit is {limit:,}{advice and f'; {advice}'}")
+
+    @classmethod
+    def of_result(cls, what: str, size: int, limit: int) -> TooLarge:
+        """The error of a function whose result is too large: its job fails at once."""
+        error = cls(what, size, limit, "store the data elsewhere and return a reference to it")
+        error.fails_as = RESULT
+        return error
 
 
 class UnknownTask(TreadleError, LookupError):
     """No task of that name is registered in this app."""
+
+    fails_as: str | None = CODE
 
     def __init__(self, name: str, known: tuple[str, ...] = (), like: str | None = None) -> None:
         self.name, self.known = name, known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treadle.errors.base import TreadleError
+from treadle.errors.base import CODE, TreadleError
 from treadle.errors.text import error_line
 
 
@@ -107,6 +107,8 @@ class Stale(TreadleError):
 
 class Signalled(TreadleError):
     """The job was given that signal before. The first value stays; this one was not stored."""
+
+    fails_as: str | None = CODE
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name = id, name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.errors.base import TreadleError
+from treadle.errors.base import CODE, TreadleError
 
 
 class ResourceFailed(TreadleError):
@@ -35,6 +35,8 @@ class BadDependency(TreadleError, ValueError):
 
     `provider` is the name of the function, `problem` what is wrong with it.
     """
+
+    fails_as: str | None = CODE
 
     def __init__(self, provider: str, problem: str) -> None:
         self.provider, self.problem = provider, problem

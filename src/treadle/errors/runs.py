@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from treadle.errors.base import TreadleError
+from treadle.errors.base import CODE, TreadleError
 
 
 class NotRunning(TreadleError, RuntimeError):
     """A call that needs a running job, such as `current()`, was made outside of one."""
 
+    fails_as: str | None = CODE
+
 
 class BadStep(TreadleError, ValueError):
     """Durable code that a later run could not repeat. `step` is the name of the step, `problem` the reason."""
+
+    fails_as: str | None = CODE
 
     def __init__(self, step: str, problem: str) -> None:
         self.step, self.problem = step, problem
@@ -23,6 +27,8 @@ class StepMismatch(TreadleError):
     recorded  the step that was recorded at this point, or this step with the one before it
     asked     the step that the function asks for now, "" if it ends; `after` the one before it ("" for the first)
     """
+
+    fails_as: str | None = CODE
 
     def __init__(self, id: str, asked: str, after: str, recorded: str) -> None:
         self.id, self.asked, self.after, self.recorded = id, asked, after, recorded

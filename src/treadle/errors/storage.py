@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.errors.base import TreadleError
+from treadle.errors.base import CODE, TreadleError
 
 
 class StorageError(TreadleError):
@@ -11,6 +11,8 @@ class StorageError(TreadleError):
 
 class BadUrl(StorageError, ValueError):
     """A storage URL that cannot be parsed, or that has an invalid option."""
+
+    fails_as: str | None = CODE
 
 
 class StorageUnavailable(StorageError, ConnectionError):
@@ -70,6 +72,8 @@ class NotADatabase(StorageError):
 class Unsupported(StorageError):
     """This kind of storage cannot do something. `storage` names it, `what` the operation, `instead` an alternative."""
 
+    fails_as: str | None = CODE
+
     def __init__(self, storage: str, what: str, instead: str) -> None:
         self.storage, self.what, self.instead = storage, what, instead
         super().__init__(f"{storage} does not support {what}; {instead}")
@@ -80,6 +84,8 @@ class BadSession(StorageError, ValueError):
 
     `session` describes the value, `problem` says why it cannot be used.
     """
+
+    fails_as: str | None = CODE
 
     def __init__(self, session: str, problem: str) -> None:
         self.session, self.problem = session, problem
@@ -97,10 +103,14 @@ class StorageMoved(StorageError):
 class NestedTransaction(StorageError):
     """A call inside an open transaction, but not through it, would wait for the end of that transaction."""
 
+    fails_as: str | None = CODE
+
 
 class EventLoopError(NestedTransaction, RuntimeError):
     """The event loop on which the app is open cannot carry out the call: it does not run, or it is the caller's own and
     would wait for itself. A subclass of NestedTransaction for compatibility with older programs."""
+
+    fails_as: str | None = None  # a loop that has ended with its program may run in the next attempt
 
 
 class MoveFailed(TreadleError):

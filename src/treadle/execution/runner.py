@@ -17,7 +17,16 @@ from treadle.core import defaults, interrupts
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable.steps import REPLACED, SWALLOWED, Suspend, is_suspension
-from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
+from treadle.errors import (
+    ARGUMENTS,
+    AnswerTooLarge,
+    BadArgument,
+    BadStep,
+    JobNotDone,
+    StorageError,
+    TooLarge,
+    UnknownJob,
+)
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
@@ -218,7 +227,7 @@ class Runner:
 
     def _check_size(self, task: TaskCore, text: str) -> None:
         if (size := len(text.encode())) > self._result_limit:
-            raise TooLarge(f"the result of {task.name}", size, self._result_limit)
+            raise TooLarge.of_result(f"the result of {task.name}", size, self._result_limit)
 
     def _encode(self, task: TaskCore, value: object) -> str | Followups:
         if type(value) is Followups:
@@ -357,7 +366,7 @@ async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> o
         found = await Context(run).upstream()
     except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
         wrong = BadArgument(task.name, None, f"the result of a job in after= cannot be read: {error}")
-        wrong.permanent = True
+        wrong.fails_as = ARGUMENTS
         raise wrong from error
     except StorageError as error:
         raise Defer(defaults.POLL) from error  # the storage's fault, so it does not count as an attempt
@@ -365,6 +374,6 @@ async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> o
         return [each for each in found if not isinstance(each, JobNotDone | UnknownJob)]
     if len(found) != 1:
         wrong = BadArgument(task.name, None, f"pass_result needs exactly one job in after=, found {len(found)}")
-        wrong.permanent = True
+        wrong.fails_as = ARGUMENTS
         raise wrong
     return None if isinstance(found[0], JobNotDone | UnknownJob) else found[0]

@@ -16,8 +16,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.model import ABORTED, ARGUMENTS, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
-from treadle.errors import UNREADABLE, BadArgument, RemoteFailure, is_ours
+from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
+from treadle.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
@@ -116,6 +116,19 @@ def ended(record: Record, reason: str, error: str, checkpoints: Pairs = (), note
     )
 
 
+def has_returned(outcome: Outcome) -> bool:
+    """Whether the function has returned; its job may still wait for children."""
+    return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.function_done)
+
+
+def unstorable(outcome: Outcome, why: str) -> StorageError:
+    """The error of an outcome that the storage refuses. If the function has returned, its job fails at once, because a
+    retry would repeat its effects."""
+    error = StorageError(why)
+    error.fails_as = RESULT if has_returned(outcome) else None
+    return error
+
+
 def asleep(record: Record, key: str, delay: float, now: float) -> Outcome:
     """Run again after `delay` s, when the sleep `key` is over; not counted. Expired if that is after its deadline."""
     if _too_late(record, now + delay):
@@ -195,14 +208,17 @@ def failed(
     note: str | None = None,
 ) -> Outcome:
     """The outcome of a run that raised. `verdict` is the result of `on_error`; a Defer, an Abort or a `Retry.after`
-    that the task raised wins, and anything that is not a verdict is ignored. Stored arguments that do not fit the task
-    are retried only if the verdict is `Retry.now()` or `Retry.after(...)`.
+    that the task raised wins, and anything that is not a verdict is ignored. An error that the same code would raise
+    again (`fails_as`) is retried only if the verdict is `Retry.now()` or `Retry.after(...)`. A result that cannot be
+    stored is never retried, because the function has done its work.
 
     now     the storage's time, to compare the next attempt with the deadline
     fraction  0 to 1, for the jitter
     """
     said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
-    text = text_of(error)
+    text, at_once = text_of(error), fails_as(error)
+    if at_once == RESULT:
+        return ended(record, RESULT, text, checkpoints, note)
     if isinstance(said, Abort):
         return ended(record, ABORTED, _aborted(said, error, text), checkpoints, note)
     if isinstance(said, Defer):
@@ -212,8 +228,8 @@ def failed(
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
         out = released(record, max(delay, 0.001), checkpoints, note)
         return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
-    if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow | RetryAfter):
-        return ended(record, ARGUMENTS, text, checkpoints, note)
+    if at_once is not None and not isinstance(said, RetryNow | RetryAfter):
+        return ended(record, at_once, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, checkpoints, note)
@@ -230,6 +246,16 @@ def failed(
         checkpoints=checkpoints,
         note=note,
     )
+
+
+def fails_as(error: BaseException) -> str | None:
+    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. A group
+    has that of one of its members."""
+    if isinstance(error, TreadleError):
+        return error.fails_as
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(fails_as, error.exceptions)), None)
+    return None
 
 
 def _wait(said: Verdict, rules: Rules, attempt: int, fraction: float) -> float:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Final
 
-from treadle.core.model import Outcome, State
+from treadle.core.model import Outcome
 from treadle.errors import StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
@@ -41,7 +41,7 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage, troubl
     run.job_run.transaction = None
     # From here on a heartbeat may find the job at the version of this commit, which is not a lost job.
     run.ended = True
-    if outcome is None or not _has_returned(outcome):
+    if outcome is None or not judge.has_returned(outcome):
         await transaction.close()
         return outcome
     try:
@@ -49,11 +49,6 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage, troubl
     finally:
         await transaction.close()
     return remaining
-
-
-def _has_returned(outcome: Outcome) -> bool:
-    """Whether the function has returned; its job may still wait for children."""
-    return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.function_done)
 
 
 async def _commit(
@@ -79,7 +74,7 @@ async def _commit(
             )
             return judge.released(record, AGAIN)
         if settled.status == "refused":
-            return _failed(run, StorageError(settled.reason or "refused"), troubles)
+            return _failed(run, judge.unstorable(outcome, settled.reason or "refused"), troubles)
     except StorageUnavailable as error:
         log.warning(
             "%s %s: its transaction was interrupted, and the job will run again: %s",

@@ -35,7 +35,7 @@ class Settler:
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
     ) -> None:
-        """Handle the answers to `sent`. An outcome that the storage refuses becomes a failed attempt, once.
+        """Handle the answers to `sent`. For an outcome that the storage refuses, the run is settled as failed, once.
 
         claimed  jobs that came with the same answer
         """
@@ -76,11 +76,11 @@ class Settler:
                 troubles.pop(run.job_run, None)
                 log.error("could not settle %s %s (%s); its lease will expire", job.task, job.id, answer.reason)
             else:
-                self._refused(run, StorageError(answer.reason or "refused"))
+                self._refused(run, judge.unstorable(outcome, answer.reason or "refused"))
         self._count(applied)
 
     def _refused(self, run: RunningJob, error: StorageError) -> None:
-        """Settle a run as a failed attempt, because the storage has refused its outcome."""
+        """Settle a run as failed, because the storage has refused its outcome."""
         run.refused = True
         self._state.troubles[run.job_run] = error
         started_at = run.record.started_at or 0.0

@@ -7,7 +7,14 @@ from typing import Any
 
 from treadle.core.job import JobSpec, Source
 from treadle.core.model import NewJob
-from treadle.errors import BadOption
+from treadle.errors import CODE, BadOption
+
+
+def miscombined(where: str, problem: str) -> BadOption:
+    """The error for jobs that no program can combine. A job whose run raises it fails at once."""
+    error = BadOption(where, problem)
+    error.fails_as = CODE
+    return error
 
 
 def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
@@ -19,11 +26,11 @@ def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
         if spec.lacks is not None:
             raise spec.lacks
         if spec.sent:
-            raise BadOption(where, f"{spec!r} was already enqueued; make another one, or wait for it with after=")
+            raise miscombined(where, f"{spec!r} was already enqueued; make another one, or wait for it with after=")
         if spec.id in seen:
-            raise BadOption(where, f"{spec!r} is given twice; make one spec for each run")
+            raise miscombined(where, f"{spec!r} is given twice; make one spec for each run")
         if source is not None and spec.source is not None and spec.source is not source:
-            raise BadOption(where, f"{spec!r} belongs to another app than the specs before it")
+            raise miscombined(where, f"{spec!r} belongs to another app than the specs before it; enqueue it there")
         seen.add(spec.id)
         source = source or spec.source
 
@@ -48,7 +55,7 @@ def acyclic(jobs: Iterable[NewJob]) -> None:
                 stack.append((id, at + 1))
                 if ups[at] in on_path:
                     circle = [*path[path.index(ups[at]) :], ups[at]]
-                    raise BadOption("after", f"these jobs wait for each other: {' -> '.join(circle)}")
+                    raise miscombined("after", f"these jobs wait for each other: {' -> '.join(circle)}")
                 if ups[at] in waits:
                     stack.append((ups[at], 0))
             else:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.core.model import NewJob
-from treadle.errors import BadOption, TooLarge
+from treadle.errors import RESULT, BadOption, TooLarge, TreadleError
 from treadle.serialization.call_codec import MISSING
 from treadle.workflow.checks import acyclic, usable
 from treadle.workflow.flow import Conclude, Flow
@@ -39,7 +39,18 @@ def followups_of(
     found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
 ) -> Followups:
     """The rows for a task's return value. `encode` encodes the run's own result. Raises BadOption for jobs that cannot
-    be combined or belong to another app, BadArgument for one that lacks an argument, BadResult and TooLarge."""
+    be combined or belong to another app, BadArgument for one that lacks an argument, BadResult and TooLarge. Each of
+    them fails the job at once, because the function has returned."""
+    try:
+        return _followups_of(found, encode, most, source)
+    except TreadleError as error:
+        error.fails_as = RESULT
+        raise
+
+
+def _followups_of(
+    found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None
+) -> Followups:
     if isinstance(found, Conclude):
         return Followups(own=_sized(encode(found.result), most), concludes=True)
     if isinstance(found, JobSpec):
@@ -59,10 +70,11 @@ def followups_of(
 def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:
     for spec in specs:
         if source is not None and spec.source is not None and spec.source is not source:
-            raise BadOption("return", f"{spec!r} belongs to another app than the task that returns it")
+            words = f"{spec!r} belongs to another app than the task that returns it; enqueue it there"
+            raise BadOption("return", words)
 
 
 def _sized(text: str, most: int) -> str:
     if len(text) * 4 > most and (size := len(text.encode())) > most:
-        raise TooLarge("the result", size, most)
+        raise TooLarge.of_result("the result", size, most)
     return text

@@ -11,6 +11,7 @@ from treadle.errors import BadOption
 from treadle.policy.retry import Policy
 from treadle.tasks.options import Options, Seconds, Sizes, columns
 from treadle.tasks.when import HasId, When
+from treadle.workflow.checks import miscombined
 from treadle.workflow.flow import WHERE_TO, Flow, Gather, behind
 from treadle.workflow.plan import FLOW
 
@@ -29,11 +30,11 @@ def flatten(
         for each in (some,) if isinstance(some, Continuation) else _many(some):
             found: object = each.job(source=source) if isinstance(each, Flow) else each
             if isinstance(found, Gather):
-                raise BadOption("gather", WHERE_TO)
+                raise miscombined("gather", WHERE_TO)
             if not isinstance(found, JobSpec):
-                raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
+                raise miscombined("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
             if found.source is not source and found.source is not None:
-                raise BadOption("enqueue", f"{found!r} belongs to another app")
+                raise miscombined("enqueue", f"{found!r} belongs to another app; enqueue it there")
             flat.append(found)
     return flat
 
@@ -42,7 +43,7 @@ def _many(some: Iterable[T]) -> Iterable[T]:
     """An iterable among the arguments of `enqueue`. Raises BadOption, with advice, for anything else."""
     found: Any = some
     if isinstance(found, Gather):
-        raise BadOption("gather", WHERE_TO)
+        raise miscombined("gather", WHERE_TO)
     if callable(getattr(found, "job", None)):
         name = getattr(found, "__name__", "task")
         raise BadOption("enqueue", f"{found!r} is a task: give a job with its arguments, {name}.job(...)")

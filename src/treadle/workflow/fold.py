@@ -88,7 +88,7 @@ def ending(
             if value is not None:
                 text = call_codec.encode_any(value) if task is None else task.signature.encode_value(value)
         if text is not None and len(text) * 4 > most and (size := len(text.encode())) > most:
-            raise TooLarge(f"the value of the workflow {row.job.id}", size, most)
+            raise TooLarge.of_result(f"the value of the workflow {row.job.id}", size, most)
     except Exception as error:  # the reducer, and the classes of its values, are user code
         raised(error)
         return failure(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import DECLINED, LOST_BY, Record, State
+from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
 from treadle.core.query_model import Glance
 from treadle.storage.row_rules import costs
 from treadle.storage.transfer import MoveState
@@ -88,6 +88,11 @@ def made_by(rows: Sequence[Record], id: str) -> Record | None:
     """The run, of these, that enqueued the job with this id; None if there is none."""
     stem = ids.stem(id)
     return next((row for row in rows if ids.derived(row.job.id, row.version) == stem), None) if stem else None
+
+
+def asleep_in(row: Record) -> str | None:
+    """The key of the durable sleep for which its last run suspended; None: it does not sleep."""
+    return _after(ASLEEP, row)
 
 
 def declined_by(row: Record) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from treadle.admin.explain.facts import Facts, declined_by, is_due
+from treadle.admin.explain.facts import Facts, asleep_in, declined_by, is_due
 from treadle.admin.explain.limited import closed
 from treadle.admin.explain.wording import at, command, lasting, on_job, worker_of
 from treadle.admin.explain.workers import able_to_run, claims, is_silent, serve
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
-from treadle.durable.checkpoints import read_entry
-from treadle.errors import UNREADABLE, error_line
+from treadle.errors import error_line
 
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 _SCHEDULE = "schedule="  # prefix of the label of a schedule's row
@@ -89,7 +88,7 @@ def scheduled(facts: Facts) -> str:
         when = "only after its deadline"
     if (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
-    elif (step := _sleeps(row)) is not None:
+    elif (step := asleep_in(row)) is not None:
         why = f"it sleeps in its step {step!r}, and runs again {when}"
     elif row.attempt and row.error:
         why = f"attempt {row.attempt} failed and the next one is due {when} ({error_line(row.error)})"
@@ -109,18 +108,6 @@ def overdue(facts: Facts, sentence: str) -> str:
     """The sentence for a job that is due and that no claim has queued yet."""
     assert is_due(facts.row, facts.now)
     return f"It has been due since {at(facts.row.due_at)}, and the next claim queues it. {sentence}"
-
-
-def _sleeps(row: Record) -> str | None:
-    """The name of the durable step in which a job sleeps; None if it does not."""
-    for name, text in reversed(row.checkpoints):
-        try:
-            until = read_entry(text).until
-        except UNREADABLE:
-            continue
-        if isinstance(until, float) and row.due_at is not None and abs(until - row.due_at) < 1:
-            return name
-    return None
 
 
 def _schedule(row: Record) -> str | None:

@@ -102,6 +102,7 @@ class Raised(Struct, tag="raised", tag_field="is"):
     text: str
     note: str | None
     log: tuple[LogLine, ...] = ()
+    fails_as: str | None = None
 
 
 class Leave(Struct, tag="leave", tag_field="is"):
@@ -209,7 +210,7 @@ class Child:
                 return Done(number, run.note, has_followups=True), encode_followups(following).decode()
             text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
-                raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)
+                raise TooLarge.of_result(f"the result of {ask.name}", size, defaults.MAX_RESULT)
         except BaseException as error:  # also SystemExit: sys.exit() fails the job, not this process
             return raised(error, run.note, number), ""
         return Done(number, run.note), text
@@ -240,14 +241,16 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     elif isinstance(error, Abort):
         kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):
-        kind, fields = "argument", [error.task, error.parameter, error.problem, error.permanent]
+        kind, fields = "argument", [error.task, error.parameter, error.problem]
     elif isinstance(error, BadResult):
         kind, fields = "result", [error.task, error.problem]
     elif isinstance(error, TooLarge):
         kind, fields = "large", [error.what, error.size, error.limit]
     message = judge.message_of(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
     module, text = type(error).__module__, judge.text_of(error)
-    return Raised(number, kind, fields, type(error).__qualname__, module, message, text, note)
+    return Raised(
+        number, kind, fields, type(error).__qualname__, module, message, text, note, fails_as=judge.fails_as(error)
+    )
 
 
 def _read(stream: BinaryIO) -> tuple[Message, str] | None:

@@ -20,7 +20,17 @@ from msgspec.structs import replace
 
 from treadle.concurrency.spawn import started
 from treadle.core.model import Record
-from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
+from treadle.errors import (
+    RESULT,
+    UNREADABLE,
+    BadArgument,
+    BadResult,
+    BadTask,
+    ProcessDied,
+    RemoteFailure,
+    TooLarge,
+    TreadleError,
+)
 from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.middleware import overrides
 from treadle.policy.retry import Abort, Defer, RetryAfter
@@ -335,6 +345,7 @@ def _error(raised: Raised) -> Exception:
     """The exception of the child: a known type is rebuilt, with a RemoteFailure as its cause; any other becomes a
     RemoteFailure, which has the child's traceback."""
     failure = RemoteFailure(raised.type, raised.module, raised.message, raised.text)
+    failure.fails_as = raised.fails_as
     exception: Exception | None = None
     match raised.kind, raised.fields:
         case "defer", [seconds, until, limit]:
@@ -347,15 +358,16 @@ def _error(raised: Raised) -> Exception:
             return Abort(message)  # no traceback, as in a thread
         case "abort", [message, True]:
             exception = Abort(message)
-        case "argument", [task, parameter, problem, permanent]:
+        case "argument", [task, parameter, problem]:
             exception = BadArgument(task, parameter, problem)
-            exception.permanent = permanent
         case "result", [task, problem]:
             exception = BadResult(task, problem)
         case "large", [what, size, limit]:
-            exception = TooLarge(what, size, limit)
+            exception = (TooLarge.of_result if raised.fails_as == RESULT else TooLarge)(what, size, limit)
     if exception is None:
         return failure
+    if isinstance(exception, TreadleError):
+        exception.fails_as = raised.fails_as
     exception.__cause__ = failure
     return exception
 
