@@ -77,10 +77,10 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
     redact    names of more values that people must not see, see docs/guides/payloads.md
     outbox    Outbox(...) in the database with your data: `within=session` writes the jobs there, and they are delivered
               over to the storage after the commit. For jobs that are not in the same database
-    misfits   what becomes of a job whose arguments this code cannot read. "fail": it fails. "wait": the worker
-              releases it, uncounted, while another live worker has another version of its task, for 10 minutes at
-              most; or the seconds.
-              For rolling deployments, where old and new workers run side by side
+    misfits   what becomes of a job whose arguments this code cannot read, while another live worker of its queue has
+              another version of its task, as in a rolling deployment. "wait": the worker releases it, uncounted, for 10
+              minutes at most [default]; or the seconds. "fail": it fails at once, as it always does if there is no such
+              worker
     clock     returns seconds since 1970. For tests, like ids (returns job ids) and random (returns 0 to 1).
 
     At most one of url, storage and ports can be given. Raises BadOption, BadUrl and BadCodec.
@@ -102,7 +102,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         ports: Any = None,
         namespace: str | None = None,
         outbox: Outbox | None = None,
-        misfits: Misfits = "fail",
+        misfits: Misfits = "wait",
         blobs: str | Path | Objects | None = None,
         offload: int | None = None,
         keys: Keys | None = None,

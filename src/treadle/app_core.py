@@ -83,7 +83,7 @@ class AppCore:
         sizes: Sizes | None = None,
         ids: IdFactory | None = None,
         random: Callable[[], float] | None = None,
-        misfits: Misfits = "fail",
+        misfits: Misfits = "wait",
         redact: Sequence[str] = (),
     ) -> None:
         self.misfit_wait = longest_wait(misfits)

@@ -207,7 +207,7 @@ async def not_awaited(it: Effects) -> Record:
     async def child() -> None: ...
 
     def t() -> None:
-        child.enqueue()
+        child.enqueue()  # type: ignore[unused-coroutine]
 
     return await it.row_of(t)
 
@@ -273,7 +273,9 @@ async def unreadable(it: Effects) -> Record:
         return 7
 
     async def t() -> Any:
-        return await Job[Any, Any](job.id, "number", it.app._core.client, number._core.signature.decode_result).result(0)
+        return await Job[Any, Any](job.id, "number", it.app._core.client, number._core.signature.decode_result).result(
+            0
+        )
 
     return await it.row_of(t)
 

@@ -83,6 +83,25 @@ async def test_writes_ending_and_jobs_within_are_one_commit(app: App, path: Path
     assert told.names("succeeded", "lost", "failed") == ["succeeded", "succeeded"]
 
 
+@pytest.mark.parametrize("how", ["object", "list of jobs"])
+async def test_a_result_that_cannot_be_stored_rolls_back_and_fails_the_job_at_once(
+    app: App, path: Path, how: str
+) -> None:
+    ran: list[int] = []
+
+    @app.task(retry=Retry(attempts=5, base=0))
+    async def pay() -> Any:
+        ran.append(1)
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("paid",))
+        return object() if how == "object" else [pay.job()]
+
+    async with Worker(app):
+        with pytest.raises(JobFailed) as failed:
+            await (await pay.enqueue()).result(30)
+    assert (failed.value.reason, ran, ledger(path)) == ("result", [1], [])
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool) -> None:
     """The task's result is stored with its writes. If the storage refuses it, everything is rolled back and the attempt

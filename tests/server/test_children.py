@@ -9,10 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.served import memory_url
+from tests.served import host, memory_url
 from tests.server.test_api import Client
-from treadle import App, Worker
+from treadle import App, Sizes, Worker
 from treadle.core.ids import derived
+from treadle.server import Settings
+from treadle.testing.shows import shows
 
 
 @pytest.fixture
@@ -184,3 +186,23 @@ async def test_a_python_program_waits_for_such_a_workflow(call: Client, url: str
             assert await job.result(30) == 42
             await call("POST", "/v1/jobs", {"task": "next"})
             assert await waiting == "next"
+
+
+@shows("a reported result that cannot be stored fails the job at once")
+@pytest.mark.parametrize("how", ["too large", "taken id"])
+async def test_a_reported_result_that_cannot_be_stored_fails_the_job_at_once(how: str) -> None:
+    """Its function has run: if the lease expired instead, another runner would run it again."""
+    url = host().add(App("memory://", sizes=Sizes(result=100)), Settings(max_wait=5))
+    async with aiohttp.ClientSession() as session:
+        call = Client(url, session)
+        await call("POST", "/v1/jobs", {"task": "other", "id": "order-1", "delay": 600})
+        status, answer = await call("POST", "/v1/jobs", {"task": "t"})
+        assert status == 201, answer
+        [row] = await claim(call, 1)
+        if how == "too large":
+            assert await settle(call, row, succeed="x" * 200) == "applied"
+        else:
+            assert await settle(call, row, succeed=1, followups=[{"id": "order-1", "task": "child"}]) == "refused"
+        job = await job_of(call, answer["id"])
+    assert (job["state"], job["reason"], job["attempt"]) == ("failed", "result", 1)
+    assert ("the limit is 100" if how == "too large" else "'order-1' is taken by a job of other") in job["error"]

@@ -1,4 +1,4 @@
-"""`App(misfits="wait")`: a job that one version of the code cannot read is left to workers with another version."""
+"""A job that one version of the code cannot read is left to workers with another version, by default."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def place(kind: str, folder: Path, clock: HandClock) -> Iterator[dict[str, Any]]
             yield {"url": url}
 
 
-def version(number: int, where: dict[str, Any], ran: list[str], wait: Any = "wait") -> App:
-    app = App(**where, misfits=wait)
+def version(number: int, where: dict[str, Any], ran: list[str], wait: Any = None) -> App:
+    app = App(**where) if wait is None else App(**where, misfits=wait)
     if number == 1:
 
         @app.task(name="pay")
@@ -65,7 +65,7 @@ async def working(*workers: Worker) -> AsyncIterator[None]:
         yield
 
 
-@shows("with misfits='wait', jobs that new code cannot read are run by the old workers, uncounted")
+@shows("while two versions run side by side, each runs the jobs that the other cannot read, uncounted")
 @pytest.mark.parametrize("kind", [*KINDS, "http"])
 async def test_two_versions_side_by_side(kind: str, tmp_path: Path) -> None:
     """Each version enqueues jobs that the other cannot read; all of them are run by their own."""
@@ -85,11 +85,11 @@ async def test_two_versions_side_by_side(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@shows("with misfits='wait', jobs in processes of their own wait for code that fits, and for the resources they use")
+@shows("while two versions run side by side, jobs in processes wait for code that fits and for their resources")
 async def test_two_versions_in_processes() -> None:
     """The worker of the new code starts first and has room; jobs of each version run in a process of that version."""
     where = {"storage": MemoryStorage()}
-    old, new = App(**where, misfits="wait"), App(**where, misfits="wait")
+    old, new = App(**where), App(**where)
     needs: dict[str, Any] = {"requires": {"gpu": "a100"}, "uses": {"gpu": 1}}
     first = old.task(name="pay", kind="process", **needs)(process_tasks.paid)
     second = new.task(name="pay", kind="process", **needs)(process_tasks.paid_in)
@@ -110,6 +110,18 @@ async def test_a_misfit_without_another_version_fails_at_once(tmp_path: Path) ->
         await drain(new)
         with pytest.raises(JobFailed, match="'currency' is missing"):
             await job.result()
+
+
+async def test_a_worker_that_is_not_to_wait_fails_a_misfit_at_once() -> None:
+    ran: list[str] = []
+    where = {"storage": MemoryStorage()}
+    old, new = version(1, where, ran), version(2, where, ran, wait="fail")
+    async with old, new:
+        await old.storage.heartbeat(Presence(worker="other", queues=("default",), tasks=("pay",)), [], 30.0)
+        job = await old.tasks["pay"].enqueue(1)
+        await drain(new)
+        with pytest.raises(JobFailed, match="'currency' is missing"):
+            await job.result(timeout=60)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "http"])

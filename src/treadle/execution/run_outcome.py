@@ -24,7 +24,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     """How one run of a job ended. The names are those of the events, and "released".
 
     name     succeeded   the function has returned, and the job has ended
-             failed      the job has failed: no attempts are left, it was aborted, or too many leases expired
+             failed      the job has failed: no attempts are left, it was aborted, no retry can help, or too many leases
+                         expired
              expired     its deadline has passed, or would have passed before the next attempt
              retrying    the attempt failed, and there will be another
              deferred    it runs again later, and the run is not counted: `Defer`, or a durable sleep

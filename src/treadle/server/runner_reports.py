@@ -14,8 +14,8 @@ from treadle.core import ids
 from treadle.core.claim_ids import worker_name
 from treadle.core.events import was_lost
 from treadle.core.job import inheriting
-from treadle.core.model import NewJob, Outcome, Record
-from treadle.errors import RemoteFailure
+from treadle.core.model import NewJob, Outcome, Pairs, Record
+from treadle.errors import RESULT, RemoteFailure, TooLarge, TreadleError
 from treadle.policy import attempts, judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
@@ -55,8 +55,10 @@ def check(report: RunReport) -> bool:
     return report.state is None
 
 
-def judged(report: RunReport, row: Record, retry: Retry, max_lost: int, now: float, fraction: float) -> Outcome:
-    """The outcome of a run whose report needs judging."""
+def judged(
+    report: RunReport, row: Record, retry: Retry, max_lost: int, now: float, fraction: float, most: int
+) -> Outcome:
+    """The outcome of a run whose report needs judging. A result of more than `most` bytes fails its job at once."""
     # A report that is repeated after a lost response finds the row one version later. Judged by the earlier version it
     # gives the same outcome, and the storage returns "applied".
     again = row.version == report.version + 1 and row.attempt > 0 and report.defer is None and not report.again
@@ -64,6 +66,8 @@ def judged(report: RunReport, row: Record, retry: Retry, max_lost: int, now: flo
     rules = judge.rules_for(record, retry, None, max_lost)
     own = None if report.succeed is UNSET else bytes(report.succeed).decode()
     lost = attempts.losses(record) if was_lost(record) else ()
+    if own is not None and len(own) * 4 > most and (size := len(own.encode())) > most:
+        return _unstorable(record, TooLarge.of_result(f"the result of {row.job.task}", size, most), now, report, lost)
     if report.followups or own is not None:
         report = replace(report, checkpoints=(*report.checkpoints, *lost))
     if report.followups:
@@ -77,6 +81,20 @@ def judged(report: RunReport, row: Record, retry: Retry, max_lost: int, now: flo
     else:
         error = Reported(report.fail or "it failed")
     failed = judge.failed(record, rules, error, None, now, fraction, report.checkpoints, report.note)
+    return attempts.noted(record, failed, worker_name(record.worker), now, lost)
+
+
+def refused(outcome: Outcome, reason: str, row: Record, now: float) -> Outcome:
+    """The end of a job whose runner has reported that its function returned, with an outcome that cannot be stored. The
+    runner could only run it again."""
+    record = replace(row, version=outcome.version)
+    lost = attempts.losses(record) if was_lost(record) else ()
+    report = RunReport(id=row.id, version=outcome.version)
+    return _unstorable(record, judge.unstorable(outcome, reason), now, report, lost)
+
+
+def _unstorable(record: Record, error: TreadleError, now: float, report: RunReport, lost: Pairs) -> Outcome:
+    failed = judge.ended(record, RESULT, judge.text_of(error), report.checkpoints, report.note)
     return attempts.noted(record, failed, worker_name(record.worker), now, lost)
 
 

@@ -18,6 +18,7 @@ from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.errors import IdTaken, StorageError
+from treadle.policy import judge
 from treadle.producer.client import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
@@ -39,13 +40,16 @@ from treadle.storage import messages
 from treadle.storage.capabilities import fused, whole
 from treadle.storage.move_marks import mark_of
 from treadle.storage.value_checks import among
+from treadle.tasks.options import Sizes
 
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
 class ProtocolHost(Ending, Protocol):
-    """The part of an App that the protocol uses: storage, middleware, and the default retry policy."""
+    """The part of an App that the protocol uses: storage, middleware, sizes, and the default retry policy."""
+
+    sizes: Sizes
 
     @property
     def client(self) -> Client: ...
@@ -186,15 +190,32 @@ class WorkerProtocol:
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
                 ready = await runner_reports.prepared(report, row, self._app.client.prepared)
-                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.random()))
+                chance, most = self._app.random(), self._app.sizes.result
+                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, chance, most))
         may, odd = await self._checked(token, outcomes)
         answers = list(among(odd, await self._settled(may)))
+        await self._end_refused(token, rows, outcomes, answers)
         self._count(open_ones, rows, outcomes, answers)
         said = iter(answers)
         unknown = Settled("stale", "there is no such job")
         return messages.AllSettled(
             tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
         )
+
+    async def _end_refused(
+        self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
+    ) -> None:
+        """End the jobs of these rows whose reports say that their functions have returned, and whose outcomes cannot be
+        stored."""
+        now = self._app.now()
+        ends = [
+            runner_reports.refused(outcome, answer.reason or "refused", rows[outcome.id], now)
+            for outcome, answer in zip(outcomes, answers, strict=True)
+            if answer.status == "refused" and not answer.again and outcome.id in rows and judge.has_returned(outcome)
+        ]
+        if ends:
+            may, _ = await self._checked(token, ends)
+            await self._settled(may)
 
     def _count(
         self, judged: Sequence[str], rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
