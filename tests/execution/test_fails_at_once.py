@@ -31,8 +31,11 @@ from treadle import (
     flow,
     gather,
 )
-from treadle.core.model import Record
+from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.model import Claim, NewJob, Outcome, Record
 from treadle.errors import TreadleError
+from treadle.execution.runner import SystemTask
+from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
@@ -518,3 +521,41 @@ async def test_a_failure_is_stored_although_no_further_step_would_fit(storage: S
 def test_a_permanent_error_says_so() -> None:
     assert BadResult("t", "is wrong").permanent
     assert not BadArgument("t", None, "is wrong").permanent
+
+
+async def test_a_failure_that_another_version_stored_fails_the_job_and_calls_nothing(app: App) -> None:
+    it = Effects(app)
+
+    async def t() -> None:
+        await current().step("charge", it.charge)
+
+    task: Any = app.task(name="t", retry=TWICE)(t)
+    job = await task.enqueue()
+    [claimed] = (await app.storage.claim(Claim(worker="w#1", limit=1))).records
+    entry = '{"failure":{"type":"Declined","args":["no money"]}}'
+    later = Outcome(id=claimed.id, version=claimed.version, state=State.READY, checkpoints=(("charge", entry),))
+    await app.storage.settle([later])
+    await drain(app)
+    found = await app.jobs.get(job)
+    assert (found.state, found.reason, it.count) == (State.FAILED, "code", 0)
+    assert "stored that it failed with Declined" in (found.error or "")
+
+
+async def test_a_task_of_treadles_own_is_retried_whatever_it_raises(app: App, clock: HandClock) -> None:
+    """Otherwise a defect would end a schedule for good."""
+    calls: list[float] = []
+
+    async def decide(record: Record, now: float) -> Outcome:
+        calls.append(now)
+        if len(calls) < 3:
+            raise errors.UnknownTask("nobody")
+        return judge.succeeded(record, "null")
+
+    app._core.system_tasks["treadle.test"] = SystemTask("treadle.test", decide)
+    await app.open()
+    await app.storage.enqueue([NewJob(id="own", task="treadle.test", queue=SYSTEM_QUEUE)])
+    for _ in range(3):
+        await drain(app)
+        clock.advance(3_600)
+    assert (await app.jobs.get("own")).state is State.SUCCEEDED
+    assert len(calls) == 3

@@ -174,7 +174,7 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
     kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     if isinstance(entry.failure, Failure):
-        return Step(name=name, kind="step", value=str(error_of(entry.failure)))
+        return Step(name=name, kind="step", value=str(error_of(name, entry.failure)))
     value = _decoded(entry.result or "", decode) if own else stored_values.value(entry.result)
     return Step(name=name, kind=kind, value=value, done=not entry.gave_up)
 

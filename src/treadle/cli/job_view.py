@@ -65,10 +65,10 @@ def steps(row: Record) -> list[tuple[str, str]]:
     For a checkpoint that is none of these, such as one of a schedule, its text.
     """
     own = row.job.task.startswith(OWN)
-    return [(name, text if own else _became(text)) for name, text in row.checkpoints if not name.startswith(OURS)]
+    return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]
 
 
-def _became(text: str) -> str:
+def _became(name: str, text: str) -> str:
     try:
         entry = read_entry(text)
     except UNREADABLE:
@@ -76,7 +76,7 @@ def _became(text: str) -> str:
     if not isinstance(entry.until, UnsetType):
         return f"sleeps until {stamp_of(entry.until)}"
     if isinstance(entry.failure, Failure):
-        return f"failed: {error_of(entry.failure)}"
+        return f"failed: {error_of(name, entry.failure)}"
     return "timed out" if entry.gave_up else "done"
 
 

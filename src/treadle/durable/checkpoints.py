@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -39,8 +39,8 @@ class Failure(Struct, frozen=True):
     args  what its constructor was called with
     """
 
-    type: Literal["BadResult", "TooLarge"]
-    args: tuple[str | int, ...]
+    type: str
+    args: tuple[Any, ...]
 
 
 class Checkpoint(Struct, omit_defaults=True):
@@ -241,10 +241,14 @@ def failed(asked: StepRequest, error: BadResult | TooLarge) -> Checkpoint:
     return Checkpoint(asked.after, failure=Failure("TooLarge", (error.what, error.size, error.limit)))
 
 
-def error_of(failure: Failure) -> BadResult | TooLarge:
-    """The error to raise in the place of the step."""
-    args: Any = failure.args
-    return BadResult(*args) if failure.type == "BadResult" else TooLarge.of_result(*args)
+def error_of(key: str, failure: Failure) -> BadResult | TooLarge | BadStep:
+    """The error to raise in the place of this step."""
+    match failure.type, failure.args:
+        case "BadResult", [str(task), str(problem)]:
+            return BadResult(task, problem)
+        case "TooLarge", [str(what), int(size), int(limit)]:
+            return TooLarge.of_result(what, size, limit)
+    return BadStep(key, f"another version of Treadle stored that it failed with {failure.type}")
 
 
 def check_name(name: Any) -> None:

@@ -144,7 +144,7 @@ class Durable:
         is noticed at once."""
         entry = self.checkpoints.entries[asked.key]
         if isinstance(entry.failure, Failure):
-            raise error_of(entry.failure)
+            raise error_of(asked.key, entry.failure)
         text = entry.result
         if text is None:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")

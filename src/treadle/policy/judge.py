@@ -216,7 +216,8 @@ def failed(
     fraction  0 to 1, for the jitter
     """
     said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
-    text, at_once = text_of(error), fails_as(error)
+    text = text_of(error)
+    at_once = None if record.job.queue == defaults.SYSTEM_QUEUE else fails_as(error)  # a defect of Treadle may be cured
     if at_once == RESULT:
         return ended(record, RESULT, text, checkpoints, note)
     if isinstance(said, Abort):
