@@ -13,6 +13,7 @@ import click
 
 from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
+from treadle.core.command_lines import command
 from treadle.tasks.json_options import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def enqueue(
         try:
             document(await job.result(wait))
         except TimeoutError:
-            text = f"{job.id} has not ended within {wait:g} s and continues; `treadle jobs explain {job.id}` says why"
+            text = (
+                f"{job.id} has not ended within {wait:g} s and continues; {command('jobs', 'explain', job.id)} says why"
+            )
             raise Stop(FAILED, text) from None
         return 0
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
+from treadle.core.command_lines import command
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
 from treadle.durable.run_locks import RunLocks
@@ -184,7 +185,7 @@ class Durable:
             within = "in time" if timeout is None else f"within {seconds(timeout, 'timeout'):g} s"
             raise TimeoutError(
                 f"{job.task} {job.id} did not receive the signal {name!r} {within}; "
-                f"`treadle jobs signal {job.id} {name}` sends it to a later wait"
+                f"{command('jobs', 'signal', job.id, name)} sends it to a later wait"
             )
         self._received.add(name)
         text = entry.result

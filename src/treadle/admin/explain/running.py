@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts, declined_by, is_due
 from treadle.admin.explain.limited import closed
-from treadle.admin.explain.wording import at, command, lasting, on_job, worker_of
+from treadle.admin.explain.wording import at, lasting, on_job, worker_of
 from treadle.admin.explain.workers import able_to_run, claims, is_silent, serve
+from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
 from treadle.durable.checkpoints import read_entry

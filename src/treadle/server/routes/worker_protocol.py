@@ -26,7 +26,7 @@ from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import for_everybody
+from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.runner_claims import Ending, RunnerClaims
 from treadle.server.routes.shown import one_queue
@@ -150,6 +150,7 @@ class WorkerProtocol:
         other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
         await self._gate.jobs(token, asked)
+        await rights.refuse_known(token, asked, self._app.storage.get)
         try:
             rows = await self._app.storage.enqueue(await rights.to_store(token, asked))
         except IdTaken as error:
@@ -312,6 +313,7 @@ class WorkerProtocol:
         wait = max(0.0, min(asked.timeout, self._settings.max_wait))
         hints = self._app.storage.watch(tuple(topics), wait)
         heard = await self._waiting.unless_stopped(hints, call.request.receive)
+        await unchanged(call.request)
         return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
     async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
