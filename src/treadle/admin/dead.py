@@ -25,7 +25,7 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
         self._jobs, self._storage, self._shown = jobs, jobs._storage, shown
 
     def within(self, queues: tuple[str, ...], shown: Shown = as_stored) -> Dead:
-        """A view for a caller whose rights cover these queues only; (): all queues. `shown`: rows as it may see them."""
+        """A view for a caller whose rights cover these queues only; (): all. `shown`: rows as it may see them."""
         return Dead(self._jobs.within(queues), shown)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:

@@ -25,11 +25,14 @@ def value_of(text: str) -> Any:
     """A JSON value, or else the text itself. Raises Stop for a text that begins like JSON and is not JSON."""
     import msgspec
 
+    from treadle.core.long_numbers import WORDS, has_long_number
     from treadle.errors import UNREADABLE
 
     try:
         return msgspec.json.decode(text)
     except UNREADABLE as error:
+        if has_long_number(text):
+            raise Stop(USAGE, f"an argument cannot be sent: {WORDS}") from None
         if text[:1] in ("{", "[", '"'):
             problem = f"{text!r} begins like JSON but is not valid ({error}); put such a text in JSON quotes"
             raise Stop(USAGE, problem) from None

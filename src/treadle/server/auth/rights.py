@@ -79,7 +79,8 @@ def _signed(token: Token, job: NewJob) -> NewJob:
     if token is ANYBODY:
         return job
     act = audit.read_act(job.payload)
-    act = replace(act, by=f"{_signature(token)}{act.by})")
+    by = act.by.translate({ord("("): "[", ord(")"): "]"})  # so that the name in brackets cannot end there
+    act = replace(act, by=f"{_signature(token)}{by})")
     return replace(job, payload=msgspec.json.encode(act).decode(), reach=())
 
 
