@@ -26,9 +26,9 @@ from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, running_step, valued
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
-from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
+from treadle.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError
 from treadle.policy import judge
-from treadle.policy.retry import seconds, until
+from treadle.policy.retry import Defer, seconds, until
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
 from treadle.tasks.options import Sizes
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
@@ -63,6 +63,9 @@ class DurableBackend(Protocol):
     async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
     def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]: ...
+
+
+FOREIGN_LOCK = 30.0  # s until a job asks again for a lock that a job of another queue holds
 
 
 class Suspend(BaseException):
@@ -260,8 +263,17 @@ class Durable:
     # --- once-locks
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        """Whether this job holds the lock. Stores the lock if it is free."""
-        return await self._locks.win(key, seconds(keep, "once.keep"))
+        """Whether this job holds the lock. Stores the lock if it is free.
+
+        Raises Defer while a job of another queue holds it: that job does not do the work of this one, and it must not
+        make this one fail.
+        """
+        try:
+            return await self._locks.win(key, seconds(keep, "once.keep"))
+        except (ForeignRow, KeyHeld) as error:
+            job = self.run.record.job
+            log.warning("%s %s waits for the once-lock %r, which another queue holds", job.task, job.id, key)
+            raise Defer(FOREIGN_LOCK) from error
 
     async def give_back(self, key: str) -> None:
         """Release the lock, if this run got it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from treadle.admin import audit
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
+from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.errors import BadOption, TreadleError
 from treadle.server import system_rows
 from treadle.server.auth import rights
@@ -43,10 +44,13 @@ def users_row(job: NewJob, derived: bool = False) -> NewJob:
 
 
 class IncomingRows:
-    """The checks of the worker protocol. For Treadle's own rows they read the jobs that the rows belong to."""
+    """The checks of the worker protocol. For Treadle's own rows they read the jobs that the rows belong to.
 
-    def __init__(self, storage: Callable[[], Storage]) -> None:
-        self._storage = storage
+    passes  whether arguments are stored that this server cannot read
+    """
+
+    def __init__(self, storage: Callable[[], Storage], passes: bool) -> None:
+        self._storage, self._passes = storage, passes
 
     # --- jobs
 
@@ -61,6 +65,7 @@ class IncomingRows:
         for job in jobs:
             await turns.step()
             check_job(job)
+            self._check_form(job)
             if system_rows.is_own(job):
                 ours.append(job)
         if not ours:
@@ -73,6 +78,25 @@ class IncomingRows:
                 raise Refused(403, "forbidden", words, scope=scope)
         await self._belong(token, [(job, parent) for job, _, parent in found if parent is not None])
         return [job for job, scope, _ in found if scope == "operate" and job.task != audit.TASK]
+
+    def _check_form(self, job: NewJob) -> None:
+        """Raise BadOption for arguments that nobody behind this server could read."""
+        if self._passes or not job.payload.startswith(FORMS):
+            return
+        able, closed = self._storage().capabilities, sealed(job.payload)
+        if able.remote:  # the other server decides
+            return
+        if offloaded(job.payload) is not None and not able.payloads:
+            what, how = "they are in a blob store", "blobs="
+        elif closed is not None and closed.key not in able.keys:
+            what, how = f"they are encrypted with the key {closed.key[:64]!r}", "keys="
+        else:
+            return
+        raise BadOption(
+            "payload",
+            f"the app of this server cannot read these arguments: {what}. Give it {how}, or start the server with "
+            "--pass-texts if its workers can read them",
+        )
 
     async def _belong(self, token: Token, pairs: Sequence[tuple[NewJob, str]]) -> None:
         """Raise Refused (409) for a row whose job does not exist, has ended, or is in another queue."""
@@ -103,6 +127,8 @@ class IncomingRows:
             await turns.step()
             try:
                 check_outcome(out)
+                for job in out.followups:
+                    self._check_form(job)
                 if out.id in foreign:
                     raise BadOption(
                         "id", f"{out.id!r}: an entry of the audit log is completed by the caller of its act"

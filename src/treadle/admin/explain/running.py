@@ -11,6 +11,7 @@ from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
 from treadle.durable.checkpoints import read_entry
 from treadle.errors import UNREADABLE, error_line
+from treadle.policy import unread
 
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 _SCHEDULE = "schedule="  # prefix of the label of a schedule's row
@@ -88,7 +89,9 @@ def scheduled(facts: Facts) -> str:
     when = f"at {at(row.due_at)}, in {lasting(max(0.0, (row.due_at or now) - now))}"
     if row.deadline_at is not None and row.due_at == row.deadline_at and not row.function_done:
         when = "only after its deadline"
-    if (worker := declined_by(row)) is not None:
+    if (unreadable := unread.words(row)) is not None:
+        why = f"{unreadable}; it is offered again {when}"
+    elif (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
     elif (step := _sleeps(row)) is not None:
         why = f"it sleeps in its step {step!r}, and runs again {when}"

@@ -68,7 +68,7 @@ class WorkerProtocol:
 
     def __init__(self, app: ProtocolHost, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
-        self._gate, self._metrics = IncomingRows(lambda: app.storage), RunnerMetrics(app)
+        self._gate, self._metrics = IncomingRows(lambda: app.storage, settings.pass_texts), RunnerMetrics(app)
         self._claims = RunnerClaims(app, waiting, settings, self._gate)
         self._acts = ProtocolActs(app)
 
@@ -146,7 +146,8 @@ class WorkerProtocol:
         moving = None if mark is None else messages.Moving(mark.role, mark.other)
         able = self._app.storage.capabilities
         texts = able.payloads or bool(able.keys) or able.reads_texts
-        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving, texts)
+        scopes, queues, passes = call.token.scopes, call.token.queues, self._settings.pass_texts
+        return messages.Hello(self._settings.max_body, scopes, queues, moving, texts, passes)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store all jobs or none. A worker's once-locks need the scope "work", entries of the audit log "operate", and
