@@ -67,7 +67,7 @@ async def row(app: App, id: str) -> Any:
 
 @shows("a job whose arguments no worker can read fails after a day, with the reason")
 @pytest.mark.parametrize(("payload", "why"), [(SEALED, "encrypted with the key 'zz'"), (BLOB, "in a blob store")])
-async def test_a_job_that_nobody_can_read_fails_after_a_day(
+async def test_an_unreadable_job_fails_after_a_day(
     storage: Storage, clock: HandClock, payload: str, why: str
 ) -> None:
     app = an_app(storage, clock)
@@ -114,7 +114,7 @@ async def test_a_worker_with_the_key_ends_the_wait(storage: Storage, clock: Hand
         assert await job.result(0) == 7
 
 
-async def test_a_workflow_whose_results_nobody_can_read_ends(storage: Storage, clock: HandClock) -> None:
+async def test_a_workflow_with_unreadable_results_ends(storage: Storage, clock: HandClock) -> None:
     with_key, without = an_app(storage, clock, keys=Keys(Keys.make("k"))), an_app(storage, clock)
     async with with_key, without:
         await with_key.stub("up", id="up").enqueue()
@@ -130,7 +130,7 @@ async def test_a_workflow_whose_results_nobody_can_read_ends(storage: Storage, c
 
 
 @shows("thousands of jobs that nobody can read do not hold up the others")
-async def test_jobs_that_nobody_can_read_do_not_return_together(storage: Storage, clock: HandClock) -> None:
+async def test_unreadable_jobs_do_not_return_together(storage: Storage, clock: HandClock) -> None:
     app = an_app(storage, clock)
     async with app:
         await storage.enqueue([NewJob(id=f"c{number}", task="t", payload=SEALED) for number in range(2_000)])

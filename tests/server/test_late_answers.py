@@ -64,7 +64,7 @@ CHANGES = [
 
 @shows("a request that waited is answered with the rights that its token has by then")
 @pytest.mark.parametrize(("tokens", "status"), CHANGES)
-async def test_a_waiting_claim_of_a_changed_token_is_handed_back(late: Late, tokens: Any, status: int) -> None:
+async def test_a_waiting_claim_of_a_changed_token_is_released(late: Late, tokens: Any, status: int) -> None:
     ask = {"worker": "w#1", "queues": [["default", 1]], "limit": 1, "wait": 30}
     claim = asyncio.ensure_future(late.call("POST", "/v1/work/claim", ask, "worker"))
     await late.rests.until(lambda: late.rests.sent, "a claim that waits")
@@ -78,7 +78,7 @@ async def test_a_waiting_claim_of_a_changed_token_is_handed_back(late: Late, tok
 
 
 @pytest.mark.parametrize(("tokens", "status"), CHANGES)
-async def test_a_waiting_claim_of_a_runner_protocol_is_handed_back(late: Late, tokens: Any, status: int) -> None:
+async def test_a_waiting_claim_of_a_runner_protocol_is_released(late: Late, tokens: Any, status: int) -> None:
     claim = asyncio.ensure_future(late.call("POST", "/jobs/claim?wait=20", QUEUEY, "worker"))
     await late.rests.until(lambda: late.rests.sent, "a claim that waits")
     late.set(*tokens)
@@ -86,11 +86,11 @@ async def test_a_waiting_claim_of_a_runner_protocol_is_handed_back(late: Late, t
     assert made < 300, job
     assert (await claim)[0] == status
     again, _ = await late.call("POST", "/jobs/claim", QUEUEY, "admin")
-    assert again == 200, "the job was handed back"
+    assert again == 200, "the job was released"
 
 
 @pytest.mark.parametrize(("tokens", "status"), CHANGES)
-async def test_the_end_of_a_job_is_not_told_to_a_changed_token(late: Late, tokens: Any, status: int) -> None:
+async def test_the_end_of_a_job_is_not_sent_to_a_changed_token(late: Late, tokens: Any, status: int) -> None:
     _, job = await late.call("POST", "/v1/jobs", {"task": "t"}, "admin")
     wait = asyncio.ensure_future(late.call("GET", f"/v1/jobs/{job['id']}/wait?timeout=20", token="worker"))
     watch = asyncio.ensure_future(

@@ -43,7 +43,7 @@ class Site:
         return answer
 
     async def entries(self) -> list[tuple[str, str, str, str]]:
-        """Who did what to what, and how it was told, the newest last."""
+        """The name, the source, the act and the target of each entry, the newest last."""
         page = await self.app.audit.list(limit=1_000)
         return [(each.by, each.source, each.act, each.target) for each in reversed(page.entries)]
 
@@ -91,8 +91,8 @@ async def test_many_changes_of_one_call_are_all_named(site: Site) -> None:
     names = [f"limit-{number:03d}" for number in range(100)]
     await site.work("set_limits", {"changes": [{"type": "set", "rule": {"name": each, "slots": 7}} for each in names]})
     entries = (await site.app.audit.list(limit=100)).entries
-    told = "; ".join(each.filter or "" for each in reversed(entries))
-    assert told == "; ".join(f"{each} slots=7" for each in names)
+    words = "; ".join(each.filter or "" for each in reversed(entries))
+    assert words == "; ".join(f"{each} slots=7" for each in names)
 
 
 @shows("a fleet that only runs jobs over HTTP leaves no entries in the audit log")
@@ -163,7 +163,7 @@ async def test_a_client_with_an_entry_of_its_own_leaves_one(site: Site) -> None:
     ]
 
 
-async def test_only_an_open_entry_of_the_same_token_stands_for_the_act(site: Site) -> None:
+async def test_only_an_open_entry_of_the_same_token_replaces_that_of_the_server(site: Site) -> None:
     async def pause(name: str, who: str, entry: str) -> None:
         await site.work("set_limits", {"changes": [{"type": "pause", "name": name}]}, who, **{"Treadle-Entry": entry})
 
