@@ -67,9 +67,7 @@ async def row(app: App, id: str) -> Any:
 
 @shows("a job whose arguments no worker can read fails after a day, with the reason")
 @pytest.mark.parametrize(("payload", "why"), [(SEALED, "encrypted with the key 'zz'"), (BLOB, "in a blob store")])
-async def test_an_unreadable_job_fails_after_a_day(
-    storage: Storage, clock: HandClock, payload: str, why: str
-) -> None:
+async def test_an_unreadable_job_fails_after_a_day(storage: Storage, clock: HandClock, payload: str, why: str) -> None:
     app = an_app(storage, clock)
     async with app:
         await storage.enqueue([NewJob(id="closed", task="t", payload=payload)])

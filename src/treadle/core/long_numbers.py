@@ -26,7 +26,7 @@ def has_long_number(text: str) -> bool:
         return False
     if _SAMPLED not in _runs(text[::_STEP]) or _LONG not in _runs(text):
         return False
-    return any(found["long"] is not None for found in _STRING_OR_LONG.finditer(text))
+    return any(part["long"] is not None for part in _STRING_OR_LONG.finditer(text))
 
 
 def unreadable(error: Exception, content: bytes | bytearray | memoryview, words: str | None = None) -> str:

@@ -41,12 +41,12 @@ def again(record: Record, moment: float, least: float = 0.0) -> tuple[float, Pai
     moment  now, by the storage's clock
     least   s that the job waits in any case
     """
-    found = unread(record) or Unread(0, moment)
-    left = found.since + LIMIT - moment
-    if left <= 0:
+    times, since = unread(record) or Unread(0, moment)
+    remaining = since + LIMIT - moment
+    if remaining <= 0:
         return None
-    delay = max(min(FIRST * 2.0 ** min(found.times, 20), LONGEST), least)
-    return min(delay, max(left, 1.0)), ((UNREAD, f"{record.reopenings}:{found.times + 1}:{found.since!r}"),)
+    delay = max(min(FIRST * 2.0 ** min(times, 20), LONGEST), least)
+    return min(delay, max(remaining, 1.0)), ((UNREAD, f"{record.reopenings}:{times + 1}:{since!r}"),)
 
 
 def released(record: Record, worker: str, why: str, moment: float, carried: Pairs = (), least: float = 0.0) -> Outcome:
@@ -70,10 +70,10 @@ def cleared(record: Record) -> Pairs:
 
 def words(record: Record) -> str | None:
     """The words for a job that waits for a worker that can read its texts; None: it does not."""
-    if (found := unread(record)) is None:
+    if (wait := unread(record)) is None:
         return None
-    tries = "once" if found.times == 1 else f"{found.times} times"
+    tries = "once" if wait.times == 1 else f"{wait.times} times"
     return (
         f"workers without the key or the blob store of its texts released it {tries}, uncounted: it waits for one that "
-        f"has them until {moment_text(found.since + LIMIT)}; then it fails"
+        f"has them until {moment_text(wait.since + LIMIT)}; then it fails"
     )

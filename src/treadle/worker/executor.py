@@ -82,7 +82,7 @@ class Executor:
             try:
                 if self._state.stopping or self._still_runs(record):
                     self._settle_unstarted(record, judge.released(record))
-                elif (closed := self._closed(record)) is not None:
+                elif has_forms(record) and (closed := self._closed(record)) is not None:
                     self._settle_unstarted(record, closed)
                 else:
                     self.start(record)
@@ -101,7 +101,7 @@ class Executor:
     def _closed(self, record: Record) -> Outcome | None:
         """The release of a job with a text that this worker cannot read. It costs no asyncio task, because senders may
         store thousands of such jobs."""
-        if record.function_done or not has_forms(record):
+        if record.function_done:
             return None
         outcome = self._texts.closed(record, record.updated_at)
         return outcome if outcome is not None and outcome.state is State.READY else None

@@ -34,8 +34,8 @@ class LargeTexts:
         moment  now, by the storage's clock
         """
         texts = (record.job.payload, *(text for _, text in record.checkpoints))
-        found = next((found for text in texts if (found := _lacks(self._storage, text)) is not None), None)
-        return None if found is None else self._released(record, *found, moment, carried)
+        lacks = next((why for text in texts if (why := _lacks(self._storage, text)) is not None), None)
+        return None if lacks is None else self._released(record, *lacks, moment, carried)
 
     def _released(self, record: Record, cause: str, why: str, moment: float, carried: Pairs) -> Outcome:
         self._log.error(cause, f"{record.job.task} {record.job.id} cannot run here: {why}")

@@ -231,8 +231,7 @@ class JobRoutes:
         chosen = [spec.new for spec, name in zip(specs, names, strict=True) if spec.id != name]
         await rights.refuse_known(call.token, chosen, self._core.storage.get)
         try:
-            rows = await self._core.client.send_rows(specs)
-            found = zip(rows, specs, strict=True)
+            found = zip(await self._core.client.send_rows(specs), specs, strict=True)
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
         except IdTaken as error:
             if error.id not in names:
@@ -312,9 +311,8 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until, call.request):
             row = found
-        shown = view_of_one(await self._whole(row), call.redaction)
         await unchanged(call.request)
-        return shown
+        return view_of_one(await self._whole(row), call.redaction)
 
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
         """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
