@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.core.long_numbers import MOST_DIGITS, has_long_number
@@ -27,6 +27,7 @@ texts = st.recursive(
 )
 
 
+@settings(deadline=None)  # other processes of a test run take the processor, too
 @given(texts)
 def test_such_numbers_are_found_outside_of_strings_only(text: str) -> None:
     longest = 0
@@ -44,3 +45,4 @@ def test_such_numbers_are_found_outside_of_strings_only(text: str) -> None:
 )
 def test_a_text_that_is_no_json_is_looked_at_too(text: str) -> None:
     assert has_long_number(text) is (text[0] == "7")
+
