@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from treadle import App, JobFailed, Retry, Worker, current
 from treadle.cli.logs import Json, Plain, Simple
 from treadle.cli.output import complain, data, document, facts, note, table, verdict
 from treadle.cli.root import run
+from treadle.testing.shows import shows
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nFAKE LINE"
 
@@ -68,4 +70,17 @@ def test_a_line_of_a_log_stays_one_line() -> None:
         ours, theirs = formatter.format(record("treadle.access")), formatter.format(record("shop"))
         harmless(ours + theirs)
         assert "\n" not in ours
-    assert "\nFAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have several lines
+    assert "\n    FAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have several
+
+
+@shows("no text of a job begins a line of a log")
+@pytest.mark.parametrize("formatter", [Simple("%(asctime)s %(levelname)s %(name)s: %(message)s"), Plain()])
+def test_only_a_record_begins_a_line_of_a_log(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        found = logging.LogRecord("shop", 40, "", 0, f"%s{HOSTILE}", (HOSTILE,), sys.exc_info(), sinfo=HOSTILE)
+    logging.Formatter().format(found)  # another handler keeps its text of the traceback in the record
+    others = formatter.format(found).splitlines()[1:]
+    assert "FAKE LINE" in "".join(others)
+    assert all(line.startswith("    ") for line in others)

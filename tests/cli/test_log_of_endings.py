@@ -13,7 +13,7 @@ from tests.execution.run_endings import CASES, RETRY, SIZES
 from tests.kit import work
 from treadle import App, Retry
 from treadle.cli import logs
-from treadle.cli.logs import Json, Named, Plain
+from treadle.cli.logs import Json, Named, Plain, indented
 from treadle.testing.shows import shows
 
 RAISED = {"failed": "ERROR", "expired": "ERROR", "retrying": "WARNING"}
@@ -65,7 +65,7 @@ async def test_a_failure_has_its_template_and_its_exception(lines: Lines, name: 
         assert record.exc_info[0] is not None
         assert record.exc_info[0].__name__ == kind
         assert kind in line["error"].splitlines()[-1]
-        assert line["error"] in text
+        assert indented(line["error"]) in text
 
 
 @shows("a JSON log line has the queue, the workflow and the trace of its job, and the `extra` of the program's records")
@@ -113,7 +113,7 @@ def test_values_that_json_has_no_form_for_are_text_in_a_json_line() -> None:
     assert (found["pair"], found["ratio"], found["cycle"]) == ("{(1, 2): 3}", "nan", "[[...]]")
     assert found["none"] == "<NoText: no text, RuntimeError>"
     assert found["deep"] == "<list: no text, RecursionError>"
-    assert found["stack"] in Plain().format(record), "of stack_info=True"
+    assert indented(found["stack"]) in Plain().format(record), "of stack_info=True"
     while deep:  # so that no collector recurses into it
         deep = deep.pop()
 

@@ -350,6 +350,8 @@ async def test_an_id_of_a_sender_is_percent_coded() -> None:
 async def test_a_command_gets_no_credentials_but_those_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = (
         "TREADLE_TOKEN",
+        "treadle_token",
+        "Redis_Password",
         "TREADLE_URL",
         "TREADLE_WEBHOOK",
         "REDIS_HOST",

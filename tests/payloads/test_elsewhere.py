@@ -144,7 +144,7 @@ async def test_large_texts_are_stored_over_http(tmp_path: Path) -> None:
     inner = MemoryStorage()
     with_all = host().add(App(storage=inner, blobs=tmp_path, offload=2_000, keys=keys), Settings())
     bare = MemoryStorage()
-    with_none = host().add(App(storage=bare), Settings())
+    with_none = host().add(App(storage=bare), Settings(pass_texts=True))
     for url, options in ((with_all, {}), (with_none, {"blobs": tmp_path / "own", "offload": 2_000, "keys": keys})):
         async with App(url, **options) as app:  # type: ignore[arg-type]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit import Told
 from tests.served import host
 from tests.server.test_crossing import token
-from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
+from treadle import App, BadOption, ForeignRow, Limit, Redrive, Retry, Worker, flow
 from treadle.cli.root import run
 from treadle.core.model import NewJob, Outcome, State
 from treadle.core.query_model import MetricsRow
@@ -21,6 +22,7 @@ from treadle.metrics import OTHER, Cell, encode
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
+from treadle.testing.shows import shows
 from treadle.workflow.signals import signal_id
 
 TOKENS = (
@@ -135,31 +137,24 @@ async def test_declared_schedules_and_limits_are_left_to_others(
     assert await behind.storage.limits(use=False) == ()
 
 
-async def test_a_mark_of_another_queue_is_an_error_and_not_a_lost_race(url: str, behind: App) -> None:
-    async with App(url, token="mine") as app, App(storage=behind.storage) as other:
-
-        @other.task(queue="other", retry=Retry(attempts=1))
-        async def theirs() -> bool:
-            async with current().once("charge:7") as first:
-                return first
-
-        @app.task(queue="mine", retry=Retry(attempts=1))
-        async def charge() -> bool:
-            async with current().once("charge:7") as first:
-                return first
-
-        assert await run_all(app, await charge.enqueue()) == [True]
-        job = await theirs.enqueue()
-        async with Worker(other, ["other"], poll=0.05):
-            row = await other._core.client.ended(job.id, 20)
-        assert row.state is State.FAILED
-        assert ForeignRow.__name__ in (row.error or "")
-
-
-async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str, behind: App) -> None:
-    mark = NewJob(id="treadle:once:1", task="", queue="other", key="treadle.once charge:7", payload='{"secret": 1}')
+@shows("a job waits, and does not fail, while a job of another queue holds the key of its once-lock")
+@pytest.mark.parametrize("named", ["mine", None])
+async def test_a_once_lock_of_another_queue_is_waited_for(
+    url: str, behind: App, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no lost race either: that job does not do the work of this one."""
+    monkeypatch.setattr("treadle.durable.steps.FOREIGN_LOCK", 0.05)
+    mark = NewJob(
+        id="treadle:once:1",
+        task="",
+        queue="other",
+        key="treadle.once charge:7",
+        payload='{"job":"x","once":"charge:7"}',
+        deadline=3_600.0,
+    )
     await behind.storage.enqueue([mark])
-    async with App(url, token="mine") as app:
+    deferred = Told(app := App(url, token=named) if named else App(storage=behind.storage))
+    async with app:
 
         @app.task(queue="mine", retry=Retry(attempts=1))
         async def charge() -> bool:
@@ -168,9 +163,12 @@ async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str,
 
         job = await charge.enqueue()
         async with Worker(app, ["mine"], poll=0.05):
-            row = await app._core.client.ended(job.id, 20)
-        assert row.state is State.FAILED
-        assert KeyHeld.__name__ in (row.error or "")
+            await deferred.until("deferred", times=2)
+            [row] = await behind.storage.get([job.id])
+            assert row is not None
+            assert (row.attempt, row.state.final) == (0, False)
+            await behind.storage.settle([Outcome(id=mark.id, version=0, state=State.CANCELLED)])
+            assert await job.result(20) is True
 
 
 async def test_a_forged_signal_is_refused_by_the_job_and_by_its_sender(behind: App) -> None:

@@ -91,9 +91,10 @@ async def test_a_group_of_failures_is_retried_and_no_other_job(site: Site) -> No
 
 async def test_an_operation_shows_no_error_texts_to_a_token_without_payloads(site: Site) -> None:
     await site.fail(1)
-    for group in (await site.get("/v1/failures"))["groups"]:
+    for group in (await site.get("/v1/failures", "blind-ops"))["groups"]:
         status, seen = await post(site, {"act": "retry", "group": {"key": group["key"]}, "dry": True}, "blind-ops")
         assert (status, "mailbox" in str(seen), "declined" in str(seen)) == (200, False, False)
+    for group in (await site.get("/v1/failures"))["groups"]:
         await run(site, {"act": "retry", "group": {"key": group["key"]}})
     await run(site, {"act": "delete", "filter": {"q": "password=hunter2"}})
     for path in ("/v1/operations", "/v1/audit"):

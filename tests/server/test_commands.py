@@ -76,7 +76,7 @@ async def refuse() -> None:
             logged += line
     finally:
         assert await stop(process) == 0
-    assert b"ERROR treadle.jobs: shop.refuse failed: ValueError: no such order\nTraceback" in logged
+    assert b"ERROR treadle.jobs: shop.refuse failed: ValueError: no such order\n    Traceback" in logged
 
 
 @pytest.mark.slow

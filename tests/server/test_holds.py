@@ -169,7 +169,7 @@ async def test_our_own_client_sends_more_in_several_calls() -> None:
         assert len(claimed.records) == 2
         assert await storage.prune(10**6) == 0
         assert [row is not None for row in await storage.get(ids)].count(True) == MOST_ROWS
-        assert (await storage.find(Query(state=(State.SUCCEEDED,), count=True))).total == 2
+        assert (await storage.find(Query(state=(State.SUCCEEDED,), task="t", count=True))).total == 2
 
 
 async def test_a_flow_of_ten_thousand_jobs_goes_over_http() -> None:

@@ -25,6 +25,7 @@ from treadle.core.clock import monotonic
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited, async_block
+from treadle.core.open_entry import open_entry
 from treadle.core.query_model import Page, Query
 from treadle.core.redaction import in_line, without_secrets
 from treadle.errors import UNREADABLE, BadOption, StorageError
@@ -43,7 +44,8 @@ CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than 
 CLEANED: Final = 100  # entries that one look deletes
 
 Source = Literal["api", "cli", "python", "mcp", "server"]
-"""The origin of an act. "server": the API of another server, whose storage is this one; that server knows the token."""
+"""The origin of an act. "server": the worker protocol, or the API of another server, whose storage is this one; that
+server knows the token."""
 
 
 class Act(Struct, frozen=True, omit_defaults=True):
@@ -176,7 +178,8 @@ class Audit(
     @asynccontextmanager
     async def _recording(self, act: Act) -> AsyncIterator[Receipt]:
         begun = await self.begin(act)
-        receipt = Receipt()
+        receipt, before = Receipt(), open_entry.get()
+        open_entry.set(begun.row.id)
         try:
             yield receipt
         except asyncio.CancelledError:
@@ -185,6 +188,8 @@ class Audit(
             receipt.error = f"{type(error).__name__}: {error}"
             await self.end(begun, receipt)
             raise
+        finally:
+            open_entry.set(before)
         await self.end(begun, receipt)
 
     async def begin(self, act: Act) -> Begun:

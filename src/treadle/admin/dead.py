@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.admin.acts import GROUP
-from treadle.admin.failure_groups import SCAN, FailureGroups, read_groups
+from treadle.admin.failure_groups import SCAN, FailureGroups, Shown, as_stored, read_groups
 from treadle.admin.jobs import Jobs, Told
 from treadle.admin.moved_acts import Stays
 from treadle.core.model import State
@@ -21,12 +21,12 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
 
     looks = frozenset({"list", "groups"})
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs, self._storage = jobs, jobs._storage
+    def __init__(self, jobs: Jobs, shown: Shown = as_stored) -> None:
+        self._jobs, self._storage, self._shown = jobs, jobs._storage, shown
 
-    def within(self, queues: tuple[str, ...]) -> Dead:
-        """A view for a caller whose rights cover these queues only; (): all queues."""
-        return Dead(self._jobs.within(queues))
+    def within(self, queues: tuple[str, ...], shown: Shown = as_stored) -> Dead:
+        """A view for a caller whose rights cover these queues only; (): all. `shown`: rows as it may see them."""
+        return Dead(self._jobs.within(queues), shown)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
         """List one page of failed jobs. Rows without a task are left out, so a page may have fewer than `limit`."""
@@ -49,7 +49,9 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
         """
         name = task if task is None or isinstance(task, str) else task.name
         storage = await self._storage()
-        found = await read_groups(storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach)
+        found = await read_groups(
+            storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach, shown=self._shown
+        )
         if not found.groups and cursor is None:
             await self._jobs.names.nothing_found(queue, name, None)
         return found

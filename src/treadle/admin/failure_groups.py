@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +25,9 @@ MOST: Final = 10_000  # failed jobs that one call may look at
 STEP: Final = 100  # rows between two turns of the event loop: 3 ms
 BUCKETS: Final = 24
 COUNTED: Final = 10_000  # failed jobs that are counted for the total
+
+Shown = Callable[[Record], Record]
+"""Returns a row as the caller may see it. Keys are digests of the error there, or they would confirm a guess of it."""
 
 
 class GroupKey(Struct, frozen=True, array_like=True):
@@ -138,8 +141,20 @@ def _ended(row: Record) -> float:
     return row.ended_at or 0.0
 
 
+def as_stored(row: Record) -> Record:
+    """The row to a caller who may see all of it."""
+    return row
+
+
 async def read_groups(
-    storage: Storage, *, scan: int, queue: str | None, task: str | None, cursor: str | None, queues: Sequence[str] = ()
+    storage: Storage,
+    *,
+    scan: int,
+    queue: str | None,
+    task: str | None,
+    cursor: str | None,
+    queues: Sequence[str] = (),
+    shown: Shown = as_stored,
 ) -> FailureGroups:
     """The groups of the newest failed jobs; with `queues`, only jobs of these count. Raises BadOption."""
     given: object = scan
@@ -154,10 +169,9 @@ async def read_groups(
         )
         page = await storage.find(query)
         looked += len(page.records)
-        rows += [row for row in page.records if row.job.task and (not queues or row.job.queue in queues)]
-        signed.update(
-            (line, signature(line)) for line in {error_line(row.error) for row in page.records} - signed.keys()
-        )
+        seen = [shown(row) for row in page.records if row.job.task and (not queues or row.job.queue in queues)]
+        rows += seen
+        signed.update((line, signature(line)) for line in {error_line(row.error) for row in seen} - signed.keys())
         cursor = page.cursor
         if cursor is None:
             break

@@ -21,6 +21,7 @@ from treadle.admin.audit import IDS, Act, Audit, Begun, Receipt, Source
 from treadle.admin.selection import Selection
 from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
+from treadle.core.open_entry import open_entry
 from treadle.core.redaction import without_secrets
 from treadle.errors import TreadleError
 from treadle.producer.client import Client
@@ -194,6 +195,7 @@ class Operations:
 
     async def _run(self, run: _Run, entry: Begun) -> None:
         state: RunState = "done"
+        open_entry.set(entry.row.id)  # for this task
         try:
             done = await self._all(run)
             state = "done" if done else "stopped"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.admin import job_search
 from treadle.admin.audit import is_entry
-from treadle.admin.failure_groups import GroupKey, key_of
+from treadle.admin.failure_groups import GroupKey, Shown, as_stored, key_of
 from treadle.admin.filter_words import words_of
 from treadle.admin.job_search import Search
 from treadle.core.model import Record, State
@@ -47,6 +47,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     ids     if not empty, these jobs; otherwise those of `query`, with `search` or `group`
     before  jobs created at this instant or later are left out
     queues  the only queues whose jobs count; (): all
+    shown   a row as the caller may see it, for `group`
     """
 
     query: Query
@@ -56,6 +57,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     signature: str | None = None
     before: float
     queues: tuple[str, ...] = ()
+    shown: Shown = as_stored
 
     @property
     def words(self) -> str:
@@ -124,4 +126,4 @@ class Selection(Struct, frozen=True, kw_only=True):
         return bool(row.job.task) and not is_entry(row) and in_reach(self.queues, row.job.queue)
 
     def _in_group(self, row: Record) -> bool:
-        return self.group is None or key_of(row) == self.group
+        return self.group is None or key_of(self.shown(row)) == self.group

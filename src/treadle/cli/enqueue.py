@@ -13,6 +13,7 @@ import click
 
 from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
+from treadle.core.command_lines import command
 from treadle.tasks.json_options import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ def value_of(text: str) -> Any:
     """A JSON value, or else the text itself. Raises Stop for a text that begins like JSON and is not JSON."""
     import msgspec
 
+    from treadle.core.long_numbers import WORDS, has_long_number
     from treadle.errors import UNREADABLE
 
     try:
         return msgspec.json.decode(text)
     except UNREADABLE as error:
+        if has_long_number(text):
+            raise Stop(USAGE, f"an argument cannot be sent: {WORDS}") from None
         if text[:1] in ("{", "[", '"'):
             problem = f"{text!r} begins like JSON but is not valid ({error}); put such a text in JSON quotes"
             raise Stop(USAGE, problem) from None
@@ -118,7 +122,9 @@ def enqueue(
         try:
             document(await job.result(wait))
         except TimeoutError:
-            text = f"{job.id} has not ended within {wait:g} s and continues; `treadle jobs explain {job.id}` says why"
+            text = (
+                f"{job.id} has not ended within {wait:g} s and continues; {command('jobs', 'explain', job.id)} says why"
+            )
             raise Stop(FAILED, text) from None
         return 0
 

@@ -12,6 +12,7 @@ from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, t
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.clock import moment
+from treadle.core.command_lines import command
 from treadle.core.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def set_(
     shown = {name: value for name, value in words.items() if value is not None}
     rule = Limit(name, **shown)
     if rule.empty:
-        instead = f"`treadle limits remove {name}` removes the rule"
+        instead = f"{command('limits', 'remove', name)} removes the rule"
         raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
 
     given = typed()
@@ -206,7 +207,8 @@ def remove(target: Target, name: str) -> None:
     else:
         note(f"the rule of limit {name!r} is removed")
     if before.declared:
-        note(f"code declares the rule: a worker that starts stores it again; `treadle limits set {name}` overrides it")
+        overrides = command("limits", "set", name)
+        note(f"code declares the rule: a worker that starts stores it again; {overrides} overrides it")
     if after is not None and after.pauses:
         note(_still(after))
 
@@ -224,7 +226,7 @@ async def _of(app: App, name: str) -> LimitUse | None:
 def _still(use: LimitUse) -> str:
     """Why a limit blocks every job, whatever its rule."""
     if any(pause.why == "paused" for pause in use.pauses):
-        return f"the limit is still paused: `treadle limits resume {use.key}` resumes it"
+        return f"the limit is still paused: {command('limits', 'resume', use.key)} resumes it"
     return f"the limit still rests{_until(use)}, because a job requested that"
 
 

@@ -1,13 +1,13 @@
 """Log format of worker processes: each line names the job, task, attempt and worker.
 
-`worker/job_log.py` logs the outcomes of jobs.
+`worker/job_log.py` logs the outcomes of jobs. Only a record begins a line without an indent: messages and tracebacks
+may quote a sender, whose text must not look like another record.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 
 from treadle.core.clock import moment
 from treadle.core.redaction import in_json, in_line, visible
@@ -47,6 +47,11 @@ def message_of(record: logging.LogRecord) -> str:
     return in_line(text) if record.name.partition(".")[0] == "treadle" else visible(text)
 
 
+def indented(text: str) -> str:
+    """The text without control characters, and with an indent before each line after the first."""
+    return visible(text).replace("\n", "\n    ")
+
+
 class Simple(logging.Formatter):
     """Log lines of a server or a WASI runner, in a given format."""
 
@@ -54,8 +59,8 @@ class Simple(logging.Formatter):
         record.message = message_of(record)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:
-        return visible(super().formatException(ei))
+    def format(self, record: logging.LogRecord) -> str:
+        return indented(super().format(record))
 
 
 class Plain(logging.Formatter):
@@ -68,10 +73,10 @@ class Plain(logging.Formatter):
             text += in_line(f"  [job={here['job']} task={here['task']} attempt={here['attempt']}]")
         for more in (_trace(self, record), record.stack_info):
             if more:
-                text += f"\n{visible(more)}"
+                text += f"\n{more}"
         at = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
         source = "" if record.name in ("treadle", "treadle.jobs") else f"{record.name}: "
-        return f"{at} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}"
+        return indented(f"{at} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}")
 
 
 class Json(logging.Formatter):

@@ -189,6 +189,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         proxies=options["proxies"],
         redact=options["redact"],
         reveal=options["reveal"],
+        pass_texts=options["pass_texts"],
         docs=not options["no_docs"],
         **given,
     )

@@ -94,6 +94,12 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
             envvar="TREADLE_REVEAL",
             help="Key whose values answers show although it looks like a secret, such as max_tokens; may be repeated.",
         ),
+        click.option(
+            "--pass-texts",
+            is_flag=True,
+            help="Store arguments that are encrypted or in a blob store also if the app of this server cannot read "
+            "them: its workers have the keys or the blob store.",
+        ),
         click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
         click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
         click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),

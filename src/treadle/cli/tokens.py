@@ -10,6 +10,7 @@ import click
 
 from treadle.cli.output import USAGE, Stop, data, note, table
 from treadle.core.clock import wall
+from treadle.core.command_lines import command
 from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
@@ -21,7 +22,9 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
         tokens = token_file.read(file.read_text())
         loose = token_file.exposed(file)
     except FileNotFoundError:
-        raise Stop(USAGE, f"there is no token file {file}; make it: `treadle token NAME --file {file}`") from None
+        raise Stop(
+            USAGE, f"there is no token file {file}; make it: {command('token', 'NAME', options=['--file', str(file)])}"
+        ) from None
     except (OSError, ValueError, token_file.BadTokens) as error:
         raise Stop(USAGE, f"{file}: {error}") from None
     if loose is not None:

@@ -12,6 +12,7 @@ import click
 from treadle.cli.audited import audited
 from treadle.cli.output import OK, Stop, note, seconds
 from treadle.cli.target import Target, targeted
+from treadle.core.command_lines import command
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -78,7 +79,7 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
                 await room(app).pause(name)
 
         target.run(act)
-        note(f"{what} {name!r} is paused; `treadle {group.name} resume {name}` resumes it")
+        note(f"{what} {name!r} is paused; {command(str(group.name), 'resume', name)} resumes it")
 
     @group.command("resume", help=resume_help)
     @targeted

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from treadle.admin.known_names import has_rule
 from treadle.code_check.findings import Findings
+from treadle.core.command_lines import command
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.similar_names import near
 
@@ -35,7 +36,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
                 "limit",
                 name,
                 f"this code declares {_words(rule)}, and an operator has set {_words(acting)}, which stays in force",
-                f"`treadle limits remove {name}` removes it; a worker that starts stores the declared rule again",
+                f"{command('limits', 'remove', name)} removes it; a worker that starts stores the declared rule again",
                 level="note",
             )
     for name, use in rules.items():
@@ -44,7 +45,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
                 "limit",
                 name,
                 f"this code does not declare it any more; the stored rule ({_words(use.rule)}) stays in force",
-                f"after the deployment, `treadle limits remove {name}` removes it",
+                f"after the deployment, {command('limits', 'remove', name)} removes it",
                 level="note",
             )
     known = {*rules, *declared}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from treadle.code_check.findings import Findings
+from treadle.core.command_lines import command
 from treadle.core.model import NewJob, Record
 from treadle.scheduling import UNREADABLE
 from treadle.scheduling.ticker import TASK, Declared, ScheduleEntry
@@ -39,7 +40,7 @@ def look(row: Record, declared: Mapping[str, Declared], check: CheckCall, findin
                 row,
                 stored.name,
                 f"this code does not declare it any more: it makes no more jobs of {stored.task}",
-                f"after the deployment, `treadle schedules delete {stored.name}` removes its row",
+                f"after the deployment, {command('schedules', 'delete', stored.name)} removes its row",
             )
         elif entry.code != known.definition.text():
             _note(

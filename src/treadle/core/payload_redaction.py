@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
@@ -82,6 +83,11 @@ class Redaction:
     def about(self, row: Record, text: str | None) -> str | None:
         """A text about the job of this row, such as a line of its log."""
         return self.text(text) if self.rows is None or text is None else self.rows.text(text, row)
+
+    def grouped(self, row: Record) -> Record:
+        """The row as failures are grouped by it: for a token without a right to payloads, with the class of its
+        error."""
+        return replace(row, error=self.error(row.error)) if self.shapes else row
 
     def failure(self, row: Record, text: str | None) -> str | None:
         """An error of the job of this row."""

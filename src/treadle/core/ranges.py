@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from treadle.core import defaults, ids
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume, WhenFull
+from treadle.core.long_numbers import MOST_DIGITS, WORDS, has_long_number
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
 from treadle.core.placement import MOST_WORDS, amounts, check_needs, label_text, labels_of
 from treadle.core.query_model import MetricsRow, Query
@@ -65,8 +66,9 @@ def a_count(option: str, value: int | None, least: int = 0, most: int = defaults
         raise BadOption(option, f"expected {least:,} to {most:,}, found {value!r:.60}")
 
 
-def a_text(option: str, value: str | None, most: int) -> None:
-    """Require at most `most` characters, all of which UTF-8 can encode."""
+def a_text(option: str, value: str | None, most: int, json: bool = False) -> None:
+    """Require at most `most` characters, all of which UTF-8 can encode; in JSON no number that is too long to be
+    read."""
     if value is None:
         return
     if len(value) > most:
@@ -77,6 +79,8 @@ def a_text(option: str, value: str | None, most: int) -> None:
         except UnicodeEncodeError as error:
             problem = f"expected a text that UTF-8 can hold, found half of a character ({value[error.start]!r})"
             raise BadOption(option, problem) from None
+    if json and has_long_number(value):
+        raise BadOption(option, WORDS)
 
 
 def _a_stored_id(value: str) -> None:
@@ -106,8 +110,8 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
         a_name("queue", job.queue)
     if job.task:
         _check_task(job.task)
-    if len(job.payload) > defaults.MAX_PAYLOAD or not job.payload.isascii():
-        a_text("payload", job.payload, defaults.MAX_PAYLOAD)
+    if len(job.payload) > MOST_DIGITS or not job.payload.isascii():
+        a_text("payload", job.payload, defaults.MAX_PAYLOAD, json=True)
     if job.priority:
         a_count("priority", job.priority, *defaults.PRIORITY_RANGE)
     if not (0 <= job.delay <= _MOST and 0 <= job.keep <= _MOST and 0 <= job.keep_failed <= _MOST):
@@ -211,8 +215,8 @@ def check_outcome(out: Outcome) -> None:
     a_span("keep", out.keep)
     a_count("required", out.required)
     a_count("failures_allowed", out.failures_allowed)
-    a_text("result", out.result, defaults.MAX_RESULT)
-    a_text("value", out.value, defaults.MAX_RESULT)
+    a_text("result", out.result, defaults.MAX_RESULT, json=True)
+    a_text("value", out.value, defaults.MAX_RESULT, json=True)
     a_text("error", out.error, MOST_TEXT)
     a_text("reason", out.reason, MOST_WORKER)
     a_text("note", out.note, MOST_TEXT)
@@ -229,7 +233,9 @@ def check_checkpoints(checkpoints: Pairs) -> None:
     at_most("checkpoints", checkpoints, 2 * defaults.MAX_STEPS)
     if checkpoints:
         a_text("checkpoints", "".join([each for pair in checkpoints for each in pair]), MOST_CHECKPOINTS)
-        for name, _ in checkpoints:
+        for name, text in checkpoints:
+            if has_long_number(text):
+                raise BadOption("checkpoints", f"{shown(name)}: {WORDS}")
             if "\0" in name:
                 raise BadOption("checkpoints", f"expected a name without U+0000, found {shown(name)}")
 

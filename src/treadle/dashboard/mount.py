@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.app import App
 from treadle.core.clock import wall
+from treadle.core.command_lines import command
 from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption
@@ -81,7 +82,9 @@ def _of_file(file: str | Path) -> LiveTokens:
     except (OSError, ValueError, token_file.BadTokens) as error:
         raise BadOption("tokens", f"{file}: {error}") from None
     if not tokens():
-        raise BadOption("tokens", f"{file} contains no tokens; make one: `treadle token NAME --file {file}`")
+        raise BadOption(
+            "tokens", f"{file} contains no tokens; make one: {command('token', 'NAME', options=['--file', str(file)])}"
+        )
     return tokens
 
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
+from treadle.core.command_lines import command
 from treadle.core.model import ASLEEP, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import (
     Checkpoint,
@@ -34,9 +35,9 @@ from treadle.durable.checkpoints import (
 )
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
-from treadle.errors import BadOption, BadResult, BadStep, StepMismatch, StorageError, TooLarge
+from treadle.errors import BadOption, BadResult, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
 from treadle.policy import judge
-from treadle.policy.retry import seconds, until
+from treadle.policy.retry import Defer, seconds, until
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
 from treadle.tasks.options import Sizes
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
@@ -71,6 +72,9 @@ class DurableBackend(Protocol):
     async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
     def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]: ...
+
+
+FOREIGN_LOCK = 30.0  # s until a job asks again for a lock that a job of another queue holds
 
 
 class Suspend(BaseException):
@@ -204,7 +208,7 @@ class Durable:
             within = "in time" if timeout is None else f"within {seconds(timeout, 'timeout'):g} s"
             raise TimeoutError(
                 f"{job.task} {job.id} did not receive the signal {name!r} {within}; "
-                f"`treadle jobs signal {job.id} {name}` sends it to a later wait"
+                f"{command('jobs', 'signal', job.id, name)} sends it to a later wait"
             )
         self._received.add(name)
         text = entry.result
@@ -279,8 +283,17 @@ class Durable:
     # --- once-locks
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        """Whether this job holds the lock. Stores the lock if it is free."""
-        return await self._locks.win(key, seconds(keep, "once.keep"))
+        """Whether this job holds the lock. Stores the lock if it is free.
+
+        Raises Defer while a job of another queue holds it: that job does not do the work of this one, and it must not
+        make this one fail.
+        """
+        try:
+            return await self._locks.win(key, seconds(keep, "once.keep"))
+        except (ForeignRow, KeyHeld) as error:
+            job = self.run.record.job
+            log.warning("%s %s waits for the once-lock %r, which another queue holds", job.task, job.id, key)
+            raise Defer(FOREIGN_LOCK) from error
 
     async def give_back(self, key: str) -> None:
         """Release the lock, if this run got it."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from treadle.core import defaults
+from treadle.core.command_lines import command
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record
@@ -270,7 +271,7 @@ class Client:
             return row
         raise TimeoutError(
             f"{row.job.task} {id} has not ended{f' in {limit:g} s' if limit else ''}: it is {row.state}, and "
-            f"continues; `treadle jobs explain {id}` says why"
+            f"continues; {command('jobs', 'explain', id)} says why"
         )
 
     async def _heard(self, id: str, own: bool) -> Record:

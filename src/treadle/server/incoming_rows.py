@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from treadle.admin import audit
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
+from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.errors import BadOption, TreadleError
 from treadle.server import system_rows
 from treadle.server.auth import rights
@@ -43,25 +44,32 @@ def users_row(job: NewJob, derived: bool = False) -> NewJob:
 
 
 class IncomingRows:
-    """The checks of the worker protocol. For Treadle's own rows they read the jobs that the rows belong to."""
+    """The checks of the worker protocol. For Treadle's own rows they read the jobs that the rows belong to.
 
-    def __init__(self, storage: Callable[[], Storage]) -> None:
-        self._storage = storage
+    passes  whether arguments are stored that this server cannot read
+    """
+
+    def __init__(self, storage: Callable[[], Storage], passes: bool) -> None:
+        self._storage, self._passes = storage, passes
 
     # --- jobs
 
-    async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> None:
-        """Check jobs that are enqueued. Raises BadOption, TooLarge; Refused (403) for a missing scope."""
+    async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Check jobs that are enqueued. Raises BadOption, TooLarge; Refused (403) for a missing scope.
+
+        Returns the rows of Treadle's own among them that only an operator may store, without entries of the audit log.
+        """
         check_together([len(job.after) for job in jobs])
         ours: list[NewJob] = []
         turns = TimeSlices()
         for job in jobs:
             await turns.step()
             check_job(job)
+            self._check_form(job)
             if system_rows.is_own(job):
                 ours.append(job)
         if not ours:
-            return
+            return ()
         call = {job.id for job in jobs}
         found = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in found:
@@ -69,6 +77,26 @@ class IncomingRows:
                 words = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
                 raise Refused(403, "forbidden", words, scope=scope)
         await self._belong(token, [(job, parent) for job, _, parent in found if parent is not None])
+        return [job for job, scope, _ in found if scope == "operate" and job.task != audit.TASK]
+
+    def _check_form(self, job: NewJob) -> None:
+        """Raise BadOption for arguments that nobody behind this server could read."""
+        if self._passes or not job.payload.startswith(FORMS):
+            return
+        able, closed = self._storage().capabilities, sealed(job.payload)
+        if able.remote:  # the other server decides
+            return
+        if offloaded(job.payload) is not None and not able.payloads:
+            what, how = "they are in a blob store", "blobs="
+        elif closed is not None and closed.key not in able.keys:
+            what, how = f"they are encrypted with the key {closed.key[:64]!r}", "keys="
+        else:
+            return
+        raise BadOption(
+            "payload",
+            f"the app of this server cannot read these arguments: {what}. Give it {how}, or start the server with "
+            "--pass-texts if its workers can read them",
+        )
 
     async def _belong(self, token: Token, pairs: Sequence[tuple[NewJob, str]]) -> None:
         """Raise Refused (409) for a row whose job does not exist, has ended, or is in another queue."""
@@ -86,18 +114,21 @@ class IncomingRows:
 
     # --- outcomes
 
-    async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
-        """The refused outcomes by their index in the call. A refused outcome does not affect the others."""
+    async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[dict[int, Settled], frozenset[str]]:
+        """The refused outcomes by their index in the call, and the ids of those that only an operator may store. A
+        refused outcome does not affect the others."""
         asked = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
         found = [row for row in await self._storage().get(asked) if row is not None] if asked else []
         rows = {row.id: row for row in found if token.sees(row.job.queue)}
         foreign = {row.id for row in found if audit.is_id(row.id) and not rights.has_begun(token, row)}
-        refused: dict[int, Settled] = {}
+        refused, of_operators = dict[int, Settled](), set[str]()
         turns = TimeSlices()
         for number, out in enumerate(outcomes):
             await turns.step()
             try:
                 check_outcome(out)
+                for job in out.followups:
+                    self._check_form(job)
                 if out.id in foreign:
                     raise BadOption(
                         "id", f"{out.id!r}: an entry of the audit log is completed by the caller of its act"
@@ -110,10 +141,12 @@ class IncomingRows:
                 refused[number] = Settled("refused", str(error))
             else:
                 lacks = next((scope for scope in scopes if scope and not token.may(scope)), None)
+                if "operate" in scopes:
+                    of_operators.add(out.id)
                 if lacks is not None:
                     words = f"the token {token.name!r} has no scope {lacks!r}, which this outcome of {out.id} needs"
                     refused[number] = Settled("refused", words)
-        return refused
+        return refused, frozenset(of_operators)
 
     # --- calls
 

@@ -18,6 +18,7 @@ from starlette.types import Receive
 from treadle.core import defaults
 from treadle.errors import StorageError
 from treadle.server.errors import Refused
+from treadle.server.middleware import unchanged
 from treadle.storage.contract import Storage
 
 BEAT: Final = 15.0  # s between comments on an idle stream; shorter than the timeouts of proxies
@@ -138,8 +139,8 @@ class LongPoll:
         look   returns a result, whether it contains work, and the seconds until the next job may be due
         back   releases the work of a result
 
-        Raises Refused if the client has disconnected before or during `look`; work that was found is released, because
-        it would otherwise stay leased until the lease expires.
+        Raises Refused if the client has disconnected before or during `look`, or if its rights have changed meanwhile;
+        work that was found is released, because it would otherwise stay leased until the lease expires.
         """
         if wait <= 0:
             return (await look())[0]
@@ -154,6 +155,12 @@ class LongPoll:
                         break
                     bench.call_one()
                 if is_some or loop.time() >= until or self.stopping.is_set():
+                    try:
+                        await unchanged(request)
+                    except Refused:
+                        if is_some:
+                            await back(found)
+                        raise
                     return found
                 await bench.rest(next_in, until)
             bench.call_one()

@@ -175,6 +175,7 @@ class RequestGuard:
         if path != SESSION:
             scope["treadle.token"], scope["treadle.auth"] = token, how = found = await self._callers.of(scope, heads)
             scope["treadle.still"] = lambda: self._callers.still(found)
+            scope["treadle.again"] = lambda: self._callers.of(scope, heads)
             caller = caller if how == "none" else token.name
         scope["treadle.caller"] = caller
         if self._settings.rate is not None:
@@ -226,6 +227,17 @@ def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
         words = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
         raise Refused(403, "forbidden", words, scope=scope)
     return token
+
+
+async def unchanged(request: Request) -> None:
+    """Check before a late answer that the caller still has the rights with which the request was admitted.
+
+    Raises Refused: 401 if its token was removed or has ended, 503 if its rights are others now.
+    """
+    again = request.scope.get("treadle.again")
+    if again is not None and (await again()).token != request.scope["treadle.token"]:
+        words = "the rights of the token have changed during this call: repeat it"
+        raise Refused(503, "rights_changed", words, {"Retry-After": "0"})
 
 
 def allowed(token: Token, queues: Any) -> None:

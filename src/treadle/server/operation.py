@@ -19,12 +19,13 @@ from starlette.types import Receive, Scope, Send
 
 from treadle.admin import Audit
 from treadle.admin.known_names import Heard, heard
+from treadle.core.clock import monotonic
 from treadle.core.payload_redaction import Redaction
 from treadle.server import audited
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.long_lists import encoded
-from treadle.server.middleware import allowed, caller
+from treadle.server.middleware import allowed, caller, unchanged
 from treadle.server.request_body import BODY, body, spelled
 from treadle.storage import messages
 
@@ -32,6 +33,7 @@ B = TypeVar("B")
 Q = TypeVar("Q")
 
 NO_BODY: Final = UNSET
+SLOW: Final = 1.0  # s of a body after which the rights of the caller are checked again
 
 
 class Call(Generic[B, Q]):
@@ -144,7 +146,10 @@ class Endpoint:
         given: object = None
         if operation.takes is not NO_BODY:
             most = self._most if operation.most is None else min(self._most, operation.most)
+            began = monotonic()
             given = await body(request, operation.takes, most, operation.empty, operation.raw)
+            if monotonic() - began > SLOW:
+                await unchanged(request)
         answer = await self._run(operation, Call(request, token, given, query, self._redactions[token.payloads]))
         if not isinstance(answer, Response):
             answer = Response(await encoded(answer), operation.status, media_type="application/json")

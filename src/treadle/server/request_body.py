@@ -13,6 +13,7 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
+from treadle.core.long_numbers import unreadable
 from treadle.server.body_weight import CONTAINERS, ROWS, SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.long_lists import Misfit, decoded
@@ -144,10 +145,12 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
         found: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
         return found
     except Misfit as error:
-        raise Refused(422, "wrong_shape", f"invalid body: {error}") from None
+        raise Refused(422, "wrong_shape", f"invalid body: {unreadable(error, content)}") from None
     except msgspec.ValidationError as error:
         given = given_in(content) if len(content) <= SMALL else UNSET
-        raise Refused(422, "wrong_shape", f"invalid body: {spelled(error, given)}") from None
+        raise Refused(
+            422, "wrong_shape", f"invalid body: {unreadable(error, content, spelled(error, given))}"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 

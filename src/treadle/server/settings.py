@@ -40,6 +40,8 @@ class Settings(Spelled, frozen=True, kw_only=True):
     docs       whether to serve /v1/openapi.json and the page that shows it
     redact     keys whose values answers hide, besides those of `treadle.core.payload_redaction`; compared without case
     reveal     keys whose values answers show although the list of `treadle.core.payload_redaction` has them
+    pass_texts whether to store arguments that the app of this server cannot read, because its workers have the keys or
+               the blob store
     auth       for a server within another application: the rights of a request, instead of `tokens`
     app        the name of the app as the dashboard shows it, such as "shop.py:app"
     """
@@ -58,6 +60,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     docs: bool = True
     redact: tuple[str, ...] = ()
     reveal: tuple[str, ...] = ()
+    pass_texts: bool = False
     auth: Auth | None = None
     app: str | None = None
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from treadle.admin import stored_values
+from treadle.core.long_numbers import has_long_number
 from treadle.core.model import Record
 from treadle.core.payload_redaction import LARGEST, Redaction
 from treadle.core.redaction import HIDDEN
@@ -27,7 +28,7 @@ _decode = msgspec.json.Decoder().decode
 def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]:
     """The arguments by position and by name, and why they are not shown as they are stored."""
     try:
-        if len(payload) > SMALL and not has_mark(payload):  # not decoded
+        if _is_sent_on(payload):
             args, kwargs = _large(payload)
             shown = redaction.args(args), redaction.kwargs(kwargs)
             return *shown, _changed((args, kwargs), shown, redaction)
@@ -47,7 +48,7 @@ def plain(text: str | None, redaction: Redaction) -> tuple[Any, Why | None]:
     if text is None:
         return None, None
     try:
-        if len(text) > SMALL and not has_mark(text):
+        if _is_sent_on(text):
             before = _any(text)
         else:
             before = Raw(ENCODE(stored_values.value(text)))
@@ -76,6 +77,11 @@ def hides(stored: str | None, shown: str | None) -> bool:
         return bool(_decode(stored) != _decode(shown))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return HIDDEN in shown
+
+
+def _is_sent_on(text: str) -> bool:
+    """Whether a large text is shown without decoding it; with a number that clients cannot read it is shown as text."""
+    return len(text) > SMALL and not has_mark(text) and not has_long_number(text)
 
 
 def _large(payload: str) -> tuple[Raw, Raw]:

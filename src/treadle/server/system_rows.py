@@ -51,6 +51,11 @@ def is_own(job: NewJob) -> bool:
     )
 
 
+def is_of_operators(job: NewJob) -> bool:
+    """Whether a row of Treadle's own changes what only an operator may change: a schedule, or the hold of a limit."""
+    return job.task == HOLD or job.task.partition(":")[0] == ticker.TASK
+
+
 def refuse_own(job: NewJob) -> None:
     """Raise BadOption for a job that is Treadle's own."""
     if job.task.startswith(OWN):

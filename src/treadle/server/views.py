@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle.admin import stored_values
 from treadle.core import ids
+from treadle.core.long_numbers import unreadable
 from treadle.core.model import Record, State
 from treadle.core.payload_redaction import Redaction
 from treadle.errors import TooLarge
@@ -118,7 +119,7 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
     try:
         return msgspec.json.decode(args), msgspec.json.decode(kwargs)
     except msgspec.ValidationError as error:
-        raise Refused(422, "wrong_shape", f"invalid body: {error}") from None
+        raise Refused(422, "wrong_shape", f"invalid body: {unreadable(error, bytes(args) + bytes(kwargs))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 

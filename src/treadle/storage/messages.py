@@ -301,6 +301,7 @@ class Hello(Struct, frozen=True):
     queues    the queues that the token is bound to; empty: all
     moving    the move that the server's storage is part of; None: no move, or the storage is unavailable
     texts     whether the server offloads or encrypts by itself, so that rows come with their texts
+    passes    whether it stores arguments that are encrypted or in a blob store and that it cannot read
     """
 
     max_body: int | None = None
@@ -308,6 +309,7 @@ class Hello(Struct, frozen=True):
     queues: tuple[str, ...] = ()
     moving: Moving | None = None
     texts: bool = False
+    passes: bool = True
 
 
 class Nothing(Struct, frozen=True):

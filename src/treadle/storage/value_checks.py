@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.limit_model import LimitChange
+from treadle.core.long_numbers import MOST_DIGITS
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Settled
 from treadle.core.query_model import MetricsRow
 from treadle.core.ranges import (
@@ -29,7 +30,7 @@ from treadle.core.ranges import (
 from treadle.errors import BadOption, TooLarge
 
 FAR: Final = defaults.MAX_DELAY
-SHORT: Final = 65_536  # characters; no text up to this length is refused for its size
+SHORT: Final = MOST_DIGITS  # characters; no text up to this length is refused for its size, or for a long number
 FEW: Final = 4  # jobs from which on the quick check is used
 OF_IDS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:@-"
 

@@ -22,8 +22,9 @@ from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, judge
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
+from treadle.policy.unread import cleared
 from treadle.tasks.core import BatchCore, TaskCore
-from treadle.worker import commit, payloads
+from treadle.worker import commit
 from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
@@ -69,7 +70,7 @@ class Executor:
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
-        self._run_reports, self._misfits = parts.run_reports, parts.misfits
+        self._run_reports, self._misfits, self._texts = parts.run_reports, parts.misfits, parts.texts
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -81,6 +82,8 @@ class Executor:
             try:
                 if self._state.stopping or self._still_runs(record):
                     self._settle_unstarted(record, judge.released(record))
+                elif has_forms(record) and (closed := self._closed(record)) is not None:
+                    self._settle_unstarted(record, closed)
                 else:
                     self.start(record)
             except Exception:
@@ -94,6 +97,14 @@ class Executor:
         if run is not None and run.record.version < record.version:
             self._lose(run)
         return run is not None
+
+    def _closed(self, record: Record) -> Outcome | None:
+        """The release of a job with a text that this worker cannot read. It costs no asyncio task, because senders may
+        store thousands of such jobs."""
+        if record.function_done:
+            return None
+        outcome = self._texts.closed(record, record.updated_at)
+        return outcome if outcome is not None and outcome.state is State.READY else None
 
     def start(self, record: Record) -> None:
         """Run one claimed job."""
@@ -177,10 +188,12 @@ class Executor:
         """Read the large texts of the job, and run its function."""
         job_run, run.called = run.job_run, True
         if has_forms(job_run.record):
-            closed = await payloads.made_whole(self._storage, job_run)
+            closed = await self._texts.made_whole(job_run, job_run.storage_time(self._now()))
             if closed is not None:
-                self._state.troubles[job_run], run.called = None, False
+                self._state.troubles[job_run], run.called = None, closed.state is State.FAILED
                 return closed
+        elif job_run.record.checkpoints:
+            job_run.carried = (*job_run.carried, *cleared(job_run.record))
         outcome = await self._runner.run(task, job_run, run.rules)
         if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
             outcome = await self._concluded(job_run, outcome)
@@ -281,7 +294,7 @@ class Executor:
     def _settle_unstarted(self, record: Record, outcome: Outcome) -> None:
         """Settle a claimed job without running it."""
         if record.lost and was_lost(record):
-            outcome = replace(outcome, checkpoints=attempts.losses(record))
+            outcome = replace(outcome, checkpoints=(*outcome.checkpoints, *attempts.losses(record)))
         run = RunningJob(record, _NO_TASK, JobRun(record, self._state.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
         self._state.slots.release()

@@ -27,6 +27,7 @@ from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
+from treadle.worker.payloads import LargeTexts
 from treadle.worker.run_reports import RunReporter
 from treadle.worker.state import WorkerState
 from treadle.worker.timeouts import Timeouts
@@ -93,6 +94,7 @@ class WorkerParts:
     batches: Batches
     site: Site
     misfits: MisfitRelease
+    texts: LargeTexts
     capacity: Capacity | None = None  # None: a worker without resources
     metrics: JobMetrics | None = None  # None: not measured
     capture: LogCapture | None = None  # None: log lines are not kept

@@ -43,6 +43,7 @@ from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
+from treadle.worker.payloads import LargeTexts
 from treadle.worker.place import place_of
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
@@ -155,6 +156,7 @@ class WorkerSession:
             config=self.config,
             storage=self.storage,
             misfits=self.misfits,
+            texts=LargeTexts(self.config.name, self.storage, app.random),
             capacity=self.capacity,
             outage=self.outage,
             state=self.state,

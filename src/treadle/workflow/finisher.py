@@ -12,9 +12,10 @@ from typing import Any, Final
 from treadle.core import defaults
 from treadle.core.job import not_done
 from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
-from treadle.policy import judge
+from treadle.policy import judge, unread
 from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
@@ -23,7 +24,6 @@ from treadle.workflow.plan import plan_of
 log = logging.getLogger("treadle")
 
 NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
-AGAIN: Final = 5.0  # s until a job whose values cannot be read here is claimed again, perhaps by another worker
 CLOSED: Final = "a value of it or of its children is encrypted or in a blob store; App(keys=..., blobs=...) reads them"
 READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 
@@ -43,15 +43,23 @@ class WorkflowFinisher:
     """Ends the parents that a worker claims."""
 
     def __init__(
-        self, storage: Storage, tasks: Mapping[str, Any], reducers: Mapping[str, Callable[[list[Any]], Any]], most: int
+        self,
+        storage: Storage,
+        tasks: Mapping[str, Any],
+        reducers: Mapping[str, Callable[[list[Any]], Any]],
+        most: int,
+        closed: RareLog | None = None,
     ) -> None:
         self._storage, self._tasks, self._reducers, self._most = storage, tasks, reducers, most
+        self._closed = RareLog(log) if closed is None else closed
 
     async def end(self, record: Record, max_lost: int, raised: Raised = lambda error: None) -> Outcome:
         """The outcome of a job that has run and waited. If the storage is unavailable, the job is released and claimed
         again later.
 
         raised  called with the exception of a reducer that failed
+
+        A job whose values, or those of its children, cannot be read here is released, too; it fails after a day.
         """
         if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost
             return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
@@ -68,8 +76,9 @@ class WorkflowFinisher:
         except StorageError:
             return judge.released(record, defaults.POLL)
         if any(map(_is_closed, (record, *children))):  # another worker may have the key, or the blob store
-            log.error("%s %s cannot be ended here: %s", record.job.task, record.job.id, CLOSED)
-            return judge.released(record, AGAIN)
+            self._closed.error(CLOSED, f"{record.job.task} {record.job.id} cannot be ended here: {CLOSED}")
+            wait = unread.again(record, record.updated_at)  # the time of its claim
+            return failure(record, unread.over(CLOSED)) if wait is None else judge.released(record, *wait)
         return ending(record, children, self._tasks, self._reducers, self._most, raised)
 
     async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from treadle.admin.estimate.crew import Extra
 from treadle.admin.estimate.models import model_for, options_of
 from treadle.admin.estimate.snapshot import Snapshot
-from treadle.admin.explain.wording import command, count, resume, set_limit, start_worker
+from treadle.admin.explain.wording import count, resume, set_limit, start_worker
+from treadle.core.command_lines import command
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record, State
 from treadle.core.placement import label_text

@@ -13,7 +13,8 @@ from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
 from treadle.admin.explain.shed import shed
 from treadle.admin.explain.waiting import ended, waiting
-from treadle.admin.explain.wording import MOST_AHEAD, at, command, lasting
+from treadle.admin.explain.wording import MOST_AHEAD, at, lasting
+from treadle.core.command_lines import command
 from treadle.core.model import SHED, State
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]

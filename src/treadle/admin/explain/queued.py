@@ -23,7 +23,7 @@ from treadle.admin.explain.workers import (
 )
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
-from treadle.policy import misfits
+from treadle.policy import misfits, unread
 
 _FULL = "all slots of the"
 
@@ -65,6 +65,8 @@ def queued(facts: Facts, no_room: bool = False) -> str:
 
 
 def _again(row: Record) -> str:
+    if unread.words(row) is not None:
+        return " again, after a worker could not read its texts"
     if (worker := declined_by(row)) is not None:
         return f" again, after worker {worker!r} declined it (accept=)"
     if (worker := lost_by(row)) is not None:

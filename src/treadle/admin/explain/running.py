@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts, asleep_in, declined_by, is_due
 from treadle.admin.explain.limited import closed
-from treadle.admin.explain.wording import at, command, lasting, on_job, worker_of
+from treadle.admin.explain.wording import at, lasting, on_job, worker_of
 from treadle.admin.explain.workers import able_to_run, claims, is_silent, serve
+from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import Presence, Record
 from treadle.errors import error_line
+from treadle.policy import unread
 
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 _SCHEDULE = "schedule="  # prefix of the label of a schedule's row
@@ -86,7 +88,9 @@ def scheduled(facts: Facts) -> str:
     when = f"at {at(row.due_at)}, in {lasting(max(0.0, (row.due_at or now) - now))}"
     if row.deadline_at is not None and row.due_at == row.deadline_at and not row.function_done:
         when = "only after its deadline"
-    if (worker := declined_by(row)) is not None:
+    if (unreadable := unread.words(row)) is not None:
+        why = f"{unreadable}; it is offered again {when}"
+    elif (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
     elif (step := asleep_in(row)) is not None:
         why = f"it sleeps in its step {step!r}, and runs again {when}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from treadle.admin.explain import Facts, explain
-from treadle.admin.explain.wording import command
 from treadle.admin.job_filters import id_of
+from treadle.core.command_lines import command
 from treadle.errors import UnknownJob
 from treadle.producer.client_parts import Outboxes
 from treadle.tasks.when import HasId

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.running import still_running
-from treadle.admin.explain.wording import at, command, count, named, on_job, worker_of
+from treadle.admin.explain.wording import at, count, named, on_job, worker_of
+from treadle.core.command_lines import command
 from treadle.core.defaults import SIGNAL_ROW
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
 from treadle.errors import error_line

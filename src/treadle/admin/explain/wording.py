@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import moment_text
+from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
 
-_GROUPS = ("jobs", "queues", "limits", "schedules")  # commands whose first word is that of a group
 MOST_AHEAD = 10_000  # queued jobs ahead of a job that are counted
 
 
@@ -44,14 +41,6 @@ def worker_of(row: Record) -> str:
 # --- commands
 
 
-def command(*words: str, options: Sequence[str] = ()) -> str:
-    """A command line for a shell: commands, arguments and options. `--` precedes arguments that begin with a dash."""
-    verbs = 2 if words[0] in _GROUPS else 1
-    if any(word.startswith("-") for word in words[verbs:]):
-        return f"`treadle {shlex.join([*words[:verbs], *options, '--', *words[verbs:]])}`"
-    return f"`treadle {shlex.join([*words, *options])}`"
-
-
 def on_job(verb: str, row: Record) -> str:
     return command("jobs", verb, row.job.id)
 
@@ -77,12 +66,11 @@ def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None, ma
     return command("limits", "set", rule.name, options=options)
 
 
-def start_worker(queue: str, *options: str) -> str:
+def start_worker(queue: str, *options: str, app: str | None = None) -> str:
     """The command that starts a worker of a queue. A list of queues cannot hold a name with a comma, and none names
     the queue of Treadle's own jobs: there it is the command for the queues of all tasks."""
+    words = ("worker",) if app is None else ("worker", app)
     if queue == SYSTEM_QUEUE or "," in queue:
-        return command("worker", options=options)
+        return command(*words, options=options)
     name = f"{queue}=1" if "=" in queue else queue  # the last `=` begins a weight
-    return command(
-        "worker", options=[*([f"--queues={name}"] if name.startswith("-") else ["--queues", name]), *options]
-    )
+    return command(*words, options=[*([f"--queues={name}"] if name.startswith("-") else ["--queues", name]), *options])

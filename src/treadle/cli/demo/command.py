@@ -16,6 +16,7 @@ import click
 
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, note
 from treadle.core.clock import monotonic
+from treadle.core.command_lines import command
 
 PATIENCE = 8.0  # s to retry deleting a folder that a worker still writes to: longer than the workers' grace
 
@@ -89,7 +90,7 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
         yield f"sqlite:///{folder}/demo.db"
     finally:
         if keep:
-            note(f"kept the database: treadle jobs list --url sqlite:///{folder}/demo.db")
+            note("kept the database: " + command("jobs", "list", options=["--url", f"sqlite:///{folder}/demo.db"]))
         else:
             _delete(folder)
 

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from treadle.compat.delayed.ids import id_of, shown
 from treadle.core import defaults
 from treadle.core.job import JobSpec
+from treadle.core.long_numbers import has_long_number, unreadable
 from treadle.core.model import NewJob, Record, State
 from treadle.errors import UNREADABLE, QueueFull, StorageError, TreadleError
 from treadle.policy.retry import Policy, Retry
@@ -238,7 +239,7 @@ def _read(text: memoryview) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
+        raise Refused(400, "malformed", f"the body is not JSON: {unreadable(error, text)}") from None
 
 
 def _view(row: Record) -> DelayedJob:
@@ -247,6 +248,8 @@ def _view(row: Record) -> DelayedJob:
     if row.state is State.READY:
         state = "ready" if row.queue_position is not None else "scheduled"
     [payload] = _payload(row.job.payload)
+    if has_long_number(row.job.payload):  # of an earlier version
+        payload = Raw(msgspec.json.encode(bytes(payload).decode()))
     return DelayedJob(
         job_id=shown(row.id),
         state=state,

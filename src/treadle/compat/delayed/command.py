@@ -23,7 +23,9 @@ KEPT: Final = 65_536  # last bytes of stdout that become the job's result
 SHOWN: Final = 4_000  # last bytes of stderr in the error of a failure
 GRACE: Final = 2.0  # s from SIGTERM to SIGKILL
 # Variables that contain addresses and credentials of Treadle and its drivers.
-CREDENTIALS: Final = re.compile(r"(TREADLE|REDIS|AWS|NATS|SERVAL)_.*|PG[A-Z]+|DATABASE_URL", re.DOTALL)
+CREDENTIALS: Final = re.compile(
+    r"(TREADLE|REDIS|AWS|NATS|SERVAL)_.*|PG[A-Z]+|DATABASE_URL", re.DOTALL | re.IGNORECASE
+)  # a program of any language reads its variables in any case
 LINGER: Final = 1.0  # s for the pipes to close after the process has ended
 
 # Runs with each process. When the pipe from the worker closes, because it died, the guard kills the process group.

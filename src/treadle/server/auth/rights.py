@@ -6,7 +6,7 @@ the change (`treadle.storage.contract`), so there is no gap between check and ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,8 @@ from treadle.workflow.signals import ONCE
 CLAIM_ID: Final = 40  # characters kept for the claim id after a worker's name
 DIGEST: Final = 16  # characters
 LONGEST_TTL: Final = 3_600.0  # s that a worker is listed without a heartbeat
+
+Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 
 # --- jobs to be stored
@@ -77,7 +79,8 @@ def _signed(token: Token, job: NewJob) -> NewJob:
     if token is ANYBODY:
         return job
     act = audit.read_act(job.payload)
-    act = replace(act, by=f"{_signature(token)}{act.by})")
+    by = act.by.translate({ord("("): "[", ord(")"): "]"})  # so that the name in brackets cannot end there
+    act = replace(act, by=f"{_signature(token)}{by})")
     return replace(job, payload=msgspec.json.encode(act).decode(), reach=())
 
 
@@ -95,9 +98,23 @@ def _forbidden(token: Token, words: str, **details: Any) -> Refused:
     return Refused(403, "forbidden", f"the token {token.name!r} {words}", **details)
 
 
+def reads(token: Token) -> bool:
+    """Whether the token may read the arguments of jobs."""
+    return token.payloads and token.may("read", "work")
+
+
 def told(token: Token, error: IdTaken) -> IdTaken:
-    """The error; for a token that may not read jobs, without the job that has the id."""
-    return error if token.may("read", "work") else IdTaken(error.id, None, error.asked, False)
+    """The error; for a token that may not read arguments, without the job that has the id."""
+    return error if reads(token) else IdTaken(error.id, None, error.asked, False)
+
+
+async def refuse_known(token: Token, jobs: Sequence[NewJob], get: Get) -> None:
+    """Raise IdTaken for a chosen id that is known, unless this very call has stored it, to a token that may not read
+    arguments. A storage returns the stored job if the arguments are equal: that would confirm a guess of them."""
+    chosen = {} if reads(token) else {job.id: job for job in jobs if job.nonce is not None}
+    for row in await get(list(chosen)) if chosen else ():
+        if row is not None and row.job.nonce != (asked := chosen[row.id]).nonce:
+            raise IdTaken(row.id, None, asked.task, False)
 
 
 # --- workers
@@ -169,10 +186,14 @@ def sees(token: Token, row: Record) -> bool:
 
 
 def shown(token: Token, row: Record, asked: NewJob) -> Record:
-    """The row that an enqueue returns; for a token that may not read jobs, without arguments and results of others."""
+    """The row that an enqueue returns; for a token that may not read jobs, without the stored arguments and results.
+
+    A row with the id of the request is returned with the arguments of the request, whether or not they are its own.
+    """
     if token.may("read", "work"):
         return row
-    job = row.job if row.job == asked else NewJob(id=row.job.id, task=row.job.task, queue=row.job.queue)
+    known = NewJob(id=row.job.id, task=row.job.task, queue=row.job.queue)
+    job = replace(asked, task=row.job.task, queue=row.job.queue) if row.job.id == asked.id else known
     return replace(
         row, job=job, result=None, value=None, error=None, reason=None, checkpoints=(), note=None, worker=None
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Literal
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.explain.wording import start_worker
 from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
+from treadle.core.command_lines import command
 from treadle.core.placement_words import lacking
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.similar_names import near
@@ -120,15 +121,15 @@ def _unserved(stats: Stats) -> Iterator[Check]:
             yield warn(
                 "queues",
                 f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
-                f"start one: `treadle worker {_arguments_for(queue)}`",
+                f"start one: {_worker_for(queue)}",
             )
 
 
-def _arguments_for(queue: str) -> str:
-    """Of a worker that serves the queue."""
+def _worker_for(queue: str) -> str:
+    """The command that starts a worker of the queue."""
     if queue == defaults.DELAYED_QUEUE:
-        return "[module:app] --protocol delayed"
-    return "module:app" if queue == defaults.SYSTEM_QUEUE else f"module:app --queues {shlex.quote(queue)}"
+        return "`treadle worker [module:app] --protocol delayed`"
+    return start_worker(queue, app="module:app")
 
 
 def _unplaced(stats: Stats) -> Iterator[Check]:
@@ -168,26 +169,26 @@ def _shut(core: AppCore, stats: Stats) -> Iterator[Check]:
                 continue  # its use, by this queue
             if held:
                 text = f"queue {queue!r} is paused with {plural(held, 'queued job')}"
-                yield warn("paused", text, f"`treadle queues resume {queue}`")
+                yield warn("paused", text, command("queues", "resume", queue))
             elif not known.has("queue", queue):
                 guess = near(queue, known.queues)
                 yield warn(
                     "paused",
                     f"queue {queue!r} is paused, and nothing uses it{guess}",
-                    f"`treadle queues resume {queue}` if the name is mistyped",
+                    f"{command('queues', 'resume', queue)} if the name is mistyped",
                 )
         elif use.blocked:
             yield warn(
                 "limits",
                 f"limit {use.key!r} has 0 slots and blocks {plural(use.blocked, 'job')}",
-                f"`treadle limits set {use.rule.name} --slots N`",
+                command("limits", "set", use.rule.name, options=["--slots", "N"]),
             )
         elif not known.has("limit", use.key):
             text = f"limit {use.key!r} is paused, has no rule and blocks no job"
             yield warn(
                 "limits",
                 f"{text}{near(use.key, known.limits)}",
-                f"`treadle limits resume {use.key}` if the name is mistyped",
+                f"{command('limits', 'resume', use.key)} if the name is mistyped",
             )
 
 
@@ -199,7 +200,7 @@ def _all_shut(stats: Stats) -> Iterator[Check]:
             held[count.queue] += count.queued
     for queue, number in sorted((+held).items()):
         text = f"queue {queue!r} is paused with {plural(number, 'queued job')}, because the limit {ALL!r} is"
-        yield warn("paused", text, f"`treadle limits resume {ALL}`")
+        yield warn("paused", text, command("limits", "resume", ALL))
 
 
 def _strangers(core: AppCore, stats: Stats) -> Iterator[Check]:
@@ -222,7 +223,7 @@ def _without_rule(core: AppCore, stats: Stats) -> Iterator[Check]:
         yield warn(
             "limits",
             f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
-            f"`treadle limits set {limit} --slots N`, or correct the name",
+            f"{command('limits', 'set', limit, options=['--slots', 'N'])}, or correct the name",
         )
 
 
@@ -237,6 +238,7 @@ async def _lost(core: AppCore) -> Check:
         return warn(
             "lost",
             f"{plural(len(again), 'job')} lost {their} worker more than once ({tasks})",
-            f"the jobs may kill their workers, for example by using too much memory: `treadle jobs show {again[0].id}`",
+            "the jobs may kill their workers, for example by using too much memory: "
+            + command("jobs", "show", again[0].id),
         )
     return ok("lost", "no job lost its worker more than once")

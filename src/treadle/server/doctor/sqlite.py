@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import sqlite3
 import stat
@@ -113,7 +114,7 @@ def _permissions(file: Path) -> Check:
         return warn(
             "privacy",
             f"other users of this machine can read {', '.join(loose)}",
-            f"unless that is intended: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`",
+            f"unless that is intended: `treadle doctor --repair`, or `chmod -R o-rwx {shlex.quote(str(file))}*`",
         )
     return ok("privacy", "other users of this machine cannot read the jobs")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from treadle.admin.explain.wording import start_worker
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.core.queue_rules import ALL
@@ -86,7 +86,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
             yield Notice(
                 level="warning",
                 text=f"No worker serves queue {queue.name!r}, which has {jobs}{near(queue.name, served) or '.'}",
-                advice=f"Start one: `treadle worker module:app --queues {shlex.quote(queue.name)}`.",
+                advice=f"Start one: {start_worker(queue.name, app='module:app')}.",
                 href=href,
             )
 

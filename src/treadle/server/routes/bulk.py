@@ -178,7 +178,9 @@ class BulkRoutes:
         """The jobs that a request is about. Raises Refused and BadOption."""
         asked, token = call.body, call.token
         only_one(ids=asked.ids or None, filter=asked.filter or None, group=asked.group or None)
-        found = Selection(query=Query(), before=asked.created_before, queues=token.queues)
+        # Without the scope `read`, the number of matches must not confirm a guess of an argument or an error.
+        seen = call.redaction if token.may("read") else call.redaction.as_shapes()
+        found = Selection(query=Query(), before=asked.created_before, queues=token.queues, shown=seen.grouped)
         if asked.ids is not UNSET:
             return replace(found, ids=tuple(dict.fromkeys(asked.ids)))
         if asked.group is not UNSET:
@@ -196,8 +198,7 @@ class BulkRoutes:
         query, text = query_of(filters), text_of(filters)
         if not query.state and query.ready is None:
             query = replace(query, state=STATES[asked.act])
-        hide, shown = hidden_by(call.redaction), call.redaction.row
-        search = None if text is None else Search(text, hide, not call.redaction.shapes, shown)
+        search = None if text is None else Search(text, hidden_by(seen), not seen.shapes, seen.row)
         return replace(found, query=query, search=search)
 
     async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:

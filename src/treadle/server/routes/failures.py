@@ -50,7 +50,7 @@ class FailureRoutes:
 
     async def groups(self, call: Call[None, FailuresAsked]) -> FailureGroups:
         asked = call.query
-        found = await self._core.dead.within(call.token.queues).groups(
+        found = await self._core.dead.within(call.token.queues, call.redaction.grouped).groups(
             scan=asked.scan, queue=queue_of(call, asked.queue), task=asked.task, cursor=asked.cursor
         )
         samples = await self._core.client.get([group.sample for group in found.groups])

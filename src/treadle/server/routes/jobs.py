@@ -19,7 +19,7 @@ from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import BEAT, LongPoll
-from treadle.server.middleware import allowed
+from treadle.server.middleware import allowed, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.path_parts import path_part
 from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, SignalAsked
@@ -228,9 +228,10 @@ class JobRoutes:
         allowed(call.token, [spec.new.queue for spec in specs])
         if call.token.queues:
             specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
+        chosen = [spec.new for spec, name in zip(specs, names, strict=True) if spec.id != name]
+        await rights.refuse_known(call.token, chosen, self._core.storage.get)
         try:
-            rows = await self._core.client.send_rows(specs)
-            found = zip(rows, specs, strict=True)
+            found = zip(await self._core.client.send_rows(specs), specs, strict=True)
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
         except IdTaken as error:
             if error.id not in names:
@@ -310,6 +311,7 @@ class JobRoutes:
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until, call.request):
             row = found
+        await unchanged(call.request)
         return view_of_one(await self._whole(row), call.redaction)
 
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:

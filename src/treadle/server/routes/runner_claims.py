@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed
 from treadle.core.ranges import a_span
+from treadle.core.rare_log import RareLog
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.server import runner_reports
@@ -29,6 +31,8 @@ from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.workflow.finisher import WorkflowFinisher
+
+log = logging.getLogger("treadle.server")
 
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 
@@ -53,7 +57,7 @@ class RunnerClaims:
 
     def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
         self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
-        self._repeats = RepeatedClaims()
+        self._repeats, self._closed = RepeatedClaims(), RareLog(log)
 
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
@@ -131,4 +135,4 @@ class RunnerClaims:
 
     def _ender(self) -> WorkflowFinisher:
         app = self._app
-        return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result)
+        return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result, self._closed)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from treadle.admin import Audit
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Claimed, Outcome, Record, Settled
@@ -27,8 +28,9 @@ from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import for_everybody
+from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
+from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
 from treadle.server.routes.runner_claims import Ending, RunnerClaims
 from treadle.server.routes.shown import one_queue
 from treadle.server.routes.verbs import verb
@@ -54,6 +56,8 @@ class ProtocolHost(Ending, Protocol):
     @property
     def client(self) -> Client: ...
     @property
+    def audit(self) -> Audit: ...
+    @property
     def now(self) -> Clock: ...
     @property
     def random(self) -> Callable[[], float]: ...
@@ -68,8 +72,9 @@ class WorkerProtocol:
 
     def __init__(self, app: ProtocolHost, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
-        self._gate, self._metrics = IncomingRows(lambda: app.storage), RunnerMetrics(app)
+        self._gate, self._metrics = IncomingRows(lambda: app.storage, settings.pass_texts), RunnerMetrics(app)
         self._claims = RunnerClaims(app, waiting, settings, self._gate)
+        self._acts = ProtocolActs(app)
 
     def operations(self) -> list[Operation]:
         """One operation per method, with its scope and its request and response types."""
@@ -82,9 +87,7 @@ class WorkerProtocol:
                 "Check that this is a Treadle server and that it accepts the token",
             ),
             verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
-            verb(
-                self._claims.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"
-            ),
+            verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
             verb(
                 self.heartbeat,
                 messages.Beat,
@@ -147,30 +150,41 @@ class WorkerProtocol:
         moving = None if mark is None else messages.Moving(mark.role, mark.other)
         able = self._app.storage.capabilities
         texts = able.payloads or bool(able.keys) or able.reads_texts
-        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving, texts)
+        scopes, queues, passes = call.token.scopes, call.token.queues, self._settings.pass_texts
+        return messages.Hello(self._settings.max_body, scopes, queues, moving, texts, passes)
 
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store all jobs or none. A worker's once-locks need the scope "work", entries of the audit log "operate", and
         other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
-        await self._gate.jobs(token, asked)
+        own = await self._gate.jobs(token, asked)
+        jobs = await rights.to_store(token, asked)
+        await rights.refuse_known(token, asked, self._app.storage.get)
         try:
-            rows = await self._app.storage.enqueue(await rights.to_store(token, asked))
+            async with self._acts.recorded(call, await self._acts.of_jobs(own)):
+                rows = await self._app.storage.enqueue(jobs)
         except IdTaken as error:
             raise rights.told(token, error) from None
         pairs = zip(rows, asked, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
+
+    async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
+        """Lease jobs; with `wait`, wait for the first of them."""
+        claimed = await self._claims.claim(call)
+        self._acts.claimed(claimed.records)
+        return claimed
 
     async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.HeartbeatResult:
         asked, token = call.body, call.token
         await self._gate.beat(token, asked.worker, asked.renewals, asked.lease)
         worker, renewals = rights.to_beat(token, asked.worker, asked.renewals)
         lost, unsaved, turns = set[str](), set[str](), TimeSlices()
-        for part in list(in_parts(renewals, PART, lambda _: 1)) or [()]:
-            held = await self._app.storage.heartbeat(worker, part, asked.lease)
-            lost |= held.lost
-            unsaved |= held.unsaved
-            await turns.step()
+        async with self._acts.recorded(call, await self._acts.of_renewals(renewals)):
+            for part in list(in_parts(renewals, PART, lambda _: 1)) or [()]:
+                held = await self._app.storage.heartbeat(worker, part, asked.lease)
+                lost |= held.lost
+                unsaved |= held.unsaved
+                await turns.step()
         return messages.HeartbeatResult(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
     async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
@@ -192,8 +206,9 @@ class WorkerProtocol:
                 ready = await runner_reports.prepared(report, row, self._app.client.prepared)
                 chance, most = self._app.random(), self._app.sizes.result
                 outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, chance, most))
-        may, odd = await self._checked(token, outcomes)
-        answers = list(among(odd, await self._settled(may)))
+        may, odd, of_operators = await self._checked(token, outcomes)
+        async with self._acts.recorded(call, await self._acts.of_outcomes(may, of_operators)):
+            answers = list(among(odd, await self._settled(may)))
         await self._end_refused(token, rows, outcomes, answers)
         self._count(open_ones, rows, outcomes, answers)
         said = iter(answers)
@@ -214,7 +229,7 @@ class WorkerProtocol:
             if answer.status == "refused" and not answer.again and outcome.id in rows and judge.has_returned(outcome)
         ]
         if ends:
-            may, _ = await self._checked(token, ends)
+            may, _, _ = await self._checked(token, ends)
             await self._settled(may)
 
     def _count(
@@ -240,15 +255,17 @@ class WorkerProtocol:
         asked, token = call.body, call.token
         ask, storage = rights.to_claim(token, placed(asked.claim, self._app.tasks)), self._app.storage
         self._gate.claim(ask)
-        may, odd = await self._checked(token, asked.outcomes)
+        may, odd, of_operators = await self._checked(token, asked.outcomes)
         *first, last = list(in_parts(may, PART, _rows)) or [()]
-        before = [each for part in first for each in await self._settled(part)]
-        if both := fused(storage):
-            settled, claimed = await both.settle_claim(last, ask)
-        else:
-            settled, claimed = await storage.settle(last), await storage.claim(ask)
+        async with self._acts.recorded(call, await self._acts.of_outcomes(may, of_operators)):
+            before = [each for part in first for each in await self._settled(part)]
+            if both := fused(storage):
+                settled, claimed = await both.settle_claim(last, ask)
+            else:
+                settled, claimed = await storage.settle(last), await storage.claim(ask)
         said = tuple(among(odd, [*before, *settled]))
         told = await self._claims.readable(token, claimed, asked.claim.most, messages.AllSettled(said))
+        self._acts.claimed(told.records)
         return messages.SettledClaimed(said, told)
 
     # --- reading
@@ -280,7 +297,9 @@ class WorkerProtocol:
 
     async def recount(self, call: Call[messages.Recount, messages.Nothing]) -> messages.Drifts:
         for_everybody(call.token, "the counts of all rows")
-        return messages.Drifts(await self._app.storage.recount(call.body.repair))
+        acts = [ProtocolAct("counts.repair", "")] if call.body.repair else []
+        async with self._acts.recorded(call, acts):
+            return messages.Drifts(await self._app.storage.recount(call.body.repair))
 
     # --- metrics
 
@@ -314,13 +333,16 @@ class WorkerProtocol:
         rights.to_set_limits(token, changes)
         for change in changes:
             check_change(change)
-        await self._app.storage.set_limits(changes)
+        async with self._acts.recorded(call, await self._acts.of_changes(changes)):
+            await self._app.storage.set_limits(changes)
         return messages.Nothing()
 
     async def prune(self, call: Call[messages.Prune, messages.Nothing]) -> messages.Number:
         for_everybody(call.token, "old rows")
         a_count("limit", call.body.limit, 0, MOST_CALL)
-        return messages.Number(await self._app.storage.prune(call.body.limit))
+        async with self._acts.recorded(call, self._acts.of_prune(call.token.name)):
+            self._acts.pruned(call.token.name)
+            return messages.Number(await self._app.storage.prune(call.body.limit))
 
     async def watch(self, call: Call[messages.Watch, messages.Nothing]) -> messages.Topics:
         asked, token = call.body, call.token
@@ -333,13 +355,17 @@ class WorkerProtocol:
         wait = max(0.0, min(asked.timeout, self._settings.max_wait))
         hints = self._app.storage.watch(tuple(topics), wait)
         heard = await self._waiting.unless_stopped(hints, call.request.receive)
+        await unchanged(call.request)
         return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
-    async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
-        """The outcomes limited to the rights of the token, and the refused ones by their index."""
+    async def _checked(
+        self, token: Token, outcomes: Sequence[Outcome]
+    ) -> tuple[list[Outcome], dict[int, Settled], frozenset[str]]:
+        """The outcomes limited to the rights of the token, the refused ones by their index, and the ids of those that
+        only an operator may store."""
         at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
         await runner_reports.check_ids(outcomes)
-        odd = await self._gate.outcomes(token, outcomes)
+        odd, of_operators = await self._gate.outcomes(token, outcomes)
         may: list[Outcome] = []
         turns = TimeSlices()
         for number, out in enumerate(outcomes):
@@ -349,7 +375,7 @@ class WorkerProtocol:
                     may.append(rights.to_settle(token, out))
                 except Refused as error:
                     odd[number] = Settled("refused", str(error))
-        return may, odd
+        return may, odd, of_operators
 
 
 def _rows(out: Outcome) -> int:

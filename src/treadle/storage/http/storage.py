@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.open_entry import HEADER, open_entry
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
@@ -152,8 +153,13 @@ class HttpStorage:
             self._trips.add(trip)
             try:
                 # A redirect would send the jobs of this call to a host that the URL does not name.
+                entry = open_entry.get()
                 async with self._session.post(
-                    self._base + verb, data=data, timeout=limit, allow_redirects=False
+                    self._base + verb,
+                    data=data,
+                    timeout=limit,
+                    allow_redirects=False,
+                    headers=None if entry is None else {HEADER: entry},
                 ) as response:
                     self._check_way(verb, response)
                     is_long = verb in response_body.WITH_ROWS and response.status == 200

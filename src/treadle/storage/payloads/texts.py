@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from treadle.blobs.objects import Objects, digest_of
 from treadle.core import ids
+from treadle.core.long_numbers import has_long_number
 from treadle.core.model import ACT, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
@@ -27,7 +28,9 @@ from treadle.storage.row_rules import OWN_ID
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL: Final = f"{OWN_ID}signal:"
-PLAIN: Final = frozenset({ACT, "treadle:plan", "treadle:of"})  # checkpoints that storages and servers read
+PLAIN: Final = frozenset(
+    {ACT, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit"}
+)  # checkpoints that all processes read
 ALL: Final = ("payload", "result", "value", "checkpoints")
 
 
@@ -140,7 +143,7 @@ class Texts:
         """The text to store in the row. One that is in a stored form already stays as it is, and so does one that the
         storage will refuse."""
         text = self._sealed(text, id, field)
-        if self.objects is None or text.startswith(BLOB) or not self._is_large(text) or not _is_utf8(text):
+        if self.objects is None or text.startswith(BLOB) or not self._is_large(text) or not _is_storable(text):
             return text
         content = text.encode()
         digest = digest_of(content)
@@ -148,7 +151,7 @@ class Texts:
         return as_text(Offloaded(digest, len(content)))
 
     def _sealed(self, text: str, id: str, field: str) -> str:
-        if self.keys is None or text.startswith(FORMS) or not _is_utf8(text):
+        if self.keys is None or text.startswith(FORMS) or not _is_storable(text):
             return text
         return self.keys.seal(text, id, field)
 
@@ -197,7 +200,10 @@ class Texts:
         return [None if row is None else changed(row, texts) for row, texts in zip(opened, each, strict=True)]
 
 
-def _is_utf8(text: str) -> bool:
+def _is_storable(text: str) -> bool:
+    """Whether no storage refuses the text for its characters or a number."""
+    if has_long_number(text):
+        return False
     if text.isascii():
         return True
     try:

@@ -141,6 +141,24 @@ async def test_law14_an_outcome_with_a_value_out_of_range_is_refused_alone(stora
     assert await said(storage, done(first)) == ["applied"]
 
 
+async def test_law14_a_number_that_cannot_be_read_is_refused(storage: Storage) -> None:
+    """A client that reads a page with such a number fails, also for all other rows of the page."""
+    number, digits = "7" * 4_301, "7" * 5_000
+    for payload in (f"[{number}]", f'["a",{{"b":-{digits}}}]', f'["{digits}\\"",{number}.5]'):
+        with pytest.raises(BadOption, match=r"at most 4,300 digits"):
+            await storage.enqueue([job("a"), job("b", payload=payload)])
+    assert await storage.get(["a", "b"]) == [None, None]
+    fine = (f"[{number[1:]}]", f'["{digits}"]', f'["\\"{digits}","{digits}\\\\"]')
+    await storage.enqueue([job(f"j{number}", payload=payload) for number, payload in enumerate(fine)])
+    a = await claim_one(storage)
+    for fields in ({"result": number}, {"value": f"[{number}]"}, {"checkpoints": (("s", f'{{"a":{number}}}'),)}):
+        [answer] = await storage.settle([done(a, **{"result": "1", **fields})])
+        assert (answer.status, "at most 4,300 digits" in (answer.reason or "")) == ("refused", True)
+    with pytest.raises(BadOption, match=r"at most 4,300 digits"):
+        await storage.heartbeat(Presence(worker="w"), [LeaseRenewal(a.id, a.version, (("s", number),))], 30.0)
+    assert await said(storage, done(a, result=f'"{digits}"')) == ["applied"]
+
+
 async def test_more_a_claim_with_a_value_out_of_range_is_refused(storage: Storage) -> None:
     await storage.enqueue([job("a")])
     odd: list[dict[str, Any]] = [{"worker": name} for name in NAMES[1:]] + [{"lease": span} for span in SPANS]

@@ -1,0 +1,212 @@
+"""Records the acts of operators that arrive by the worker protocol in the audit log.
+
+These are changes of limits, schedules and counts, signals, prunes, and outcomes of jobs that nobody has claimed. A
+client that has stored an entry of its own names it, and the log names the act then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, NamedTuple, Protocol
+
+from treadle.admin import Audit, audit
+from treadle.core import defaults, open_entry
+from treadle.core.clock import monotonic
+from treadle.core.limit_model import Declare, Limit, LimitChange, Pause
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, State
+from treadle.core.query_model import Query
+from treadle.core.redaction import in_line
+from treadle.policy.judge import HOLD
+from treadle.scheduling import ticker
+from treadle.server import audited, system_rows
+from treadle.server.auth import rights
+from treadle.storage.contract import Storage
+from treadle.workflow.signals import ONCE, SIGNAL
+
+log = logging.getLogger("treadle.audit")
+
+ROOM: Final = 400  # characters of the details of one entry; an act with more has several entries
+CLAIMS: Final = 50_000  # claims that this process remembers, so that their outcomes need not be looked up
+PRUNES: Final = 3_600.0  # s in which the prunes of one token have one entry: a leader prunes twice a minute
+
+
+class ProtocolAct(NamedTuple):
+    """One act: its name, what it is about, and details."""
+
+    act: str
+    target: str
+    details: str = ""
+
+
+class ActsHost(Protocol):
+    """The part of an App whose acts are recorded."""
+
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def audit(self) -> Audit: ...
+
+
+class ProtocolActs:
+    """The acts by the worker protocol on one app."""
+
+    def __init__(self, app: ActsHost) -> None:
+        self._app = app
+        self._claims: dict[tuple[str, int], None] = {}
+        self._pruned: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def recorded(self, call: Any, acts: Sequence[ProtocolAct]) -> AsyncIterator[None]:
+        """Record the acts of a call. Raises StorageError if an entry cannot be stored; the block does not run then."""
+        if not acts:
+            yield
+            return
+        by = audited.who(call)
+        if (entry := await self._named(call)) is not None:
+            for act in acts:
+                log.info("%s", in_line(f"{by} within the entry {entry}: {act.act} {act.target or '-'} {act.details}"))
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            for act in _together(acts):
+                record = self._app.audit.record(act.act, act.target, filter=act.details or None, by=by, source="server")
+                await stack.enter_async_context(record)
+            yield
+
+    async def _named(self, call: Any) -> str | None:
+        """The open entry that the call names, if the same token has stored it."""
+        id = call.request.headers.get(open_entry.HEADER)
+        if id is None or not audit.is_id(id):
+            return None
+        [row] = await self._app.storage.get([id])
+        is_own = row is not None and not row.state.final and audit.is_entry(row) and rights.has_begun(call.token, row)
+        return id if is_own else None
+
+    # --- which calls are acts
+
+    async def of_changes(self, changes: Sequence[LimitChange]) -> list[ProtocolAct]:
+        """Changes of limits, except rules that workers declare and that are declared already."""
+        stored = await self._app.storage.limits(use=False) if any(isinstance(each, Declare) for each in changes) else ()
+        known = {use.key: use.behind or use.rule for use in stored if use.declared}
+        return [
+            _of_change(change)
+            for change in changes
+            if not (isinstance(change, Declare) and known.get(change.rule.name) == change.rule)
+        ]
+
+    async def of_jobs(self, jobs: Iterable[NewJob]) -> list[ProtocolAct]:
+        """Rows of schedules, signals and holds of limits, except schedules that are stored already."""
+        acts = []
+        for job in jobs:
+            if job.task.partition(":")[0] == ticker.TASK:
+                if not await self._is_scheduled(job):
+                    acts.append(ProtocolAct("schedule.set", _schedule(job)))
+            elif job.task == HOLD:
+                acts.append(ProtocolAct("limit.hold", system_rows.check_hold_row(job)))
+            elif job.id.startswith(SIGNAL):
+                acts.append(ProtocolAct("job.signal", system_rows.check_signal(job)))
+        return acts
+
+    async def _is_scheduled(self, job: NewJob) -> bool:
+        labels = Query(
+            queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, label=ticker.label(_schedule(job)), limit=10
+        )
+        rows = (await self._app.storage.find(labels)).records
+        return job.key_conflict == "keep" and any(row.job.key == job.key for row in rows)
+
+    async def of_outcomes(self, outcomes: Sequence[Outcome], of_operators: Collection[str]) -> list[ProtocolAct]:
+        """Outcomes that only an operator may store, and those of jobs that nobody has claimed. Reads the rows of
+        outcomes whose claim this process does not remember."""
+        acts, looked = list[ProtocolAct](), list[tuple[Outcome, bool]]()
+        for out in outcomes:
+            if audit.is_id(out.id) or out.id.startswith(ONCE):
+                continue
+            is_own = out.id in of_operators and out.id.startswith((SIGNAL, system_rows.SCHEDULE))
+            if is_own or (out.id, out.version) not in self._claims:
+                looked.append((out, is_own))
+            if out.id in of_operators:
+                acts += await self.of_jobs(job for job in out.followups if system_rows.is_of_operators(job))
+        rows = await self._app.storage.get([out.id for out, _ in looked]) if looked else ()
+        for (out, is_own), row in zip(looked, rows, strict=True):
+            if row is not None and is_own:
+                acts.append(_of_own_row(row, out))
+            elif row is not None and row.version == out.version and row.state is not State.RUNNING:
+                acts.append(ProtocolAct("job.settle", out.id, f"state={out.state}"))
+        return acts
+
+    async def of_renewals(self, renewals: Iterable[LeaseRenewal]) -> list[ProtocolAct]:
+        """Changes of schedules with a heartbeat."""
+        ids = [each.id for each in renewals if each.checkpoints and system_rows.remembered(each.id, each.checkpoints)]
+        rows = await self._app.storage.get(ids) if ids else ()
+        return [ProtocolAct("schedule.set", _schedule(row.job)) for row in rows if row is not None]
+
+    def of_prune(self, name: str) -> list[ProtocolAct]:
+        """The first prune of a token within an hour."""
+        last = self._pruned.get(name)
+        if last is not None and monotonic() - last < PRUNES:
+            return []
+        return [ProtocolAct("rows.prune", "", "and those of the next hour")]
+
+    def pruned(self, name: str) -> None:
+        """A prune of this token is recorded now, or was within the hour."""
+        if self.of_prune(name):
+            self._pruned[name] = monotonic()
+
+    def claimed(self, rows: Iterable[Record]) -> None:
+        """Remember claims, whose outcomes are no acts."""
+        for row in rows:
+            self._claims[row.id, row.version] = None
+        while len(self._claims) > CLAIMS:
+            del self._claims[next(iter(self._claims))]
+
+
+def _schedule(job: NewJob) -> str:
+    """The name of the schedule that a row stores."""
+    return (job.key or "").partition(" ")[2]
+
+
+def _of_own_row(row: Record, out: Outcome) -> ProtocolAct:
+    """The outcome of a signal or a schedule."""
+    if row.id.startswith(SIGNAL):
+        return ProtocolAct("job.signal", row.job.parent or row.id, f"state={out.state}")
+    paused = dict(out.checkpoints).get("paused")
+    verb = "delete" if out.state.final else "set" if paused is None else "pause" if paused else "resume"
+    return ProtocolAct(f"schedule.{verb}", _schedule(row.job))
+
+
+def _of_change(change: LimitChange) -> ProtocolAct:
+    if isinstance(change, Declare):
+        return ProtocolAct("limit.declare", change.rule.name, _details(change.rule))
+    if isinstance(change, Limit):
+        return ProtocolAct("limit.delete" if change.empty else "limit.set", change.name, _details(change))
+    verb = "pause" if isinstance(change, Pause) else "resume"
+    kind, _, queue = change.name.partition(":")
+    what, name = ("queue", queue) if kind == "queue" and queue not in ("", "*") else ("limit", change.name)
+    until = "" if change.until is None else f", until={change.until:.0f}"
+    return ProtocolAct(f"{what}.{verb}", name, "" if change.why == "paused" else f"why={change.why}{until}")
+
+
+def _details(rule: Limit) -> str:
+    """The values of a rule that are not the default."""
+    fields = [(name, getattr(rule, name)) for name in rule.__struct_fields__[1:]]
+    return ", ".join(f"{name}={value}" for name, value in fields if value != getattr(_PLAIN, name))
+
+
+_PLAIN: Final = Limit("")
+
+
+def _together(acts: Sequence[ProtocolAct]) -> Iterator[ProtocolAct]:
+    """The acts as entries: equal acts share one as far as their details fit."""
+    if len(acts) == 1:
+        yield acts[0]
+        return
+    for name in dict.fromkeys(act.act for act in acts):
+        text = ""
+        for each in (f"{act.target} {act.details}".strip() for act in acts if act.act == name):
+            if text and len(text) + len(each) > ROOM:
+                yield ProtocolAct(name, "", text)
+                text = ""
+            text = f"{text}; {each}" if text else each
+        yield ProtocolAct(name, "", text)
