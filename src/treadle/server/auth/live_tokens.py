@@ -25,24 +25,24 @@ class LiveTokens:
     """
 
     def __init__(self, file: Path, read_file: Callable[[Path], tuple[Token, ...]] | None = None) -> None:
-        self._file = file
+        self.file = file
         self._version = _version(file) if file.exists() else None  # before reading, so that no edit is missed
         self._tokens = (read_file or _read)(file)
 
     def __call__(self) -> tuple[Token, ...]:
         """The tokens that are valid now; () gives nobody access."""
         try:
-            version = _version(self._file)
+            version = _version(self.file)
             if version != self._version:
                 self._version = version  # first, so that an invalid file is reported once
-                self._tokens = _read(self._file)
-                log.info("%s has changed: it contains %d tokens", self._file, len(self._tokens))
+                self._tokens = _read(self.file)
+                log.info("%s has changed: it contains %d tokens", self.file, len(self._tokens))
         except (OSError, ValueError, BadTokens) as error:
             if isinstance(error, OSError):
                 if self._version is None:
                     return self._tokens
                 self._version = None
-            log.warning("%s: %s; the tokens that were read before stay valid", self._file, error)
+            log.warning("%s: %s; the tokens that were read before stay valid", self.file, error)
         return self._tokens
 
 
