@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -232,6 +233,7 @@ async def test_a_token_that_is_removed_from_its_file_ends_at_once(tmp_path: Path
         file.write_text(as_toml(BOUND) + "[[token]]")
         assert (await site("GET", "/v1/me", cookie=cookie)).status == 200  # an unreadable edit: nothing has changed
         file.write_text(as_toml(BOUND))
+        os.utime(file, (1e9, 1e9))  # it has not been written to for a while
         for headers in ({"cookie": cookie}, {"authorization": "Bearer all"}):
             assert (await site("GET", "/v1/me", **headers)).status == 401
         left = await asyncio.to_thread(_until, stream, b"0\r\n\r\n")  # the stream ends, without another look
@@ -345,3 +347,49 @@ def test_the_environment_gives_replicas_one_secret(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TREADLE_SESSION_SECRET", "short")
     with pytest.raises(BadOption, match="at least 32"):
         Settings(tokens=(ALL,)).session_secret()
+
+
+# --- half a file of tokens
+
+
+async def test_no_piece_of_a_file_that_is_written_gives_more_rights(tmp_path: Path) -> None:
+    """An editor or a copy may write in pieces: at each moment a token has at most the rights of before and after."""
+    hand_written = f"""[[token]]
+name = "bound"
+digest = "{BOUND.digest}"
+scopes = ["read"]
+queues = ["mail"]
+payloads = false
+expires = 2099-01-31T12:00:00Z
+
+[[token]]
+name = "all"
+digest = "{ALL.digest}"
+scopes = ["read", "work", "operate"]
+"""
+    file = tmp_path / "tokens.toml"
+    for text in (hand_written, as_toml(BOUND) + as_toml(ALL)):
+        file.write_text(text)
+        tokens = LiveTokens(file)
+        whole = {token.name: token for token in tokens()}
+        for end in range(len(text)):
+            file.write_text(text[:end])
+            for token in tokens():
+                most = whole[token.name]
+                assert token.queues == most.queues
+                assert (token.expires or 1e99) <= (most.expires or 1e99)
+                assert token.payloads <= most.payloads
+                assert set(token.scopes) <= set(most.scopes)
+        file.write_text(text)
+        os.utime(file, (1e9, 1e9))
+        assert {token.name: token for token in tokens()} == whole
+
+
+def test_what_an_edit_adds_holds_once_the_file_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(as_toml(BOUND))
+    tokens = LiveTokens(file)
+    file.write_text(as_toml(BOUND) + as_toml(ALL))
+    assert [token.name for token in tokens()] == ["bound"]
+    os.utime(file, (1e9, 1e9))
+    assert [token.name for token in tokens()] == ["bound", "all"]
