@@ -326,8 +326,9 @@ async def test_servers_with_the_same_file_of_tokens_share_their_sessions(tmp_pat
     assert (await second("GET", "/v1/me", cookie=cookie)).status == 200
     restarted = Site(tokens=(), token_file=LiveTokens(file))
     assert (await restarted("GET", "/v1/me", cookie=cookie)).status == 200
-    [beside] = [each for each in tmp_path.iterdir() if each != file]
-    assert (beside.name, beside.stat().st_mode & 0o777) == ("tokens.toml.sessions", 0o600)
+    assert sorted(os.listdir(tmp_path)) == ["tokens.toml", "tokens.toml.sessions"]
+    beside = tmp_path / "tokens.toml.sessions"
+    assert os.stat(beside).st_mode & 0o777 == 0o600
     beside.write_text("")
     renewed = Site(tokens=(), token_file=LiveTokens(file))  # with a secret of its process
     assert (await renewed("GET", "/v1/me", cookie=cookie)).status == 401

@@ -19,10 +19,8 @@ read_json: Final = msgspec.json.Decoder(float_hook=float).decode
 def has_long_number(text: str | bytes, most: int = DIGITS) -> bool:
     """Whether a text has more than `most` digits in a row. It looks at one character in `most`, and at the digits
     around it."""
-    for at in range(most, len(text), most + 1):
-        if text[at : at + 1].isdigit() and _around(text, at, most) > most:
-            return True
-    return False
+    places = range(most, len(text), most + 1)
+    return any(text[at : at + 1].isdigit() and _around(text, at, most) > most for at in places)
 
 
 def _around(text: str | bytes, at: int, most: int) -> int:

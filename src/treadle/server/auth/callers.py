@@ -47,6 +47,10 @@ class Callers:
             token = await self._auth(Request(scope))
             if token is None:
                 raise _unauthorized("sign in to the application that this dashboard is part of")
+            by_cookie = b"cookie" in heads and b"authorization" not in heads
+            if by_cookie and not self._sent_by_own_page(scope, heads):
+                words = "a cookie is valid for pages of this site only: send Origin, or Authorization"
+                raise Refused(403, "cross_site", words)
             return Caller(token, "host")
         if self._tokens is None:
             return Caller(ANYBODY, "none")
