@@ -1,7 +1,8 @@
-"""The sign-in link of `treadle dashboard --tokens` reaches no command line: every user of the machine can read those."""
+"""The sign-in link of `treadle dashboard --tokens` reaches no command line, which all users of the machine can read."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import webbrowser
@@ -48,8 +49,8 @@ async def test_the_browser_is_given_a_file_that_only_this_user_reads(
     file = Path(unquote(urlsplit(url).path))
     assert [os.stat(each).st_mode & 0o777 for each in (file, file.parent)] == [0o600, 0o700]
     assert link.take("wrong") is None
-    with open(file) as text:
-        assert f"http://127.0.0.1:7373/dashboard/#k={link.secret}" in text.read()
+    text = await asyncio.to_thread(file.read_text)
+    assert f"http://127.0.0.1:7373/dashboard/#k={link.secret}" in text
     if is_used:
         assert link.take(link.secret) is link.token
     else:

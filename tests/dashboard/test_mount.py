@@ -129,7 +129,7 @@ async def test_with_auth_any_name_and_address_may_be_used(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers, status",
+    ("headers", "status"),
     [
         ({"cookie": "user=ada"}, 403),
         ({"cookie": "user=ada", "origin": "http://127.0.0.1"}, 200),

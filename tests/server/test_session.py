@@ -353,7 +353,7 @@ def test_the_environment_gives_replicas_one_secret(tmp_path: Path, monkeypatch: 
 # --- half a file of tokens
 
 
-async def test_no_piece_of_a_file_that_is_written_gives_more_rights(tmp_path: Path) -> None:
+def test_no_piece_of_a_file_that_is_written_gives_more_rights(tmp_path: Path) -> None:
     """An editor or a copy may write in pieces: at each moment a token has at most the rights of before and after."""
     hand_written = f"""[[token]]
 name = "bound"
@@ -372,18 +372,18 @@ scopes = ["read", "work", "operate"]
     for text in (hand_written, as_toml(BOUND) + as_toml(ALL)):
         file.write_text(text)
         tokens = LiveTokens(file)
-        whole = {token.name: token for token in tokens()}
+        whole = {each.name: each for each in tokens()}
         for end in range(len(text)):
             file.write_text(text[:end])
-            for token in tokens():
-                most = whole[token.name]
-                assert token.queues == most.queues
-                assert (token.expires or 1e99) <= (most.expires or 1e99)
-                assert token.payloads <= most.payloads
-                assert set(token.scopes) <= set(most.scopes)
+            for found in tokens():
+                most = whole[found.name]
+                assert found.queues == most.queues
+                assert (found.expires or 1e99) <= (most.expires or 1e99)
+                assert found.payloads <= most.payloads
+                assert set(found.scopes) <= set(most.scopes)
         file.write_text(text)
         os.utime(file, (1e9, 1e9))
-        assert {token.name: token for token in tokens()} == whole
+        assert {each.name: each for each in tokens()} == whole
 
 
 def test_what_an_edit_adds_holds_once_the_file_is_left_alone(tmp_path: Path) -> None:
@@ -391,6 +391,6 @@ def test_what_an_edit_adds_holds_once_the_file_is_left_alone(tmp_path: Path) -> 
     file.write_text(as_toml(BOUND))
     tokens = LiveTokens(file)
     file.write_text(as_toml(BOUND) + as_toml(ALL))
-    assert [token.name for token in tokens()] == ["bound"]
+    assert [each.name for each in tokens()] == ["bound"]
     os.utime(file, (1e9, 1e9))
-    assert [token.name for token in tokens()] == ["bound", "all"]
+    assert [each.name for each in tokens()] == ["bound", "all"]
