@@ -27,7 +27,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     """The settings of a server.
 
     tokens     the tokens that give access; none: every caller may do everything
-    token_file a file of tokens besides `tokens`, each edit of which holds at once; without any, nobody has access
+    token_file a file of tokens besides `tokens`, read again after each edit; without any token, nobody has access
     max_body   bytes of one request body
     max_wait   seconds that a long poll may last
     timeout    seconds for one response, beyond the time that the request asks to wait; then 503
