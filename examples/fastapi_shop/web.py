@@ -22,7 +22,7 @@ async def database(web: FastAPI) -> AsyncIterator[None]:
 
 
 web = FastAPI(title="shop", lifespan=database)
-mount(web, "/jobs", app)  # the dashboard, for requests of this machine
+mount(web, "/jobs", app, alone=True)  # the dashboard, for programs of this machine; in production auth= or tokens=
 Db = Annotated[AsyncSession, Depends(session, scope="function")]
 
 

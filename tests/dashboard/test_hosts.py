@@ -54,7 +54,7 @@ async def walk(visit: Visit) -> None:
 async def test_the_dashboard_works_inside_an_asgi_application(
     browser: Browser, app: App, host: Callable[..., Any]
 ) -> None:
-    async with uvicorn_of(host(app)) as url, Visit(browser, url) as visit:
+    async with uvicorn_of(host(app, alone=True)) as url, Visit(browser, url) as visit:
         await walk(visit)
         await expect(visit.page.get_by_role("button", name="Live")).to_be_visible()
 
@@ -82,7 +82,7 @@ async def test_inside_flask_where_streams_may_stall(browser: Browser, tmp_path: 
     app = shop_app(App(f"sqlite:///{tmp_path}/shop.db?synchronous=normal"), Shop.__new__(Shop))
     await app.tasks["shop.print_letter"].enqueue("Ada", 1)
     await app.close()
-    with flask_host(app) as url:
+    with flask_host(app, alone=True) as url:
         async with Visit(browser, url) as visit:
             await visit.page.goto(url)
             await expect(visit.page).to_have_url(f"{url}/dashboard/")

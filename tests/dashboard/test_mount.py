@@ -28,40 +28,62 @@ async def app() -> AsyncIterator[App]:
     await app.close()
 
 
-# --- without auth=
+# --- alone
 
 
-async def test_without_auth_this_machine_may_use_the_dashboard(app: App) -> None:
-    me = await call(asgi(app), "/v1/me")
+@pytest.mark.parametrize("tokens", [(), [], ""])
+async def test_a_site_without_a_rule_is_refused(app: App, tokens: Any) -> None:
+    """A proxy on the same machine may add no header, and then each request seems to be one of this machine."""
+    with pytest.raises(BadOption, match="alone=True"):
+        asgi(app, tokens=tokens)
+    with pytest.raises(BadOption, match="only one"):
+        asgi(app, auth=by_header, alone=True)
+
+
+async def test_alone_this_machine_may_use_the_dashboard(app: App) -> None:
+    me = await call(asgi(app, alone=True), "/v1/me")
     assert me.status == 200
     assert msgspec.json.decode(me.body)["auth"] == "none"
-    assert (await call(asgi(app), "/dashboard/")).status == 200
+    assert (await call(asgi(app, alone=True), "/dashboard/")).status == 200
 
 
 @pytest.mark.parametrize("client", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "testclient"])
 @pytest.mark.parametrize("path", ["/v1/me", "/dashboard/", "/healthz"])
-async def test_without_auth_other_machines_are_refused(
+async def test_alone_other_machines_are_refused(
     app: App, client: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await call(asgi(app), path, client=(client, 1))
+    answer = await call(asgi(app, alone=True), path, client=(client, 1))
     assert answer.status == 403
-    assert "without auth= and tokens=" in answer.text
+    assert "with alone=True" in answer.text
     assert client in caplog.text
     assert app._core.loop is None, "it does not even open the app"
 
 
-@pytest.mark.parametrize("header", ["forwarded", "x_forwarded_for", "x_real_ip", "x_forwarded_host"])
-async def test_without_auth_requests_of_a_proxy_are_refused(app: App, header: str) -> None:
-    assert (await call(asgi(app), "/v1/me", **{header: "192.0.2.7"})).status == 403
+@pytest.mark.parametrize(
+    "header",
+    [
+        "forwarded",
+        "x_forwarded_for",
+        "x_forwarded_proto",
+        "x_forwarded_server",
+        "x_real_ip",
+        "x_client_ip",
+        "true_client_ip",
+        "cf_connecting_ip",
+        "via",
+    ],
+)
+async def test_alone_requests_of_a_proxy_are_refused(app: App, header: str) -> None:
+    assert (await call(asgi(app, alone=True), "/v1/me", **{header: "192.0.2.7"})).status == 403
 
 
-async def test_without_auth_a_connection_without_an_address_is_refused(app: App) -> None:
-    assert (await call(asgi(app), "/v1/me", client=None)).status == 403
+async def test_alone_a_connection_without_an_address_is_refused(app: App) -> None:
+    assert (await call(asgi(app, alone=True), "/v1/me", client=None)).status == 403
 
 
-async def test_without_auth_another_name_of_this_machine_is_refused(app: App) -> None:
+async def test_alone_another_name_of_this_machine_is_refused(app: App) -> None:
     """DNS rebinding: the page of another site whose name leads to 127.0.0.1."""
-    assert (await call(asgi(app), "/v1/me", host="evil.example")).status == 403
+    assert (await call(asgi(app, alone=True), "/v1/me", host="evil.example")).status == 403
 
 
 # --- with auth=
@@ -104,6 +126,25 @@ async def test_with_auth_any_name_and_address_may_be_used(app: App) -> None:
             site, "/v1/me", client=client, host="shop.example.org", x_user="Ada", x_forwarded_for="1.2.3.4"
         )
         assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"cookie": "user=ada"}, 403),
+        ({"cookie": "user=ada", "origin": "http://127.0.0.1"}, 200),
+        ({"cookie": "user=ada", "sec_fetch_site": "same-origin"}, 200),
+        ({"cookie": "user=ada", "authorization": "Bearer x"}, 200),
+        ({}, 200),
+    ],
+)
+async def test_a_cookie_of_the_host_changes_nothing_without_the_sender(
+    app: App, headers: dict[str, str], status: int
+) -> None:
+    site = asgi(app, auth=lambda request: Who(name="ada", scopes=("read", "operate")))
+    answer = await call(site, "/v1/queues/a/pause", "POST", **{"host": "127.0.0.1", **headers})
+    assert answer.status == status, answer.text
+    assert (await call(site, "/v1/me", cookie="user=ada")).status == 200
 
 
 async def test_a_page_of_another_site_cannot_use_the_cookies_of_the_host(app: App) -> None:
@@ -182,7 +223,7 @@ def test_auth_that_is_no_function_is_an_error_at_once(app: App) -> None:
 
 
 async def test_the_first_request_opens_the_app_and_later_ones_use_it(app: App) -> None:
-    site = asgi(app)
+    site = asgi(app, alone=True)
     assert app._core.loop is None
     assert (await call(site, "/v1/queues")).status == 200
     assert app._core.loop is asyncio.get_running_loop()
@@ -191,7 +232,7 @@ async def test_the_first_request_opens_the_app_and_later_ones_use_it(app: App) -
 
 async def test_concurrent_first_requests_open_the_app_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    site = asgi(app)
+    site = asgi(app, alone=True)
     answers = await asyncio.gather(*(call(site, "/v1/queues") for _ in range(10)))
     assert {answer.status for answer in answers} == {200}
     assert caplog.text == ""
@@ -199,7 +240,7 @@ async def test_concurrent_first_requests_open_the_app_once(app: App, caplog: pyt
 
 async def test_a_storage_that_cannot_be_opened_is_an_error_without_a_stack() -> None:
     app = App("redis://127.0.0.1:1")
-    answer = await call(asgi(app), "/v1/me")
+    answer = await call(asgi(app, alone=True), "/v1/me")
     assert answer.status == 503
     assert "Traceback" not in answer.text
     await app.close()
@@ -207,7 +248,7 @@ async def test_a_storage_that_cannot_be_opened_is_an_error_without_a_stack() -> 
 
 @pytest.mark.parametrize("made", [fastapi_host, django_host])
 async def test_an_asgi_application_serves_the_mounted_dashboard(app: App, made: Callable[..., Any]) -> None:
-    async with uvicorn_of(made(app)) as url, aiohttp.ClientSession() as session:
+    async with uvicorn_of(made(app, alone=True)) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/dashboard/jobs") as answer:
             assert f'<base href="{PREFIX}/dashboard/">' in await answer.text()
         async with session.get(f"{url}/v1/me") as answer:
@@ -219,7 +260,7 @@ async def test_an_asgi_application_serves_the_mounted_dashboard(app: App, made: 
 async def test_open_streams_do_not_keep_the_server_of_the_host_from_stopping(app: App) -> None:
     """uvicorn waits for open responses before it asks the application to stop."""
     async with aiohttp.ClientSession() as session:
-        async with uvicorn_of(fastapi_host(app)) as url:
+        async with uvicorn_of(fastapi_host(app, alone=True)) as url:
             stream = await session.get(f"{url}/v1/overview/events")
             await stream.content.readuntil(b"event: overview")
         rest = await stream.content.read()
@@ -230,7 +271,7 @@ def test_flask_serves_the_mounted_dashboard() -> None:
     import urllib.request
 
     app = App("memory://")
-    with flask_host(app) as url:
+    with flask_host(app, alone=True) as url:
         with urllib.request.urlopen(f"{url}/dashboard/jobs", timeout=20) as answer:
             assert f'<base href="{PREFIX}/dashboard/">'.encode() in answer.read()
         with urllib.request.urlopen(f"{url}/v1/queues", timeout=20) as answer:

@@ -59,6 +59,20 @@ async def test_a_page_is_answered_and_the_connection_closed(served: PageListener
     assert {"connection": "close", "cache-control": "no-store", "content-length": "6"}.items() <= headers.items()
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::1].evil.example"])
+async def test_a_page_whose_name_resolves_to_this_machine_is_refused(served: PageListener, host: str) -> None:
+    """DNS rebinding: for the browser the listener is a part of that page."""
+    status, _, body = await exchange(served, f"GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert status == "HTTP/1.1 403 Forbidden"
+    assert "hello" not in body
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "pod", "treadle.localhost", ""])
+async def test_a_probe_may_name_this_machine(served: PageListener, host: str) -> None:
+    status, _, _ = await exchange(served, f"GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert status == "HTTP/1.1 200 OK"
+
+
 async def test_head_has_the_headers_and_no_body(served: PageListener) -> None:
     status, headers, body = await exchange(served, b"HEAD /hello HTTP/1.1\r\n\r\n")
     assert (status, headers["content-length"], body) == ("HTTP/1.1 200 OK", "6", "")

@@ -76,7 +76,7 @@ async def test_the_first_request_is_answered(
 
 
 async def test_a_mounted_site_next_to_django(app: App) -> None:
-    host = django_host(app)
+    host = django_host(app, alone=True)
     assert (await call(host, "/ops/jobs/readyz")).text == "ok"
     assert (await call(host, "/ops/jobs/v1/jobs")).status == 200
 

@@ -206,13 +206,13 @@ def test_wrong_arguments_raise_before_the_start(jobs: App) -> None:
     with pytest.raises(BadOption, match="own"):
         lifespan(jobs, own=5)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="path"):
-        mount(Starlette(), "jobs", jobs)
+        mount(Starlette(), "jobs", jobs, alone=True)
     with pytest.raises(BadOption, match=r"expected mount\(web, path, app\)"):
         mount(jobs, FastAPI(), "/jobs")  # type: ignore[arg-type]
     web = Starlette()
-    mount(web, "/jobs", jobs)
+    mount(web, "/jobs", jobs, alone=True)
     with pytest.raises(BadOption, match="something mounted at '/jobs/' already"):
-        mount(web, "/jobs/", jobs)
+        mount(web, "/jobs/", jobs, alone=True)
     with pytest.raises(BadOption, match="only one of auth= and tokens="):
         mount(Starlette(), "/jobs", jobs, tokens=[_token("a")], auth=lambda request: None)
 
@@ -261,7 +261,7 @@ def test_mounted_job_pages_need_a_token_and_open_with_the_host(jobs: App) -> Non
 
 def test_mounted_without_tokens_only_this_machine_may_call(jobs: App) -> None:
     web = Starlette()
-    mount(web, "/jobs/", jobs)
+    mount(web, "/jobs/", jobs, alone=True)
     with TestClient(web) as client:
         assert client.get("/jobs/v1/jobs").status_code == 403
     with TestClient(web, **LOCAL) as client:

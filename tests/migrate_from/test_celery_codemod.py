@@ -479,7 +479,9 @@ def test_writing_needs_a_clean_tree(make: Make, tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "shop/base.py").read_bytes() == before
     git("add", ".")
     git("commit", "-m", "x")
+    git("config", "core.fsmonitor", f"touch {tmp_path / 'ran'}; false")  # a program that git would run
     assert run(["from", "celery", "shop", "--write", "--json"]) == 0
+    assert not (tmp_path / "ran").exists()
     report = json.loads(capsys.readouterr().out)
     assert (report["written"], report["moved"]) == (True, ["shop.base.send"])
     assert (tmp_path / "shop/base.py").read_bytes() != before

@@ -452,3 +452,15 @@ async def test_a_connection_that_is_ended_with_requests_behind_it_leaves_nothing
         while left := [*serving._server.server_state.tasks]:  # type: ignore[union-attr]
             await asyncio.wait(left)
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("sent", [34, 40])
+async def test_more_requests_than_may_wait_are_refused_after_the_answers(sent: int) -> None:
+    """Those that wait are answered first: a client reads each response as that of its oldest request."""
+    async with served() as serving:
+        request = head("GET", "/v1/me", {"Host": serving.url.removeprefix("http://")})
+        with connected(serving.url) as found:
+            found.sendall(request * sent)
+            answers = (await asyncio.to_thread(rest, found)).split(b"HTTP/1.1 ")[1:]
+    statuses = [each.split()[0] for each in answers]
+    assert statuses == [*[b"200"] * 33, b"429"]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,9 +21,11 @@ from tests.server.raw import Answer, ask, connected, head
 from tests.server.test_api import token
 from treadle import App
 from treadle.core.clock import wall
+from treadle.errors import BadOption
 from treadle.server import Settings, Token
 from treadle.server.auth import session
 from treadle.server.auth.live_tokens import LiveTokens
+from treadle.server.auth.session_secret import of_process, session_secret
 from treadle.server.auth.token_file import as_toml
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.middleware import Rate
@@ -30,6 +36,7 @@ from treadle.testing.shows import shows
 ALL = token("all", *SCOPES)
 BOUND = Token(name="bound", digest=digest("bound"), scopes=("read",), queues=("mail",), payloads=False)
 OWN = {"origin": "{url}", "sec_fetch_site": "same-origin"}
+SECRET = b"s" * 32
 JOB = b'{"task": "t"}'
 
 
@@ -102,7 +109,7 @@ async def test_wrong_tokens_of_one_address_are_bounded(site: Site) -> None:
     assert {each.status for each in answers[:WRONG_BURST]} == {401}
     assert answers[-1].status == 429
     assert int(answers[-1].headers["retry-after"]) >= 1
-    assert (await site("POST", "/v1/session", b'{"token": "all"}', **OWN)).status == 429  # also of a right one
+    assert (await site("POST", "/v1/session", b'{"token": "all"}', **OWN)).status == 204  # behind a proxy all share one
     assert (await site("GET", "/v1/me", authorization="Bearer all")).status == 200
 
 
@@ -198,7 +205,7 @@ async def test_only_a_token_that_reads_every_queue_sees_the_storage_url() -> Non
 
 async def test_an_expired_session_is_401_expired() -> None:
     site = Site()
-    value, _ = session.issue(ALL, wall() - session.LASTS - 1)
+    value, _ = session.issue(ALL, wall() - session.LASTS - 1, of_process())
     answer = await site("GET", "/v1/me", cookie=f"treadle={value}")
     assert (answer.status, answer.body["error"]) == (401, "expired")
 
@@ -206,9 +213,9 @@ async def test_an_expired_session_is_401_expired() -> None:
 def test_a_session_does_not_outlast_its_token() -> None:
     ends = wall() + 100.5
     brief = Token(name="brief", digest=digest("brief"), scopes=("read",), expires=ends)
-    value, seconds = session.issue(brief, wall())
+    value, seconds = session.issue(brief, wall(), SECRET)
     assert seconds in (100, 101)
-    found = session.holder_of(f"treadle={value}", [brief], wall())
+    found = session.holder_of(f"treadle={value}", [brief], wall(), SECRET)
     assert found is not None
     assert found.expires == int(ends)
 
@@ -226,6 +233,7 @@ async def test_a_token_that_is_removed_from_its_file_ends_at_once(tmp_path: Path
         file.write_text(as_toml(BOUND) + "[[token]]")
         assert (await site("GET", "/v1/me", cookie=cookie)).status == 200  # an unreadable edit: nothing has changed
         file.write_text(as_toml(BOUND))
+        os.utime(file, (1e9, 1e9))  # it has not been written to for a while
         for headers in ({"cookie": cookie}, {"authorization": "Bearer all"}):
             assert (await site("GET", "/v1/me", **headers)).status == 401
         left = await asyncio.to_thread(_until, stream, b"0\r\n\r\n")  # the stream ends, without another look
@@ -247,34 +255,142 @@ def _until(stream: socket.socket, end: bytes) -> bytes:
 
 
 def test_removing_or_replacing_a_token_ends_its_sessions() -> None:
-    value, _ = session.issue(ALL, wall())
-    assert session.holder_of(f"a=b; treadle={value}", [BOUND, ALL], wall()) is not None
-    assert session.holder_of(f"treadle={value}", [BOUND], wall()) is None
+    value, _ = session.issue(ALL, wall(), SECRET)
+    assert session.holder_of(f"a=b; treadle={value}", [BOUND, ALL], wall(), SECRET) is not None
+    assert session.holder_of(f"treadle={value}", [BOUND], wall(), SECRET) is None
     replaced = Token(name="all", digest=digest("new"), scopes=ALL.scopes)
-    assert session.holder_of(f"treadle={value}", [replaced], wall()) is None
+    assert session.holder_of(f"treadle={value}", [replaced], wall(), SECRET) is None
 
 
 @given(st.data())
 def test_no_other_text_is_a_session(data: st.DataObject) -> None:
     """A changed cookie is none, and any other text is none."""
-    value, _ = session.issue(ALL, 1e9)
-    assert session.holder_of(f"treadle={value}", [ALL], wall()) is not None
+    value, _ = session.issue(ALL, 1e9, SECRET)
+    assert session.holder_of(f"treadle={value}", [ALL], wall(), SECRET) is not None
     at = data.draw(st.integers(0, len(value) - 1))
     other = data.draw(st.characters(codec="latin-1").filter(lambda one: one != value[at]))
-    assert session.holder_of(f"treadle={value[:at]}{other}{value[at + 1 :]}", [ALL, BOUND], wall()) is None
-    assert session.holder_of(data.draw(st.text(max_size=200)), [ALL, BOUND], wall()) is None
+    assert session.holder_of(f"treadle={value[:at]}{other}{value[at + 1 :]}", [ALL, BOUND], wall(), SECRET) is None
+    assert session.holder_of(data.draw(st.text(max_size=200)), [ALL, BOUND], wall(), SECRET) is None
 
 
 def test_of_several_cookies_the_first_valid_one_counts() -> None:
     """A browser sends one for each path above the request's; another port of the host may have set one."""
-    value, _ = session.issue(ALL, wall())
-    found = session.holder_of(f"treadle=x.1.{'0' * 64}; treadle={value}", [ALL], wall())
+    value, _ = session.issue(ALL, wall(), SECRET)
+    found = session.holder_of(f"treadle=x.1.{'0' * 64}; treadle={value}", [ALL], wall(), SECRET)
     assert found is not None
     assert found.name == "all"
     for attributes in ((BOUND, wall() - session.LASTS - 1), (ALL, 1e9)):
-        over, _ = session.issue(*attributes)
-        found = session.holder_of(f"treadle={over}; treadle={value}", [BOUND, ALL], wall())
+        over, _ = session.issue(*attributes, SECRET)
+        found = session.holder_of(f"treadle={over}; treadle={value}", [BOUND, ALL], wall(), SECRET)
         assert found is not None
         assert (found.name, found.ended(wall())) == ("all", False)
-    many = "; ".join([f"treadle=x.1.{'0' * 64}"] * 50)
-    assert session.holder_of(f"{many}; treadle={value}", [ALL], wall()) is None
+    for tossed in ([f"treadle=x.1.{'0' * 64}"] * 500, [f"treadle=x.{number}.{'0' * 64}" for number in range(150)]):
+        many = "; ".join(tossed)  # of a neighbour
+        assert session.holder_of(f"{many}; treadle={value}", [ALL], wall(), SECRET) is not None
+
+
+# --- the secret
+
+
+async def test_a_digest_is_no_key(tmp_path: Path) -> None:
+    """Who reads the file of tokens, or a copy of it, cannot make a session."""
+    file = tmp_path / "tokens.toml"
+    file.write_text(as_toml(ALL))
+    for site in (Site(), Site(tokens=(), token_file=LiveTokens(file))):
+        for secret in (
+            ALL.digest.encode(),
+            bytes.fromhex(ALL.digest),
+            b"",
+            sha256(f"session{ALL.digest}".encode()).digest(),
+        ):
+            value, _ = session.issue(ALL, wall(), secret)
+            assert (await site("GET", "/v1/me", cookie=f"treadle={value}", **OWN)).status == 401
+        head = f"all.{int(wall()) + 3_600}"
+        key = sha256(f"session{ALL.digest}".encode()).digest()
+        old = f"treadle={head}.{hmac.new(key, head.encode(), sha256).hexdigest()}"
+        assert (await site("GET", "/v1/me", cookie=old, **OWN)).status == 401
+
+
+def test_a_session_ends_when_it_says() -> None:
+    """Even the right signature gives no session that lasts longer than those that a server issues."""
+    for later, is_valid in ((0.0, True), (30.0, True), (3_600.0, False), (1e8, False)):
+        value, _ = session.issue(ALL, wall() + later, SECRET)
+        assert (session.holder_of(f"treadle={value}", [ALL], wall(), SECRET) is not None) == is_valid
+
+
+async def test_servers_with_the_same_file_of_tokens_share_their_sessions(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(as_toml(ALL))
+    first, second = (Site(tokens=(), token_file=LiveTokens(file)) for _ in range(2))
+    cookie = pair(await first.sign_in())
+    assert (await second("GET", "/v1/me", cookie=cookie)).status == 200
+    restarted = Site(tokens=(), token_file=LiveTokens(file))
+    assert (await restarted("GET", "/v1/me", cookie=cookie)).status == 200
+    assert sorted(os.listdir(tmp_path)) == ["tokens.toml", "tokens.toml.sessions"]
+    beside = tmp_path / "tokens.toml.sessions"
+    assert os.stat(beside).st_mode & 0o777 == 0o600
+    beside.write_text("")
+    renewed = Site(tokens=(), token_file=LiveTokens(file))  # with a secret of its process
+    assert (await renewed("GET", "/v1/me", cookie=cookie)).status == 401
+
+
+def test_many_processes_agree_on_one_secret(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        secrets = set(pool.map(session_secret, [tmp_path / "tokens.toml"] * 64))
+    assert len(secrets) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["tokens.toml.sessions"]
+
+
+def test_the_environment_gives_replicas_one_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_SESSION_SECRET", "a" * 32)
+    assert session_secret(tmp_path / "tokens.toml") == session_secret(None)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("TREADLE_SESSION_SECRET", "short")
+    with pytest.raises(BadOption, match="at least 32"):
+        Settings(tokens=(ALL,)).session_secret()
+
+
+# --- half a file of tokens
+
+
+def test_no_piece_of_a_file_that_is_written_gives_more_rights(tmp_path: Path) -> None:
+    """An editor or a copy may write in pieces: at each moment a token has at most the rights of before and after."""
+    hand_written = f"""[[token]]
+name = "bound"
+digest = "{BOUND.digest}"
+scopes = ["read"]
+queues = ["mail"]
+payloads = false
+expires = 2099-01-31T12:00:00Z
+
+[[token]]
+name = "all"
+digest = "{ALL.digest}"
+scopes = ["read", "work", "operate"]
+"""
+    file = tmp_path / "tokens.toml"
+    for text in (hand_written, as_toml(BOUND) + as_toml(ALL)):
+        file.write_text(text)
+        tokens = LiveTokens(file)
+        whole = {each.name: each for each in tokens()}
+        for end in range(len(text)):
+            file.write_text(text[:end])
+            for found in tokens():
+                most = whole[found.name]
+                assert found.queues == most.queues
+                assert (found.expires or 1e99) <= (most.expires or 1e99)
+                assert found.payloads <= most.payloads
+                assert set(found.scopes) <= set(most.scopes)
+        file.write_text(text)
+        os.utime(file, (1e9, 1e9))
+        assert {each.name: each for each in tokens()} == whole
+
+
+def test_what_an_edit_adds_holds_once_the_file_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(as_toml(BOUND))
+    tokens = LiveTokens(file)
+    file.write_text(as_toml(BOUND) + as_toml(ALL))
+    assert [each.name for each in tokens()] == ["bound"]
+    os.utime(file, (1e9, 1e9))
+    assert [each.name for each in tokens()] == ["bound", "all"]

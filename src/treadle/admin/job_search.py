@@ -17,6 +17,7 @@ from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.claim_ids import worker_name
 from treadle.core.model import Record
+from treadle.core.long_numbers import has_digits
 from treadle.core.query_model import Page, Query
 from treadle.core.similar_names import near
 from treadle.serialization.tagged_json import has_mark
@@ -29,12 +30,16 @@ LOOKED: Final = (
     1_000  # rows that one call looks at: storages find the last of them first, also if a page is full before
 )
 LARGE: Final = 65_536  # characters of a payload that is decoded; longer arguments are not searched
+VALUES: Final = 100  # commas and brackets in searched arguments, and one more for each 64 characters
+NUMBER: Final = 300  # digits of a number in them
+PART: Final = 100_000  # characters that are searched before other work gets its turn: a millisecond
 DEEPEST: Final = 100  # levels of arguments that are searched
 PREFIX: Final = 8  # characters of an id that name it: 32 bits of its time
 UUID_LENGTH: Final = 36
 NEAR: Final = 1_000  # rows among which a similar id is looked for
 SLACK: Final = 60.0  # s by which the clock that made an id may differ from the storage's
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,4}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]*")
+_ESCAPED: Final = re.compile(r"\\u00[2-7]")  # an escaped character of ASCII
 _SIMPLE: Final = re.compile(r"[\w .@:+-]+", re.ASCII)  # JSON writes these characters as they are
 
 Hide = Callable[[Any], Any]
@@ -84,27 +89,32 @@ class Search:
     def _in_arguments(self, payload: str) -> bool:
         if len(payload) > LARGE:
             return False
-        if self._simple and "\\u" not in payload and not has_mark(payload) and not self._in(payload):
+        if self._simple and not _ESCAPED.search(payload) and not has_mark(payload) and not self._in(payload):
             return False  # 0.3 us instead of 8: most rows need not be decoded
+        if sum(map(payload.count, ",[{")) > VALUES + len(payload) // 64 or has_digits(payload, NUMBER):
+            return False
         args, kwargs = stored_values.arguments(payload)
         if self._hide is not None:
             args, kwargs = self._hide(list(args)), self._hide(kwargs)
         return any(map(self._in, _texts([*args], ""))) or any(map(self._in, _texts(kwargs, "")))
 
 
-def _texts(value: Any, name: str, depth: int = 0) -> Iterator[str]:
+def _texts(value: Any, name: str) -> Iterator[str]:
     """The texts of a value that are searched: `name=value` for each field of a mapping, and each item of a list."""
-    if depth > DEEPEST:
-        return
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _texts(each, f"{key}=", depth + 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield name
-        for each in value:
-            yield from _texts(each, "", depth + 1)
-    else:
-        yield name + (value if isinstance(value, str) else _text(value))
+    look = [(value, name, 0)]
+    while look:
+        each, name, depth = look.pop()
+        if isinstance(each, str):
+            yield name + each
+        elif depth > DEEPEST:
+            continue
+        elif isinstance(each, Mapping):
+            look += [(below, f"{key}=", depth + 1) for key, below in each.items()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            yield name
+            look += [(below, "", depth + 1) for below in each]
+        else:
+            yield name + _text(each)
 
 
 def _text(value: object) -> str:
@@ -129,12 +139,15 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
         return Page(tuple(row for row in direct if worker is None or is_run_by(row, worker)), scanned=len(direct))
     left = scan_of(storage, query.scan)
     records: list[Record] = []
-    scanned, cursor = 0, query.cursor
+    scanned, cursor, seen = 0, query.cursor, 0
     while True:
         page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(left, LOOKED)))
         looked = page.scanned if page.scanned is not None else len(page.records)
         scanned, left = scanned + looked, left - looked
         for row in page.records:
+            if search is not None and (seen := seen + len(row.job.payload) + len(row.error or "")) > PART:
+                seen = 0
+                await asyncio.sleep(0)
             if (worker is not None and not is_run_by(row, worker)) or (search is not None and not search.matches(row)):
                 continue
             records.append(row)

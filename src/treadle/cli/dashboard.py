@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import webbrowser
 from pathlib import Path
@@ -94,18 +96,39 @@ class Page:
     verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, link: Link | None, open_browser: bool) -> None:
-        self._url = f"{serving.url}/dashboard/" + (f"#k={link.secret}" if link is not None else "")
-        self._has_link, self._opens = link is not None, open_browser
+        self._url, self._link, self._opens = f"{serving.url}/dashboard/", link, open_browser
+        self._folder: Path | None = None
 
     async def __aenter__(self) -> None:
-        if self._has_link:
-            note(f"treadle: this link signs one browser in: {self._url}")
+        url = self._url
+        if self._link is not None:
+            note(f"treadle: this link signs one browser in: {self._url}#k={self._link.secret}")
         if self._opens and has_browser():
+            if self._link is not None:
+                self._link.on_used = self._remove
+                url = self._redirect(self._link)
             # A thread of its own, because some browsers return only when they are closed.
-            threading.Thread(target=webbrowser.open, args=(self._url,), name="browser", daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(url,), name="browser", daemon=True).start()
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to stop: the browser is the user's."""
+        """The browser is the user's; only the file with the link is removed."""
+        self._remove()
+
+    def _redirect(self, link: Link) -> str:
+        """The URL of a file that leads to the link. Other users of the machine see what is opened in the list of
+        processes, and only this user can read the file."""
+        self._folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+        file = self._folder / "dashboard.html"
+        target = f"{self._url}#k={link.secret}"
+        file.touch(0o600)
+        file.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Open</a>'
+        )
+        return file.as_uri()
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def has_browser() -> bool:

@@ -321,7 +321,7 @@ def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
 
 
 def _is_loopback(host: str) -> bool:
-    from treadle.server.origins import is_loopback
+    from treadle.core.host_names import is_loopback
 
     return is_loopback(host)
 

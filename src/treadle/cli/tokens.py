@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 
 import click
 
@@ -92,13 +96,46 @@ def token(
     except token_file.BadTokens as error:
         raise Stop(USAGE, str(error)) from None
     try:
-        with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
-            out.write(token_file.as_toml(made))
+        _add(file, token_file.as_toml(made))
+    except token_file.BadTokens as error:
+        raise Stop(USAGE, f"{file}: {error}") from None
     except OSError as error:
         raise Stop(USAGE, f"{file}: {error.strerror}") from None
     note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown only now:")
     data(secret)
     return 0
+
+
+def _add(file: Path, text: str) -> None:
+    """Add a token: write a new file and rename it, so that a server never reads half of one. Raises OSError and
+    BadTokens."""
+    place = Path(os.path.realpath(file))
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another command would write the tokens of before
+        before = place.read_text() if place.exists() else ""
+        token_file.read(before + text)
+        _replace(place, before + text)
+    finally:
+        os.close(folder)
+
+
+def _replace(place: Path, text: str) -> None:
+    """Replace a file by a new one with the same owner and mode."""
+    new = place.with_name(f".{place.name}.{token_hex(8)}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            if place.exists():
+                found = place.stat()
+                os.fchmod(out.fileno(), stat.S_IMODE(found.st_mode))
+                with suppress(PermissionError):
+                    os.fchown(out.fileno(), found.st_uid, found.st_gid)
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.rename(new, place)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _moment(text: str | None) -> float | None:

@@ -1,45 +1,76 @@
 """Hides secrets where people look: values by their names, and all payloads from tokens without a right to them.
 
 It works on JSON, so no type of a value escapes it. The worker protocol is exempt: a worker needs the arguments as they
-are.
+are. Its work is bounded by the size of what it reads (`Effort`): a value with more places to look at is hidden whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Final, Protocol
+from types import NoneType
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from treadle.core.model import Record
-from treadle.core.redaction import HIDDEN, WORDS, in_text, masked
+from treadle.core.long_numbers import has_digits
+from treadle.core.redaction import HIDDEN, WORDS, Effort, TextMask, TooMuch
 from treadle.errors import error_line, readable
 
 SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
+PARTS: Final = 32  # commas in them
 LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts of it: 3 ms
 HITS: Final = 1_000  # words in a larger value that are looked at before the whole value is hidden
-ESCAPED: Final = re.compile(rb"\\u00[4-7]")  # an escaped letter, which no encoder writes: a key could be hidden by it
+# An escaped letter, which no encoder writes: a key could be hidden by it. Some write the slashes of a URL like this.
+ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
-# Secrets without a name, see in_text(): an option -p, and the credentials of a URL or of basic authentication.
-VALUE: Final = re.compile(rb"""(?<![\w-])-p[ \t"'\\=]|\bbasic[\s\\]|://(?:(?!://)[^\s"'<>@]){0,256}+@""")
+IN_TEXT: Final = re.compile(rb"[A-Za-z0-9_\-\w]{0,40}+[\\'\s,:=]")  # behind a word that names a value in a text of JSON
+# Secrets without a name, see TextMask.
+VALUES: Final = tuple(
+    map(re.compile, (rb"""-p(?<![\w-]-p)[ \t"'\\=]""", rb"basic(?<!\wbasic)[\s\\]", rb"trd_(?=[a-z0-9_-]{20})"))
+)
+BEFORE_AT: Final = re.compile(rb"""://(?:(?!://)[^\s"'<>@]){0,256}+@""")
+SHORTEST: Final = 4  # characters of a text that may have a secret: "-p x"
+TEXT: Final = 4  # units of Effort to look at a text
+NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
+KEY: Final = 6  # those to compare a key
+
+Place = Literal["nowhere", "keys", "texts"]
+"""Where JSON may have something to hide."""
 SHOWN: Final = 10  # items of a list in a shape
 
-_decode = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(float_hook=Raw).decode  # numbers stay as they are written, and cost 0.1 us
 _encode = msgspec.json.Encoder().encode
 _NAMED: Final = Raw(b'"***"')
+_NUMBERS: Final[frozenset[type]] = frozenset({int, Raw, bool, NoneType})
+_SCALARS: Final[frozenset[type]] = _NUMBERS | {str}
 
 
 class Rows(Protocol):
     """Hides what only the row of a job tells."""
 
     def row(self, row: Record) -> Record: ...
-    def text(self, text: str, row: Record) -> str: ...
+    def hiding(self, row: Record) -> Callable[[str], str]: ...
+
+
+class Looked:
+    """One look at a value: what it may cost, whether its texts are looked at, which keys are hidden, the secrets, and
+    whether anything was hidden. Raises TooMuch for JSON with more values than its size allows."""
+
+    __slots__ = ("effort", "has_hidden", "hides", "secrets", "texts")
+
+    def __init__(self, text: bytes, place: Place, effort: Effort) -> None:
+        if has_digits(text, NUMBER):
+            raise TooMuch
+        effort.spend(_units(text))
+        self.effort, self.texts = effort, place == "texts"
+        self.secrets, self.has_hidden, self.hides = list[Any](), False, dict[str, bool]()
 
 
 class Redaction:
@@ -49,9 +80,10 @@ class Redaction:
     reveal  names that are shown although they contain one of WORDS, whole; compared without case
     shapes  whether only the shape of each payload is shown: for tokens without a right to payloads
     rows    hides what only the row of a job tells: values by the names of its task, and its secrets in texts
+    done    whether everything is hidden already, in rows that `row` returned
     """
 
-    __slots__ = ("_extra", "_foreign", "_paths", "_pattern", "_reveal", "_text", "_words", "rows", "shapes")
+    __slots__ = ("_done", "_extra", "_foreign", "_paths", "_reveal", "_text", "_words", "rows", "shapes")
 
     def __init__(
         self,
@@ -59,46 +91,58 @@ class Redaction:
         reveal: Iterable[str] = (),
         shapes: bool = False,
         rows: Rows | None = None,
+        done: bool = False,
     ) -> None:
         extra = tuple(extra)
         given = frozenset(each.casefold() for each in extra)
         self._paths = frozenset(tuple(each.split(".")) for each in given if "." in each)
         self._extra = given
         self._reveal = frozenset(each.casefold() for each in reveal)
-        self.shapes, self.rows = shapes, rows
-        self._pattern = re.compile("|".join(WORDS), re.IGNORECASE | re.ASCII)
+        self.shapes, self.rows, self._done = shapes, rows, done
         names = {*self._extra, *(path[-1] for path in self._paths)}
         self._words = tuple(each.encode() for each in (*WORDS, *names))
         self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
-        self._text = in_text([*WORDS, *sorted(self._extra)])
+        self._text = TextMask([*WORDS, *sorted(self._extra)])
 
     def as_shapes(self) -> Redaction:
         """The same for a token without a right to payloads."""
         return Redaction(self._extra, self._reveal, True)
 
     def row(self, row: Record) -> Record:
-        """The row without what `rows` hides; for a token without a right to payloads, as it is."""
+        """The row without what `rows` hides, of which `rest` has nothing more to hide; for a token without a right to
+        payloads, as it is."""
         return row if self.rows is None else self.rows.row(row)
+
+    @property
+    def rest(self) -> Redaction:
+        """What is left to hide in a row that `row` returned: a second look would cost as much as the first."""
+        return self if self.rows is None else _DONE
 
     def about(self, row: Record, text: str | None) -> str | None:
         """A text about the job of this row, such as a line of its log."""
-        return self.text(text) if self.rows is None or text is None else self.rows.text(text, row)
+        return self.text(text) if self.rows is None or text is None else self.rows.hiding(row)(text)
 
     def grouped(self, row: Record) -> Record:
         """The row as failures are grouped by it: for a token without a right to payloads, with the class of its
         error."""
         return replace(row, error=self.error(row.error)) if self.shapes else row
 
-    def failure(self, row: Record, text: str | None) -> str | None:
-        """An error of the job of this row."""
-        return self.error(text if self.shapes else self.about(row, text))
+    def failure(self, row: Record, *texts: str) -> list[str]:
+        """Texts of an error of the job of this row."""
+        hide = self.error if self.shapes or self.rows is None else self.rows.hiding(row)
+        return [hide(text) or "" for text in texts]
 
     def hides(self, key: str) -> bool:
         """Whether the values of this key are hidden."""
+        if self._done:
+            return False
         folded = key.casefold()
         if folded in self._reveal:
             return False
-        return folded in self._extra or self._pattern.search(key) is not None
+        for word in WORDS:  # a generator takes twice as long
+            if word in folded:
+                return True
+        return folded in self._extra
 
     # --- JSON
 
@@ -109,12 +153,15 @@ class Redaction:
         text = bytes(raw)
         if self.shapes:
             return Raw(_encode(self._shape_of(text)))
-        if not self._may_have(text):
+        if self._done or (place := self._place(text)) == "nowhere":
             return raw
         if len(text) > LARGEST:
-            return Raw(_encode(f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"))
+            return Raw(_encode(_whole(text)))
         try:
-            return Raw(_encode(self._without(_decode(text), above)))
+            looked = Looked(text, place, Effort(len(text)))
+            return Raw(_encode(self._without(_decode(text), above, looked)))
+        except TooMuch:
+            return Raw(_encode(_whole(text)))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return _NAMED
 
@@ -124,14 +171,14 @@ class Redaction:
 
     def args(self, values: Any) -> Any:
         """The arguments by position. `values`: a sequence, or its JSON."""
-        if _is_large(values):
+        if _is_large(values) or (self._done and isinstance(values, Raw)):
             found = self.json(values)
             return found if bytes(found)[:1] == b"[" else [found]
         return [self.json(each) for each in _items(values, list[Raw])]
 
     def kwargs(self, values: Any) -> Any:
         """The arguments by name. `values`: a mapping, or its JSON."""
-        if _is_large(values):
+        if _is_large(values) or (self._done and isinstance(values, Raw)):
             found = self.json(values)
             return found if bytes(found)[:1] == b"{" else {"(all)": found}
         return {
@@ -150,62 +197,103 @@ class Redaction:
             for name, value in dict(headers).items()
         }
 
-    def _may_have(self, text: bytes) -> bool:
-        """Whether a hidden key may occur in JSON: a look for its letters, 20 times as fast as decoding."""
+    def _place(self, text: bytes) -> Place:
+        """Where JSON may have something to hide: a look for its letters, 20 times as fast as decoding."""
         if ESCAPED.search(text) is not None:
-            return True
+            return "texts"
         folded = text.lower()
         if self._foreign and not text.isascii():
             folded = text.decode(errors="replace").casefold().encode()
-        found = [word for word in self._words if word in folded]
-        may_be = b"-p" in folded or b"basic" in folded or (b"@" in folded and b"://" in folded)
-        if may_be and VALUE.search(folded) is not None:
-            return True
+        if any(each.search(folded) for each in VALUES) or (b"@" in folded and BEFORE_AT.search(folded) is not None):
+            return "texts"
         if self._foreign and b"\\u" in text:
-            return True
-        return bool(found) and (len(text) <= LARGEST or _as_key(found, folded))
+            return "texts"
+        words = [word for word in self._words if word in folded]
+        if not words or (len(text) > LARGEST and not _as_key(words, folded)):
+            return "nowhere"
+        return "texts" if len(text) > LARGEST or b"\\u" in text or _in_text(words, folded) else "keys"
 
-    def _without(self, value: Any, path: tuple[str, ...] = (), hidden: list[Any] | None = None) -> Any:
-        """The value without secrets, which are added to `hidden`. `path`: the keys above it."""
+    def _without(self, value: Any, path: tuple[str, ...], looked: Looked) -> Any:
+        """The value without secrets. `path`: the keys above it. Raises TooMuch."""
+        if isinstance(value, str):
+            if not looked.texts or len(value) < SHORTEST:
+                return value
+            looked.effort.spend(TEXT)
+            shown = self._text.hidden(value, looked.effort)
+            looked.has_hidden |= shown is not value
+            return shown
         if isinstance(value, dict):
-            return {name: self._value(name, each, path, hidden) for name, each in value.items()}
-        if isinstance(value, list):
-            if len(value) == 2 and isinstance(value[0], str):  # an item of a mapping that JSON cannot represent
-                return [self._without(value[0], path, hidden), self._value(value[0], value[1], path, hidden)]
-            return [self._without(each, path, hidden) for each in value]
-        return self._text.sub(masked, value) if isinstance(value, str) else value
+            return self._mapping(value, path, looked)
+        if not isinstance(value, list):
+            return value
+        if len(value) == 2 and isinstance(value[0], str):
+            looked.effort.spend(KEY)
+            # An item of a mapping that JSON cannot represent.
+            return [
+                self._without(value[0], path, looked),
+                self._value(value[0], value[1], path, looked, self.hides(value[0])),
+            ]
+        plain = self._plain(value, looked)
+        return [each if type(each) in plain else self._without(each, path, looked) for each in value]
 
-    def _value(self, key: str, value: Any, path: tuple[str, ...], hidden: list[Any] | None) -> Any:
-        # In tagged JSON the fields of an object are below "v", which is none of its names.
-        below = path if key in ("v", "$t") else (*path, key.casefold())
-        if value is None or not (self.hides(key) or self._is_below(below)):
-            return self._without(value, below, hidden)
-        if hidden is not None:
-            hidden.append(value)
+    def _mapping(self, value: dict[str, Any], path: tuple[str, ...], looked: Looked) -> dict[str, Any]:
+        plain, hides = self._plain(value.values(), looked), looked.hides
+        shown = {}
+        for name, each in value.items():
+            if (is_hidden := hides.get(name)) is None:  # records have the same keys
+                looked.effort.spend(KEY)
+                is_hidden = hides[name] = self.hides(name)
+            if not is_hidden and not self._paths and type(each) in plain:
+                shown[name] = each
+            else:
+                shown[name] = self._value(name, each, path, looked, is_hidden)
+        return shown
+
+    def _plain(self, values: Collection[Any], looked: Looked) -> frozenset[type]:
+        """The types of the values that have no secret. All texts are looked at together."""
+        if looked.texts and (texts := [each for each in values if type(each) is str]):
+            looked.effort.spend(TEXT)
+            if self._text.may_have("\0".join(texts)):
+                return _NUMBERS
+        return _SCALARS
+
+    def _value(self, key: str, value: Any, path: tuple[str, ...], looked: Looked, is_hidden: bool) -> Any:
+        below = path
+        if self._paths and key not in ("v", "$t"):  # in tagged JSON the fields of an object are below "v"
+            below = (*path, key.casefold())
+        if value is None or not (is_hidden or (self._paths and self._is_below(below))):
+            return self._without(value, below, looked)
+        looked.secrets.append(value)
+        looked.has_hidden = True
         return HIDDEN
 
     def _is_below(self, path: tuple[str, ...]) -> bool:
         return any(path[-len(each) :] == each for each in self._paths)
 
-    def split(self, text: str, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
+    def split(self, text: str, effort: Effort, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
         """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
         the payload of a call."""
         by_place = any(self.hides(name) or self._is_below((name.casefold(),)) for name in names)
         raw = text.encode(errors="replace")
-        if not by_place and not self._may_have(raw):
+        place = self._place(raw)
+        if not by_place and place == "nowhere":
             return None
         if len(raw) > LARGEST:
-            return _encode([f"{HIDDEN} ({len(raw):,} bytes of JSON with a hidden key)"]).decode(), []
-        hidden = list[Any]()
+            return _encode([_whole(raw)]).decode(), []
         try:
+            looked = Looked(raw, place, effort)
             tree = _decode(raw)
             places = tree if isinstance(tree, list) else tree.get("args") if isinstance(tree, dict) else None
-            if isinstance(places, list):
+            if names and isinstance(places, list):
                 places[:] = [
-                    self._value(name, each, (), hidden) if name else self._without(each, (), hidden)
+                    self._value(name, each, (), looked, self.hides(name)) if name else self._without(each, (), looked)
                     for name, each in zip_longest(names[: len(places)], places, fillvalue="")
                 ]
-            return _encode(tree if isinstance(tree, list) else self._without(tree, (), hidden)).decode(), hidden
+            if not names or not isinstance(tree, list):
+                tree = self._without(tree, (), looked)
+            return (_encode(tree).decode(), looked.secrets) if looked.has_hidden else None
+        except TooMuch:
+            return _encode([_whole(raw)]).decode(), []
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return f'"{HIDDEN}"', []
 
@@ -214,17 +302,26 @@ class Redaction:
         if len(text) > LARGEST:
             return f"JSON({len(text)})"
         try:
+            if text[:1] != b'"':
+                Looked(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
             return _shape(_decode(text))
+        except TooMuch:
+            return f"JSON({len(text)})"
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return f"text({len(text)})"
 
     # --- texts
 
-    def text(self, text: str | None) -> str | None:
+    def text(self, text: str | None, effort: Effort | None = None) -> str | None:
         """A line of a log, the text of a progress, or another text of a job."""
         if text is None or (words := readable(text)) is not text:
             return None if text is None else words
-        return f"text({len(text)})" if self.shapes else self._text.sub(masked, text)
+        if self.shapes:
+            return f"text({len(text)})"
+        try:
+            return text if self._done else self._text.hidden(text, effort or Effort(len(text)))
+        except TooMuch:
+            return HIDDEN
 
     def error(self, text: str | None) -> str | None:
         """An error with its traceback; of a token without a right to payloads, the class of the error."""
@@ -238,6 +335,15 @@ class Redaction:
         line = error_line(error)
         hidden = self.error(error) if self.shapes else self.text(line)
         return sentence.replace(line, hidden or "") if line else sentence
+
+
+def _whole(text: bytes) -> str:
+    return f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"
+
+
+def _units(text: bytes) -> int:
+    """What it takes to decode JSON and to walk over it, in units of Effort."""
+    return 2 * (text.count(b"[") + text.count(b"{")) + text.count(b",") * 3 // 4
 
 
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
@@ -255,9 +361,23 @@ def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
     return False
 
 
+def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
+    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    A key ends with a quote that is not escaped."""
+    hits, most = 0, 32 + len(folded) // 128
+    for word in words:
+        at = folded.find(word)
+        while at >= 0:
+            hits += 1
+            if hits > most or IN_TEXT.match(folded, at + len(word)):
+                return True
+            at = folded.find(word, at + len(word))
+    return False
+
+
 def _is_large(values: Any) -> bool:
-    """Whether this is JSON whose parts are not decoded one by one: a part of two bytes costs 1 us."""
-    return isinstance(values, Raw) and len(bytes(values)) > SMALL
+    """Whether this is JSON whose parts are not decoded one by one: a part costs 1 us."""
+    return isinstance(values, Raw) and (len(text := bytes(values)) > SMALL or text.count(b",") > PARTS)
 
 
 def _items(values: Any, kind: Any) -> Any:
@@ -281,3 +401,6 @@ def _shape(value: Any) -> Any:
 
 def _key(name: str) -> str:
     return name if PLAIN_KEY.fullmatch(name) else f"text({len(name)})"
+
+
+_DONE: Final = Redaction(done=True)

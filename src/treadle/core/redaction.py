@@ -60,14 +60,32 @@ WORDS: Final = (
 # Values after such a name in a text: in quotes, which may be escaped, or up to a space or a closing sign. A header has
 # the rest of its line as its value, because it may have several parts.
 QUOTED: Final = "|".join(
-    rf"[bru]{{0,2}}(?P<{name}>\\{{0,16}}){sign}(?:[^{sign}\\\n]+|(?!(?P={name}){sign})\\+{sign}?)*(?:(?P={name}){sign})?"
+    rf"[bru]{{0,2}}(?P<{name}>\\{{0,16}}){sign}(?-i:[^{sign}\\\n]+|(?!(?P={name}){sign})\\+{sign}?)*(?:(?P={name}){sign})?"
     for name, sign in (("two", '"'), ("one", "'"))
 )
-BARE: Final = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey)\s{1,9})?[^\s\"',;&)}\]]+"
+BARE: Final = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey)\s{1,9})?(?-i:[^\s\"',;&)}\]]+)"
 
 # The authority of a URL up to its last `@`; passwords may have one, and "/". "://" ends it, so no part is read twice.
 CREDENTIALS: Final = r"""://(?P<who>(?:(?:(?!://)[^\s"'<>@]){0,256}+@)+)"""
 BASIC: Final = r"\bBasic\s{1,9}(?P<pair>[A-Za-z0-9+/_-]{4,2000}+={0,2})"
+
+OWN: Final = r"(?<![\w-])(?P<own>trd_[A-Za-z0-9_-]{20,200})"  # a token of a server
+
+# Where a text without a name may have a secret, each after plain letters that it begins with.
+SIGNS: Final = tuple(
+    (word, re.compile(rf"{word}{rest}"))
+    for word, rest in (
+        ("-p", r"(?![\w-])(?<![\w-]-p)"),
+        ("basic", r"\s(?<!\wbasic\s)"),
+        ("trd_", r"(?<![\w-]trd_)(?=[a-z0-9_-]{20})"),
+    )
+)
+BEFORE_AT: Final = re.compile(r"""://(?=(?:(?!://)[^\s"'<>@]){0,256}+@)""")
+OF_NAME: Final = re.compile(r"[A-Za-z0-9_\-\w]*")  # the plain letters first: they are five times as fast
+
+ROOM: Final = 240  # units of Effort that each row has: 70 us
+EACH: Final = 20  # bytes for one more
+PLACE: Final = 4  # units of a place where a secret may be
 
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
@@ -161,30 +179,122 @@ def without(text: str, *secrets: str | None) -> str:
     return text
 
 
-def in_text(words: Sequence[str]) -> re.Pattern[str]:
-    """Matches what `masked` hides in a text, in time proportional to it.
+class TooMuch(Exception):
+    """A row has more places to look at than its size allows."""
+
+
+class Effort:
+    """What hiding the secrets of one row may cost its readers, in units of 0.3 us: a fixed part, and one unit for each
+    EACH bytes. So a row costs at most three times as much as ordinary text of its size."""
+
+    __slots__ = ("room",)
+
+    def __init__(self, size: int) -> None:
+        self.room = ROOM + size // EACH
+
+    def spend(self, units: int) -> None:
+        """Raises TooMuch."""
+        self.room -= units
+        if self.room < 0:
+            raise TooMuch
+
+
+class TextMask:
+    """Hides values after these names in a text, with work bounded by its length.
 
     That is `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`; options of a command line such as
-    `--password X`, `-p X` and `'--token', 'X'`; the credentials of a URL; and those after the word `Basic`. A value in
-    quotes ends at a quote with as many backslashes as the first one, so JSON within JSON texts is covered.
+    `--password X`, `-p X` and `'--token', 'X'`; the credentials of a URL; those after the word `Basic`; and tokens of
+    Treadle. A value in quotes ends at a quote with as many backslashes as the first one, so JSON within JSON texts is
+    covered.
+
+    The pattern costs 0.2 us a character, so it is tried only where one of the words is: a search for the words costs
+    5 ns.
     """
-    names = "|".join(map(re.escape, words))
-    flag = rf"(?P<flag>(?<![\w-])(?:-p(?![\w-])|--?(?:[\w-]{{0,40}}?)(?:{names})))"
-    return re.compile(
-        rf"(?P<key>(?:{flag}|(?P<header>authorization|cookie)|{names})[\w-]{{0,40}}"
-        rf"(?P<quoted>\\{{0,16}}[\"'])?)"
-        rf"(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}}|(?(flag),?[ \t]{{1,9}}|(?!)))"
-        rf"(?:{QUOTED}|\[[^\]\n]*\]?|\{{[^}}\n]*\}}?|\([^)\n]*\)?"
-        rf"|(?(quoted){BARE}|(?(header)(?(colon)[^\n]+|{BARE})|{BARE})))"
-        rf"|{CREDENTIALS}|{BASIC}",
-        re.IGNORECASE,
-    )
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(dict.fromkeys(map(folded, words)))
+        names = "|".join(map(re.escape, words))
+        flag = rf"(?P<flag>(?<![\w-])(?:-p(?![\w-])|--?(?:[\w-]{{0,40}}?)(?:{names})))"
+        self._match = re.compile(
+            rf"(?P<key>(?:{flag}|(?P<header>authorization|cookie)|{names})(?-i:[A-Za-z0-9_\-\w]{{0,40}}+)"
+            rf"(?P<quoted>\\{{0,16}}[\"'])?)"
+            rf"(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}}|(?(flag),?[ \t]{{1,9}}|(?!)))"
+            rf"(?:{QUOTED}|(?-i:\[[^\]\n]*\]?|\{{[^}}\n]*\}}?|\([^)\n]*\)?)"
+            rf"|(?(quoted){BARE}|(?(header)(?(colon)(?-i:[^\n]+)|{BARE})|{BARE})))"
+            rf"|{CREDENTIALS}|{BASIC}|{OWN}",
+            re.IGNORECASE,
+        ).match
+
+    def hidden(self, text: str, effort: Effort) -> str:
+        """The text without secrets. Raises TooMuch."""
+        parts, end = list[str](), 0
+        for at in self._places(folded(text), effort):
+            if at < end:
+                continue
+            found = self._option(text, end, at, effort) or self._match(text, at)
+            if found is not None:
+                effort.spend(PLACE)
+                parts += text[end : found.start()], masked(found)
+                end = found.end()
+        return "".join([*parts, text[end:]]) if parts else text
+
+    def _option(self, text: str, end: int, at: int, effort: Effort) -> re.Match[str] | None:
+        """The option of a command line whose name has a word at this place."""
+        before = text[max(end, at - 42) : at]
+        if "-" not in before:
+            return None
+        effort.spend(2 * PLACE)
+        run = OF_NAME.match(before[::-1])  # from the right: a search from the left tries each character
+        start = at - (0 if run is None else run.end())
+        if text[start] != "-":
+            return None
+        effort.spend(PLACE)
+        return self._match(text, start)
+
+    def may_have(self, text: str) -> bool:
+        """Whether a secret may be in the text; `\0` between several texts keeps them apart."""
+        plain = folded(text)
+        for word in self._words:
+            if word in plain:
+                return True
+        return any(word in plain for word, _ in SIGNS) or ("@" in plain and "://" in plain)
+
+    def _places(self, plain: str, effort: Effort) -> list[int]:
+        """Where a match begins or has its name, in order."""
+        places = list[int]()
+        for word in self._words:
+            if word in plain:
+                at = plain.find(word)
+                while at >= 0:
+                    effort.spend(PLACE)
+                    places.append(at)
+                    at = plain.find(word, at + 1)
+        for word, sign in SIGNS:
+            if word in plain:
+                for found in sign.finditer(plain):
+                    effort.spend(3 * PLACE)
+                    places.append(found.start())
+        if "@" in plain and "://" in plain:
+            effort.spend(plain.count("://") * PLACE // 2)
+            for found in BEFORE_AT.finditer(plain):
+                effort.spend(3 * PLACE)
+                places.append(found.start())
+        return sorted(places)
+
+
+def folded(text: str) -> str:
+    """The text as a pattern compares it without case, in as many characters."""
+    if text.isascii():
+        return text.lower()
+    return text.replace("\u0130", "i").lower().replace("\u0131", "i").replace("\u017f", "s")
 
 
 def masked(found: re.Match[str]) -> str:
-    """The replacement for a match of `in_text`."""
+    """The replacement for a match of a `TextMask`."""
     if (who := found["who"]) is not None:
         return _without_user(found, who)
+    if found["own"] is not None:
+        return HIDDEN
     if (pair := found["pair"]) is not None:
         return f"{found[0][: -len(pair)]}{HIDDEN}" if _is_pair(pair) else found[0]
     return f"{found['key']}{found['sign']}{HIDDEN}"
@@ -211,9 +321,12 @@ def _is_pair(text: str) -> bool:
         return False
 
 
-_SECRETS: Final = in_text(WORDS)
+_SECRETS: Final = TextMask(WORDS)
 
 
 def without_secrets(text: str) -> str:
-    """The text with the values hidden that follow such a name."""
-    return _SECRETS.sub(masked, text)
+    """The text with the values hidden that follow such a name; `***` for a text with too many of these names."""
+    try:
+        return _SECRETS.hidden(text, Effort(len(text)))
+    except TooMuch:
+        return HIDDEN

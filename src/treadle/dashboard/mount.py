@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from treadle.app import App
 from treadle.core.clock import wall
 from treadle.core.command_lines import command
+from treadle.core.host_names import is_loopback
 from treadle.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.dashboard.who import Who
 from treadle.errors import BadOption
@@ -30,7 +31,7 @@ from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
-from treadle.server.origins import ANY, is_loopback
+from treadle.server.origins import ANY
 
 log = logging.getLogger("treadle.dashboard")
 
@@ -41,8 +42,31 @@ Caller = Callable[[Request], Awaitable[Token | None]]
 
 LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
-FORWARDED: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
-ALONE: Final = "without auth= and tokens=, only programs of this machine may use this site, and not through a proxy"
+# The beginnings of headers that only proxies add.
+FORWARDED: Final = (
+    b"forwarded",
+    b"x-forwarded",
+    b"via",
+    b"x-real-ip",
+    b"x-client-ip",
+    b"x-cluster-client-ip",
+    b"x-original-",
+    b"x-envoy-",
+    b"x-amzn-",
+    b"x-amz-cf-",
+    b"x-azure-",
+    b"true-client-ip",
+    b"fastly-",
+    b"fly-",
+    b"cf-",
+    b"cdn-loop",
+)
+ALONE: Final = "with alone=True, only programs of this machine may use this site, and not through a proxy"
+RULE: Final = (
+    "expected a rule for who may use this site: auth=, a function from a request to treadle.dashboard.Who; tokens=, "
+    "the file of `treadle token`; or alone=True for a machine of one person without a proxy, where every local "
+    "program may do everything"
+)
 
 
 def asgi(
@@ -50,13 +74,17 @@ def asgi(
     *,
     auth: Auth | None = None,
     tokens: Sequence[Token] | LiveTokens | Path | str = (),
+    alone: bool = False,
     frame_ancestors: Sequence[str] = (),
 ) -> ASGIApp:
-    """The dashboard and its API as an ASGI application, to mount under any path: `host.mount("/ops/jobs", asgi(app))`.
+    """The dashboard and its API as an ASGI application, to mount under any path:
+    `host.mount("/ops/jobs", asgi(app, auth=who))`.
 
     auth             the user of a request, from the host's session or header; None refuses the request
     tokens           instead of `auth`: the tokens that programs send and that people sign in with, as on a server, or
-                     the file of `treadle token`. Neither: only requests of this machine are answered
+                     the file of `treadle token`
+    alone            instead of both: requests of this machine are answered, and may do everything. A proxy on the same
+                     machine that adds no header makes each request one of this machine
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
 
     It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
@@ -66,13 +94,16 @@ def asgi(
         raise BadOption("auth", f"expected a function from a request to treadle.dashboard.Who or None, found {auth!r}")
     if auth is not None and tokens:
         raise BadOption("tokens", "give only one of auth= and tokens=")
+    if not alone and auth is None and not tokens:
+        raise BadOption("auth", RULE)
+    if alone and (auth is not None or tokens):
+        raise BadOption("alone", "give only one of auth=, tokens= and alone=")
     if isinstance(tokens, str | Path):
         tokens = _of_file(tokens)
     caller = None if auth is None else _caller(auth)
-    is_open = caller is None and not tokens
-    settings = Settings() if is_open else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
+    settings = Settings() if alone else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
-    return Mounted(site, caller, site.state.waiting.stop, alone=is_open)
+    return Mounted(site, caller, site.state.waiting.stop, alone=alone)
 
 
 def _of_file(file: str | Path) -> LiveTokens:
@@ -143,12 +174,13 @@ class Mounted:
         await response(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
-        """Raise Refused for a request of another machine without auth=, and for a page without a user."""
+        """Raise Refused for a request of another machine with alone=True, and for a page without a user."""
         client = scope.get("client")
         if self._alone:
-            if client is None or not is_loopback(client[0]) or any(name in FORWARDED for name, _ in scope["headers"]):
+            forwarded = any(name.lower().startswith(FORWARDED) for name, _ in scope["headers"])
+            if client is None or not is_loopback(client[0]) or forwarded:
                 log.error("refused a request from %s: %s", client[0] if client else "a socket", ALONE)
-                raise Refused(403, "no_auth", f"{ALONE}; pass one of them where the site is mounted")
+                raise Refused(403, "no_auth", f"{ALONE}; pass auth= or tokens= where the site is mounted")
         elif self._caller is not None and not _is_api(scope) and await self._caller(Request(scope)) is None:
             raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
 

@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import Final
 
 _FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+LINE: Final = 10_000  # characters of a line, as many as a worker of Treadle stores of an error
+LOOKED: Final = 20_000  # characters at the end of a bare traceback in which its last line is
+LINES: Final = 500  # lines among them
 _SEALED: Final = re.compile(r'\{"\$t":"sealed","key":"([A-Za-z0-9._-]{1,64})"')
 
 
@@ -24,12 +27,13 @@ def error_line(text: str | None) -> str:
     Treadle stores this line first, then the traceback. A runner in another language may store a bare Python traceback;
     there it is the first line after the frames that is not indented.
     """
-    lines = (readable(text) or "").strip().splitlines()
-    if not lines or not lines[0].startswith(("Traceback (most recent call last)", "+ Exception Group Traceback")):
-        return lines[0].strip() if lines else ""
+    text = (readable(text) or "").strip()
+    if not text.startswith(("Traceback (most recent call last)", "+ Exception Group Traceback")):
+        return text[:LINE].splitlines()[0].strip() if text else ""
+    lines = text[-LOOKED:].splitlines()[-LINES:]
     frames = [number for number, line in enumerate(lines) if line.lstrip(" |").startswith("File ")]
     behind = lines[(frames[-1] if frames else 0) + 1 :]
-    return next((line for line in behind if line and not line[0].isspace()), lines[-1].strip())
+    return next((line for line in behind if line and not line[0].isspace()), lines[-1].strip())[:LINE]
 
 
 def traceback_of(text: str | None) -> str | None:

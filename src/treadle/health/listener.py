@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qsl
 
+from treadle.core.host_names import is_loopback, is_own_host
 from treadle.core.open_files import most_open_files
 from treadle.errors import BadOption
 from treadle.health.address import Address
@@ -140,6 +141,7 @@ class PageListener:
             try:
                 async with asyncio.timeout(HEAD_TIME):
                     method, request = _parsed(await reader.readuntil(b"\r\n\r\n"))
+                _check_host(request.headers.get("host"), writer.get_extra_info("sockname"))
             except (asyncio.IncompleteReadError, TimeoutError, OSError):
                 return  # the client left, or sends too slowly to get an answer
             except asyncio.LimitOverrunError:
@@ -219,6 +221,13 @@ def _parsed(head: bytes) -> tuple[str, PageRequest]:
     except ValueError:
         raise _Refused(400, "the query has more than 100 parts") from None
     return method, PageRequest(path, parsed, headers)
+
+
+def _check_host(host: str | None, local: object) -> None:
+    """Raise _Refused for a web page whose own name resolves to this machine, which is a name with a dot. Scrapers of
+    other machines may use any name."""
+    if host and isinstance(local, tuple) and is_loopback(local[0]) and not is_own_host(host, None):
+        raise _Refused(403, "the Host header names another host: use localhost or an address")
 
 
 def _encoded(reply: Reply, is_head: bool) -> bytes:

@@ -30,6 +30,7 @@ class TreadlePlugin(InitPlugin):
     path    where to serve the HTTP API and the dashboard, such as "/ops/jobs"; None: nowhere
     tokens  with `path`: the tokens that programs send and that people sign in with, or the file of `treadle token`
     auth    with `path`, instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it
+    alone   with `path`, instead of both: every program of this machine may do everything
     Raises BadOption.
     """
 
@@ -42,15 +43,18 @@ class TreadlePlugin(InitPlugin):
         path: str | None = None,
         tokens: Sequence[Token] | Path | str = (),
         auth: dashboard.Auth | None = None,
+        alone: bool = False,
     ) -> None:
         self._apps = apps_of((app,), "TreadlePlugin")
         self._workers = workers_of(self._apps, worker)
         if not name.isidentifier():
             raise BadOption("name", f"expected the name of a parameter, found {name!r}")
-        if path is None and (tokens or auth):
-            raise BadOption("path", "tokens= and auth= need it: there is nothing to protect without path=")
+        if path is None and (tokens or auth or alone):
+            raise BadOption("path", "tokens=, auth= and alone= need it: there is nothing to protect without path=")
         self._app, self._name = app, name
-        self._pages = None if path is None else mounted(path, dashboard.asgi(app, tokens=tokens, auth=auth))
+        self._pages = (
+            None if path is None else mounted(path, dashboard.asgi(app, tokens=tokens, auth=auth, alone=alone))
+        )
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the lifespan, the dependency and the job pages. Litestar calls it."""

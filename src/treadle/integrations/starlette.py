@@ -47,13 +47,14 @@ def mount(
     *,
     tokens: Sequence[Token] | Path | str = (),
     auth: Auth | None = None,
+    alone: bool = False,
     worker: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the HTTP API and the dashboard of an app below a path of this application, and open the app with it.
 
     tokens  the tokens that programs send and that people sign in with, or the file of `treadle token`
-    auth    instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it. Neither: only
-            requests of this machine are answered
+    auth    instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it
+    alone   instead of both: every program of this machine may do everything; as in `treadle.dashboard.asgi`
     worker  as in `lifespan`
     The lifespan that the application has so far is kept inside that of the app. Raises BadOption.
     """
@@ -65,7 +66,7 @@ def mount(
     if any(isinstance(route, Mount) and route.path == path.rstrip("/") for route in host.routes):
         raise BadOption("path", f"this application has something mounted at {path!r} already: choose another path")
     workers = workers_of(found, worker)
-    site = asgi(app, auth=auth, tokens=tokens)
+    site = asgi(app, auth=auth, tokens=tokens, alone=alone)
     before = host.router.lifespan_context
 
     def around(web: Any) -> AbstractAsyncContextManager[Any]:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.admin.audit import whoami
+from treadle.core.plain_json import read_json
 from treadle.server import Settings, Token, make_site
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Calls:
             },
             sent,
         )
-        found = msgspec.json.decode(answer) if answer else {}
+        found = read_json(answer) if answer else {}
         if status >= 400:
             raise CallRefused(found.get("message", f"the call failed with status {status}"))
         return found

@@ -35,6 +35,7 @@ from uuid import UUID
 import msgspec
 
 from treadle.core.job import Continuation
+from treadle.core.plain_json import read_json
 from treadle.errors import UNREADABLE
 from treadle.serialization.tagged_reader import untag
 from treadle.serialization.tags import (
@@ -97,7 +98,7 @@ def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
     """The value that `encode_any` encoded. Objects and enum members of classes not in `classes` become dicts and names.
     Imports nothing, and calls no other classes. Raises Unstorable for any other text."""
     try:
-        raw: object = msgspec.json.decode(text)
+        raw: object = read_json(text)
     except UNREADABLE as error:
         raise Unstorable(f"expected JSON: {error}") from None
     return untag(raw, classes) if has_mark(text) else raw

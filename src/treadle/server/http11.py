@@ -64,6 +64,7 @@ class Bounded(HttpToolsProtocol):
         self._size = 0  # bytes of the head read so far, or bytes discarded
         self._length, self._count = 0, 0  # bytes and number of the headers
         self._heads = 0  # complete heads that were accepted
+        self._is_full = False  # too many requests wait: they are answered, and those behind them are refused
         self._late_since: float | None = None  # since when the body still arrives after its response
         self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response
         self._unread: tuple[float, int] | None = None  # since when this many bytes are unread by the client
@@ -156,7 +157,7 @@ class Bounded(HttpToolsProtocol):
         if len(self.url) + self._length > self._bounds.head:
             self._refuse_head()
         elif len(self.pipeline) >= self._bounds.pipelined:
-            self._refuse(429, "too_many", "too many requests on this connection wait for the response to the first")
+            self._phase, self._size, self._is_full = Phase.CLOSING, 0, True
         elif not self.parser.should_upgrade() or self.parser.get_method() == b"CONNECT":  # otherwise parsed again
             self._phase = Phase.BODY
             self._late_since = None
@@ -194,6 +195,9 @@ class Bounded(HttpToolsProtocol):
         elif self._phase is Phase.BODY and self.cycle.response_complete:
             self._late_since, self._size = now, 0
         super().on_response_complete()
+        if self._is_full and not self._is_answering and not self.transport.is_closing():
+            self._phase, self._is_full = Phase.HEAD, False
+            self._refuse(429, "too_many", "too many requests on this connection waited for their responses")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -221,6 +225,8 @@ class Bounded(HttpToolsProtocol):
         bounds, transport = self._bounds, self.transport
         if self._is_unread(now):
             transport.abort()
+        elif self._is_full and self._is_answering:
+            pass
         elif self._phase is Phase.CLOSING or self._late_since is not None:
             since = self._since if self._late_since is None else self._late_since
             if now - since > bounds.late_time:

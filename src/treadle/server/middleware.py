@@ -82,7 +82,9 @@ class RequestGuard:
         self._limit = settings.timeout + settings.max_wait
         self._border = OriginCheck(settings.hosts, settings.origins)
         is_open = not settings.has_tokens and settings.link is None
-        self._callers = Callers(None if is_open else settings.accepted, settings.auth, self._border)
+        self._callers = Callers(
+            None if is_open else settings.accepted, settings.auth, self._border, settings.session_secret()
+        )
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests in progress by caller
         self._rate: Rate | None = None

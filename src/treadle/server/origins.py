@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from starlette.types import Scope
 
+from treadle.core.host_names import AUTHORITY, address_of, is_own_host, name_in
 from treadle.errors import BadOption
 from treadle.server.errors import Refused
 
@@ -30,7 +30,6 @@ HEADERS: Final = frozenset(
         b"x-request-id",
     }
 )
-AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)(?:%25[\w.~-]+)?\]|([\w.-]+))(?::(\d{0,5}))?", re.ASCII)
 ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)")
 PORTS: Final = {"http": "80", "https": "443"}
 ANY: Final = "*"
@@ -74,7 +73,7 @@ def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
                 raise BadOption(
                     "hosts", "expected a list of hosts: without tokens, '*' lets every web page in by DNS rebinding"
                 )
-        elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and _address(host) is None:
+        elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and address_of(host) is None:
             words = "expected a name such as jobs.example.org, or .example.org for all names below it"
             raise BadOption("hosts", f"{words}, in lower case and without a port, found {host!r}")
 
@@ -117,18 +116,12 @@ class OriginCheck:
 
     def _is_served(self, host: str, local: str | None) -> bool:
         """Whether a Host header names this server. `local`: the local address of the connection."""
-        parts = AUTHORITY.fullmatch(host.lower())
-        if parts is None:
-            return False
-        name = (parts[1] or parts[2]).removesuffix(".")
-        if _address(name) is not None:  # DNS rebinding needs a name
+        if ANY in self._exact and AUTHORITY.fullmatch(host.lower()) is not None:
             return True
-        if name == "localhost" or name.endswith(".localhost") or name in machine_names():
+        if is_own_host(host, local):
             return True
-        if ANY in self._exact or name in self._exact or any(name.endswith(each) for each in self._below):
-            return True
-        # Names without a dot belong to containers and local networks: accepted except on loopback.
-        return "." not in name and not is_loopback(local)
+        name = name_in(host)
+        return name is not None and (name in self._exact or any(name.endswith(each) for each in self._below))
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
         """Whether a page of another origin sent the request that none of `origins` is."""
@@ -163,31 +156,10 @@ def _is_same(origin: str, host: str, scheme: str) -> bool:
     return (theirs[1], theirs[2], theirs[3] or default) == (ours[1], ours[2], ours[3] or default)
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether only this machine can reach the address."""
-    found = _address((host or "").partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None) or found
-    return host == "localhost" or (mapped is not None and mapped.is_loopback)
-
-
-@functools.cache
-def machine_names() -> frozenset[str]:
-    """The host name of the machine, and its name in multicast DNS."""
-    name = socket.gethostname().lower().removesuffix(".")
-    return frozenset({name, f"{name.partition('.')[0]}.local"} if name else ())
-
-
 @functools.lru_cache(10_000)
 def network_of(address: str) -> str:
     """The address under which a caller without a token is counted: IPv4, or the /64 network of IPv6."""
-    found = _address(address.partition("%")[0])
+    found = address_of(address.partition("%")[0])
     if not isinstance(found, ipaddress.IPv6Address):
         return address
     mapped = found.ipv4_mapped

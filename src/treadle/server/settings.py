@@ -9,6 +9,7 @@ from treadle.errors import BadOption
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
 from treadle.server.auth.live_tokens import LiveTokens
+from treadle.server.auth.session_secret import session_secret
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks
@@ -26,7 +27,7 @@ class Settings(Spelled, frozen=True, kw_only=True):
     """The settings of a server.
 
     tokens     the tokens that give access; none: every caller may do everything
-    token_file a file of tokens besides `tokens`, each edit of which holds at once; without any, nobody has access
+    token_file a file of tokens besides `tokens`, read again after each edit; without any token, nobody has access
     max_body   bytes of one request body
     max_wait   seconds that a long poll may last
     timeout    seconds for one response, beyond the time that the request asks to wait; then 503
@@ -79,6 +80,10 @@ class Settings(Spelled, frozen=True, kw_only=True):
     def has_tokens(self) -> bool:
         """Whether only tokens give access, even if no token is left."""
         return bool(self.tokens) or self.token_file is not None
+
+    def session_secret(self) -> bytes:
+        """The secret that signs sessions. Raises BadOption."""
+        return session_secret(None if self.token_file is None else self.token_file.file)
 
     def current(self) -> tuple[Token, ...]:
         """The tokens that are valid now."""

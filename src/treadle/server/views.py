@@ -18,6 +18,7 @@ from treadle.core import ids
 from treadle.core.long_numbers import unreadable
 from treadle.core.model import Record, State
 from treadle.core.payload_redaction import Redaction
+from treadle.core.plain_json import read_json
 from treadle.errors import TooLarge
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
@@ -117,7 +118,7 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
     args, kwargs = _texts(asked)
     _check_shape(args, kwargs)
     try:
-        return msgspec.json.decode(args), msgspec.json.decode(kwargs)
+        return read_json(args), read_json(kwargs)
     except msgspec.ValidationError as error:
         raise Refused(422, "wrong_shape", f"invalid body: {unreadable(error, bytes(args) + bytes(kwargs))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -195,16 +196,23 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 def view_of_one(row: Record, redaction: Redaction) -> JobView:
     """As `view`, with what a request needs that enqueues an equal job."""
-    return replace(view(row, redaction), again=again(row, *headers(redaction.row(row), redaction)))
+    hidden = redaction.row(row)
+    shown = _view(row, hidden, redaction)
+    return replace(shown, again=again(row, *headers(row, hidden, redaction.rest)))
 
 
 def view(row: Record, redaction: Redaction) -> JobView:
     """The row as answers show it to a caller with this redaction."""
-    stored, row = row, redaction.row(row)
-    job = row.job
+    return _view(row, redaction.row(row), redaction)
+
+
+def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
+    """`row`: what `redaction.row` returns for the stored one. Its secrets are hidden, and no text is looked at again
+    unless it is shown in another form."""
+    job, rest = row.job, redaction.rest
     args, kwargs, why_args = arguments(job.payload, redaction)
     result, why_result = plain(row.result, redaction)
-    shown_headers, why_headers = headers(row, redaction)
+    shown_headers, why_headers = headers(stored, row, rest)
     if hides(stored.job.payload, job.payload):
         why_args = "hidden"
     if hides(stored.result, row.result):
@@ -224,10 +232,10 @@ def view(row: Record, redaction: Redaction) -> JobView:
         attempt=row.attempt,
         lost=row.lost,
         result=result,
-        error=redaction.error(row.error),
+        error=rest.error(row.error),
         reason=row.reason,
         progress=progress,
-        note=redaction.text(note),
+        note=rest.text(note),
         key=None if job.key is None else job.key.partition(" ")[2],
         lane=job.lane,
         labels=job.labels,

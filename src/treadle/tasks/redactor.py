@@ -7,22 +7,27 @@ does not use it.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
-from treadle.core.redaction import HIDDEN
+from treadle.core.redaction import HIDDEN, Effort, TooMuch
 from treadle.core.stored_text import FORMS
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import Codec
 
 LEAST: Final = 4  # characters of a secret that is looked for in texts: a shorter one would hide ordinary words
 MOST: Final = 100  # secrets of a row that are looked for in its texts
+SEARCHED: Final = 1_000  # characters of a text that are searched for one secret in a unit of Effort
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+_decode = msgspec.json.Decoder(float_hook=Raw).decode
 
 
 class Redactor:
@@ -55,16 +60,21 @@ class Redactor:
         return Redaction(self.names, self.reveal, rows=self)
 
     def row(self, row: Record) -> Record:
-        """The row as people may see it."""
+        """The row as people may see it. What is beyond the effort for a row of this size is hidden whole."""
         job, redaction = row.job, self.of(row.job.task)
-        secrets = list[Any]()
-        payload = self._part(redaction, job.task, job.payload, secrets, self._names(row))
-        result, value = (self._part(redaction, job.task, text, secrets) for text in (row.result, row.value))
+        effort, secrets = Effort(_size(row)), Secrets()
+        payload = self._part(redaction, job.task, job.payload, effort, secrets, self._names(row))
+        result, value = (self._part(redaction, job.task, text, effort, secrets) for text in (row.result, row.value))
         checkpoints = tuple(
-            [(name, self._checkpoint(redaction, name, text, secrets)) for name, text in row.checkpoints]
+            [(name, self._checkpoint(redaction, name, text, effort, secrets)) for name, text in row.checkpoints]
         )
-        headers = tuple((name, HIDDEN if redaction.hides(name) else text) for name, text in job.headers)
-        error, note = (self._words(redaction, text, secrets) for text in (row.error, row.note))
+        headers = tuple(
+            [
+                (name, HIDDEN if redaction.hides(name) else redaction.text(text, effort) or "")
+                for name, text in job.headers
+            ]
+        )
+        error, note = (_words(redaction, text, effort, secrets) for text in (row.error, row.note))
         if payload is not job.payload or headers != job.headers:
             job = replace(job, payload=payload or "", headers=headers)
         return replace(row, job=job, result=result, value=value, error=error, note=note, checkpoints=checkpoints)
@@ -75,11 +85,13 @@ class Redactor:
 
     def hiding(self, row: Record) -> Callable[[str], str]:
         """Returns `text` for many texts about one row."""
-        secrets, task = list[Any](), row.job.task
-        redaction = self.of(task)
-        self._part(redaction, task, row.job.payload, secrets, self._names(row))
-        self._part(redaction, task, row.result, secrets)
-        return lambda text: self._words(redaction, text, secrets) or ""
+        secrets, task = Secrets(), row.job.task
+        redaction, effort = self.of(task), Effort(_size(row))
+        self._part(redaction, task, row.job.payload, effort, secrets, self._names(row))
+        self._part(redaction, task, row.result, effort, secrets)
+        if effort.room < 0:  # some of its secrets are not known
+            return lambda _: HIDDEN
+        return lambda text: _words(redaction, text, Effort(len(text)), secrets) or ""
 
     def _names(self, row: Record) -> Sequence[str]:
         """The names of the positional arguments in the payload."""
@@ -89,49 +101,116 @@ class Redactor:
         names: Sequence[str] = found.signature.positional_names()
         return names[1:] if row.job.retry is not None and read_policy(row.job.retry).pass_result else names
 
-    def _checkpoint(self, redaction: Redaction, name: str, text: str, secrets: list[Any]) -> str:
+    def _checkpoint(self, redaction: Redaction, name: str, text: str, effort: Effort, secrets: Secrets) -> str:
         """A step of a hidden name has no value that is shown. In other steps, attempts and logs, secrets are replaced
         within texts, which keeps them JSON."""
         if redaction.hides(name):
             return _encode({**_order(text), "value": HIDDEN}).decode()
-        split = redaction.split(text)
-        found, own = (text, []) if split is None else split
-        secrets += own
-        known = _leaves(secrets)
-        if not any(secret in found for secret in known):
-            return found
+        split = redaction.split(text, effort)
+        found = text
         try:
-            return _encode(_without(msgspec.json.decode(found), known)).decode()
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            if split is not None:
+                found = split[0]
+                secrets.add(split[1], effort)
+            if not secrets.are_in(found, effort):
+                return found
+            return _encode(_without(_decode(found), secrets, effort)).decode()
+        except (TooMuch, msgspec.DecodeError, UnicodeError, RecursionError):
             return f'"{HIDDEN}"'
 
     def _part(
-        self, redaction: Redaction, task: str, text: str | None, secrets: list[Any], names: Sequence[str] = ()
+        self,
+        redaction: Redaction,
+        task: str,
+        text: str | None,
+        effort: Effort,
+        secrets: Secrets,
+        names: Sequence[str] = (),
     ) -> str | None:
         if text is None or text.startswith(FORMS):
             return text
         found = self._tasks.get(task)
         if found is not None and found.signature._codec is not None:
             text = _as_json(found.signature._codec, text)
-        split = redaction.split(text, names)
+        split = redaction.split(text, effort, names)
         if split is None:
             return text
-        secrets += split[1]
+        with suppress(TooMuch):  # the next look at a text finds that, and hides it
+            secrets.add(split[1], effort)
         return split[0]
 
-    def _words(self, redaction: Redaction, text: str | None, secrets: Sequence[Any]) -> str | None:
-        found = redaction.text(text)
-        if not found or not secrets:
-            return found
-        for secret in _leaves(secrets):
-            found = found.replace(secret, HIDDEN)
-        return found
+
+class Secrets:
+    """The hidden texts and numbers of a row that are long enough to be found in its other texts, the longest first."""
+
+    __slots__ = ("_all", "_known")
+
+    def __init__(self) -> None:
+        self._known, self._all = list[str](), set[str]()
+
+    def add(self, values: Sequence[Any], effort: Effort) -> None:
+        """Raises TooMuch."""
+        look = list(values)
+        while look:
+            value = look.pop()
+            effort.spend(1)
+            if isinstance(value, dict):
+                look += value.values()
+            elif isinstance(value, list):
+                look += value
+            elif isinstance(value, (str, int, Raw)) and not isinstance(value, bool):
+                secret = bytes(value).decode() if isinstance(value, Raw) else str(value)
+                if len(secret) >= LEAST and secret not in self._all:
+                    effort.spend(2)
+                    self._insert(secret)
+
+    def _insert(self, secret: str) -> None:
+        if len(self._known) == MOST:
+            if len(secret) <= len(self._known[-1]):
+                return
+            self._all.remove(self._known.pop())
+        self._all.add(secret)
+        insort(self._known, secret, key=_order_of)
+
+    def are_in(self, text: str, effort: Effort) -> bool:
+        """Raises TooMuch."""
+        effort.spend(self._cost(text))
+        return any(secret in text for secret in self._known)
+
+    def without(self, text: str, effort: Effort) -> str:
+        """The text without them. Raises TooMuch."""
+        effort.spend(self._cost(text))
+        for secret in self._known:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    def _cost(self, text: str) -> int:
+        return len(self._known) * (1 + len(text) // SEARCHED)
+
+
+def _order_of(secret: str) -> int:
+    return -len(secret)
+
+
+def _size(row: Record) -> int:
+    """The characters of its texts."""
+    texts = (row.job.payload, row.result, row.value, row.error, row.note)
+    named = (*row.checkpoints, *row.job.headers)
+    return sum(len(text) for text in texts if text) + sum(len(name) + len(text) for name, text in named)
+
+
+def _words(redaction: Redaction, text: str | None, effort: Effort, secrets: Secrets) -> str | None:
+    found = redaction.text(text, effort)
+    try:
+        return secrets.without(found, effort) if found else found
+    except TooMuch:
+        return HIDDEN
 
 
 def _order(text: str) -> dict[str, str]:
     """The part of a step that names the one before it: a test that replays an exported job needs it."""
     try:
-        found = msgspec.json.decode(text)
+        found = _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     after = found.get("after") if isinstance(found, dict) else None
@@ -146,26 +225,11 @@ def _as_json(codec: Codec, text: str) -> str:
         return text
 
 
-def _without(tree: Any, secrets: Sequence[str]) -> Any:
+def _without(tree: Any, secrets: Secrets, effort: Effort) -> Any:
     if isinstance(tree, dict):
-        return {name: _without(each, secrets) for name, each in tree.items()}
+        effort.spend(len(tree) + 1)
+        return {name: _without(each, secrets, effort) for name, each in tree.items()}
     if isinstance(tree, list):
-        return [_without(each, secrets) for each in tree]
-    if isinstance(tree, str):
-        for secret in secrets:
-            tree = tree.replace(secret, HIDDEN)
-    return tree
-
-
-def _leaves(values: Any) -> list[str]:
-    """The texts and numbers within these values that are long enough to be found in a text, the longest first."""
-    found, look = list[str](), [values]
-    while look:
-        value = look.pop()
-        if isinstance(value, dict):
-            look += value.values()
-        elif isinstance(value, list):
-            look += value
-        elif isinstance(value, (str, int, float)) and not isinstance(value, bool) and len(str(value)) >= LEAST:
-            found.append(str(value))
-    return sorted(set(found), key=len, reverse=True)[:MOST]
+        effort.spend(len(tree) + 1)
+        return [_without(each, secrets, effort) for each in tree]
+    return secrets.without(tree, effort) if isinstance(tree, str) else tree

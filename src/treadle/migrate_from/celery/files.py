@@ -8,6 +8,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
+
+# Settings of the repository that name programs, which git would run.
+NO_HOOKS: Final = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
 
 
 class NotWritten(Exception):
@@ -19,7 +23,10 @@ def check_tree(path: Path) -> None:
     folder = path if path.is_dir() else path.parent
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--", "."], capture_output=True, text=True, check=False
+            ["git", *NO_HOOKS, "-C", str(folder), "status", "--porcelain", "--", "."],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
         raise NotWritten("git is not installed, so changes could not be undone; give --force") from None

@@ -34,10 +34,11 @@ class Callers:
     """The callers of one server: those of the host application if there is `auth`, otherwise the holders of tokens.
 
     tokens  returns the tokens that are valid now; None: the server has none, and everybody may do everything
+    secret  signs the sessions
     """
 
-    def __init__(self, tokens: Tokens | None, auth: Auth | None, origins: OriginCheck) -> None:
-        self._tokens, self._auth, self._origins = tokens, auth, origins
+    def __init__(self, tokens: Tokens | None, auth: Auth | None, origins: OriginCheck, secret: bytes) -> None:
+        self._tokens, self._auth, self._origins, self._secret = tokens, auth, origins, secret
 
     async def of(self, scope: Scope, heads: Heads) -> Caller:
         """The caller of a request. Raises Refused (401) for one without rights, with a wrong or with an expired
@@ -46,12 +47,16 @@ class Callers:
             token = await self._auth(Request(scope))
             if token is None:
                 raise _unauthorized("sign in to the application that this dashboard is part of")
+            by_cookie = b"cookie" in heads and b"authorization" not in heads
+            if by_cookie and not self._sent_by_own_page(scope, heads):
+                words = "a cookie is valid for pages of this site only: send Origin, or Authorization"
+                raise Refused(403, "cross_site", words)
             return Caller(token, "host")
         if self._tokens is None:
             return Caller(ANYBODY, "none")
         if b"authorization" in heads:
             return Caller(self._by_token(heads[b"authorization"], self._tokens()), "token")
-        token = session.holder_of(heads.get(b"cookie", ""), self._tokens(), wall())
+        token = session.holder_of(heads.get(b"cookie", ""), self._tokens(), wall(), self._secret)
         if token is None:
             raise _unauthorized("send a token: Authorization: Bearer ...")
         if token.ended(wall()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from treadle.server.auth.tokens import Token, digest, new_secret
@@ -15,10 +15,12 @@ NAME: Final = "dashboard-link"
 class Link:
     """One link. The rights of its session are those of `token`, which no secret opens directly.
 
-    taken  the tokens that exist already, whose names the token's own must not repeat
+    taken    the tokens that exist already, whose names the token's own must not repeat
+    on_used  called when it has been used
     """
 
     def __init__(self, scopes: Sequence[str], taken: Sequence[Token] = ()) -> None:
+        self.on_used: Callable[[], None] = lambda: None
         self.secret = new_secret()
         self._digest = digest(self.secret)
         self._is_used = False
@@ -33,4 +35,5 @@ class Link:
         if self._is_used or not hmac.compare_digest(digest(secret), self._digest):
             return None
         self._is_used = True
+        self.on_used()
         return self.token

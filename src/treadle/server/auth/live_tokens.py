@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
+from typing import Final
 
+from msgspec.structs import replace
+
+from treadle.core.clock import wall
 from treadle.server.auth.token_file import BadTokens, read
 from treadle.server.auth.tokens import Token
 
 log = logging.getLogger("treadle.server")
+
+SETTLED: Final = 0.5  # s
 
 Version = tuple[int, int, int]
 
 
 class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
+
+    What an edit takes away holds at once. What it adds holds once the file has been left alone for SETTLED seconds:
+    half a file may lack the line that restricts a token.
 
     read_file  reads it at first, as a command does that checks it
 
@@ -25,25 +35,54 @@ class LiveTokens:
     """
 
     def __init__(self, file: Path, read_file: Callable[[Path], tuple[Token, ...]] | None = None) -> None:
-        self._file = file
+        self.file = file
         self._version = _version(file) if file.exists() else None  # before reading, so that no edit is missed
         self._tokens = (read_file or _read)(file)
+        self._added: tuple[tuple[Token, ...], float] | None = None  # the tokens of an edit, and when it was seen
 
     def __call__(self) -> tuple[Token, ...]:
         """The tokens that are valid now; () gives nobody access."""
         try:
-            version = _version(self._file)
+            version = _version(self.file)
             if version != self._version:
                 self._version = version  # first, so that an invalid file is reported once
-                self._tokens = _read(self._file)
-                log.info("%s has changed: it contains %d tokens", self._file, len(self._tokens))
+                tokens = _read(self.file)
+                self._tokens, self._added = narrowed(self._tokens, tokens), (tokens, monotonic())
+                log.info("%s has changed: it contains %d tokens", self.file, len(tokens))
+            if self._added is not None:
+                tokens, seen = self._added
+                if monotonic() - seen >= SETTLED or wall() - version[0] / 1e9 >= SETTLED:
+                    self._tokens, self._added = tokens, None
         except (OSError, ValueError, BadTokens) as error:
             if isinstance(error, OSError):
                 if self._version is None:
                     return self._tokens
                 self._version = None
-            log.warning("%s: %s; the tokens that were read before stay valid", self._file, error)
+            self._added = None
+            log.warning("%s: %s; the tokens that were read before stay valid", self.file, error)
         return self._tokens
+
+
+def narrowed(before: Sequence[Token], after: Sequence[Token]) -> tuple[Token, ...]:
+    """The tokens of both, each with the rights that it has in both."""
+    known = {token.digest: token for token in before}
+    return tuple([each for token in after if (each := _in_both(known.get(token.digest), token)) is not None])
+
+
+def _in_both(before: Token | None, after: Token) -> Token | None:
+    if before is None:
+        return None
+    queues = tuple(queue for queue in after.queues or before.queues if before.sees(queue) and after.sees(queue))
+    if not queues and (before.queues or after.queues):
+        return None
+    ends = [token.expires for token in (before, after) if token.expires is not None]
+    return replace(
+        after,
+        scopes=tuple(scope for scope in after.scopes if scope in before.scopes),
+        queues=queues,
+        expires=min(ends, default=None),
+        payloads=before.payloads and after.payloads,
+    )
 
 
 def _version(file: Path) -> Version:

@@ -1,7 +1,7 @@
 """Sessions of a browser: a signed cookie in place of the token, so that no page has to keep the token itself.
 
-Nothing is stored. The key of the signature is made of the digest of the token, so removing or replacing the token ends
-all of its sessions.
+Nothing is stored. The key of the signature is made of the server's secret and of the digest of the token: who reads the
+digests cannot sign, and removing or replacing the token ends all of its sessions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from treadle.server.auth.tokens import Token
 
 NAME: Final = "treadle"
 LASTS: Final = 12 * 3_600.0  # s
-MOST: Final = 8  # cookies of this name that are tried: a browser sends one for each path above the request's
+SKEW: Final = 60.0  # s that the clock of another server may be ahead
+MOST: Final = 200  # cookies of this name that are tried, as many as browsers keep: a neighbour may set more than ours
 VALUE: Final = re.compile(r"([A-Za-z0-9._~%-]{1,800})\.(\d{1,12})\.([0-9a-f]{64})", re.ASCII)
 
 
@@ -46,11 +47,11 @@ def mount_of(root_path: str, secure: bool) -> Mount:
     return Mount(quote(root_path.rstrip("/"), safe="/~!$&'()*+,=:@") or "/", secure)
 
 
-def issue(token: Token, now: float) -> tuple[str, int]:
+def issue(token: Token, now: float, secret: bytes) -> tuple[str, int]:
     """The value of a new session's cookie, and its whole seconds. A session does not outlast its token."""
     ends = int(now + LASTS if token.expires is None else min(now + LASTS, token.expires))
     head = f"{quote(token.name, safe='')}.{ends}"
-    return f"{head}.{_signature(token, head)}", max(0, ends - int(now))
+    return f"{head}.{_signature(token, head, secret)}", max(0, ends - int(now))
 
 
 def set_cookie(mount: Mount, value: str, seconds: int) -> str:
@@ -59,18 +60,19 @@ def set_cookie(mount: Mount, value: str, seconds: int) -> str:
     return f"{mount.name}={value}; Path={mount.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 
-def holder_of(cookies: str, tokens: Sequence[Token], now: float) -> Token | None:
+def holder_of(cookies: str, tokens: Sequence[Token], now: float, secret: bytes) -> Token | None:
     """The token of the first valid session among the cookies of a request, one that has ended only if there is no
-    other; None if there is none. Its `expires` is the end of the session.
+    other; None if there is none. Its `expires` is the end of the session, which lasts no longer than one that is issued
+    now.
     """
     over: Token | None = None
     for value in _values(cookies):
         parts = VALUE.fullmatch(value)
-        if parts is None:
+        if parts is None or float(parts[2]) > now + LASTS + SKEW:
             continue
         name, given = unquote(parts[1]), parts[3]
         for token in tokens:  # names are no secret: their comparison may take any time
-            if token.name == name and hmac.compare_digest(given, _signature(token, f"{parts[1]}.{parts[2]}")):
+            if token.name == name and hmac.compare_digest(given, _signature(token, f"{parts[1]}.{parts[2]}", secret)):
                 ends = float(parts[2])
                 found = replace(token, expires=ends if token.expires is None else min(ends, token.expires))
                 if not found.ended(now):
@@ -83,12 +85,12 @@ def _values(cookies: str) -> Iterator[str]:
     found: dict[str, list[str]] = {name: [] for name in NAMES}
     for each in cookies.split(";"):
         name, equals, value = each.strip().partition("=")
-        if equals and name in found and len(found[name]) < MOST:
+        if equals and name in found and len(found[name]) < MOST and value not in found[name]:
             found[name].append(value)
     for values in found.values():
         yield from values
 
 
-def _signature(token: Token, head: str) -> str:
-    key = hashlib.sha256(f"session{token.digest}".encode()).digest()
+def _signature(token: Token, head: str, secret: bytes) -> str:
+    key = hmac.digest(secret, f"session{token.digest}".encode(), "sha256")
     return hmac.new(key, head.encode(), hashlib.sha256).hexdigest()

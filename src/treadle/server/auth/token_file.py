@@ -155,14 +155,15 @@ def exposed(file: Path) -> str | None:
 
 def as_toml(token: Token) -> str:
     """One token as text for the file."""
-    lines = ["[[token]]", f"name = {_text(token.name)}", f"digest = {_text(token.digest)}"]
-    lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
+    lines = ["[[token]]", f"name = {_text(token.name)}"]
     if token.queues:
         lines.append(f"queues = [{', '.join(map(_text, token.queues))}]")
     if token.expires is not None:
         lines.append(f"expires = {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%dT%H:%M:%SZ}")
     if not token.payloads:
         lines.append("payloads = false")
+    lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
+    lines.append(f"digest = {_text(token.digest)}")  # last: without it the token is none, and no restriction is missing
     return "\n".join(lines) + "\n\n"
 
 

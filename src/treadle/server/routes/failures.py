@@ -60,5 +60,8 @@ class FailureRoutes:
 
 def shown(group: FailureGroup, row: Record | None, redaction: Redaction) -> FailureGroup:
     """The group without secrets; `row`: its newest job. Its key stays, because operations name it."""
-    hidden = redaction.error if row is None else lambda text: redaction.failure(row, text)
-    return replace(group, signature=hidden(group.signature) or "", error=hidden(group.error) or "")
+    texts = group.signature, group.error
+    signature, error = (
+        [redaction.error(text) or "" for text in texts] if row is None else redaction.failure(row, *texts)
+    )
+    return replace(group, signature=signature, error=error)

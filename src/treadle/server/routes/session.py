@@ -69,7 +69,7 @@ class SessionRoutes:
     """The operations on the caller of one server."""
 
     def __init__(self, core: AppCore, settings: Settings) -> None:
-        self._core, self._settings = core, settings
+        self._core, self._settings, self._secret = core, settings, settings.session_secret()
         self._wrong: Rate | None = None
 
     def operations(self) -> list[Operation]:
@@ -125,17 +125,16 @@ class SessionRoutes:
         if self._wrong is None:
             self._wrong = Rate(WRONG_RATE, asyncio.get_running_loop().time, WRONG_BURST)
         address = call.request.scope["treadle.caller"]
-        if wait := self._wrong.wait(address):
-            words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
-            raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
         secret, link = call.body.token.strip(), self._settings.link
         token = holder(secret, self._settings.current()) or (link.take(secret) if link is not None else None)
-        if token is None or token.ended(wall()):
-            self._wrong.delay(address)
+        if token is None or token.ended(wall()):  # a right token is not delayed: behind a proxy all share an address
+            if wait := self._wrong.delay(address):
+                words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
+                raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
             words = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
             raise Refused(401, "unauthorized" if token is None else "expired", words, {"WWW-Authenticate": "Bearer"})
         call.request.scope["treadle.token"] = token  # for the access log
-        value, seconds = session.issue(token, wall())
+        value, seconds = session.issue(token, wall(), self._secret)
         return _answer(call.request, value, seconds)
 
     async def sign_out(self, call: Call[None, messages.Nothing]) -> Response:

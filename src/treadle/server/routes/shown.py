@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from treadle.admin.job_search import Hide
 from treadle.core.payload_redaction import Redaction
+from treadle.core.plain_json import read_json
 from treadle.server.errors import Refused
 from treadle.server.operation import Call
 from treadle.server.shown_payloads import ENCODE
@@ -22,7 +22,7 @@ def hidden_by(redaction: Redaction) -> Hide:
         if isinstance(value, str):
             return redaction.text(value)
         try:
-            return msgspec.json.decode(redaction.json(Raw(ENCODE(value))))
+            return read_json(redaction.json(Raw(ENCODE(value))))
         except Exception:  # as in stored_values: values of users may raise anything when they are encoded
             return []
 

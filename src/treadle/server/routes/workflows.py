@@ -84,10 +84,11 @@ class WorkflowRoutes:
         found = await self._core.workflows.within(call.token.queues).graph(
             call.part("id"), fold=call.query.fold, open=names_of(call.query.open), hide=call.redaction.row
         )
+        rest = call.redaction.rest
         nodes = [
             replace(
                 node,
-                note=call.redaction.error(node.note) if node.state is State.FAILED else call.redaction.text(node.note),
+                note=rest.error(node.note) if node.state is State.FAILED else rest.text(node.note),
             )
             for node in found.nodes
         ]

@@ -1,0 +1,210 @@
+"""A row of any bytes costs its readers at most three times what ordinary text of its size costs.
+
+The law compares CPU of this process for both, so it does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle import App
+from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.payload_redaction import Redaction
+from treadle.core.long_numbers import MOST_DIGITS as DIGITS
+from treadle.core.long_numbers import has_digits
+from treadle.core.redaction import WORDS, Effort, TextMask, masked, without_secrets
+from treadle.mcp.calls import Calls, Rights
+
+LAW: Final = 3.0
+ROWS: Final = 5
+TRIES: Final = 5
+
+# Units that make a text which is slow to look at, each in its own way.
+UNITS: Final = (
+    "ssn",
+    "ssn ",
+    "ssn=",
+    "token=a ",
+    "token='a' ",
+    'token=\\"a\\" ',
+    "-token",
+    "--token ",
+    "-p ",
+    "--------",
+    "password" + "-" * 41,
+    "password" + "-" * 41 + "=",
+    "authorization",
+    "cookie: x\n",
+    "basic ",
+    "Basic YWRtaW46c2Vjcg== ",
+    "://a@",
+    "://aaaaaaaaaaaaaaaa@",
+    'ssn="\\',
+    "\u017fsn",
+    "trd_aaaaaaaaaaaaaaaaaaaaaaaa ",
+    "\n",
+    "Traceback (most recent call last)\n",
+)
+
+
+def repeated(unit: str, size: int) -> str:
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+def documents(size: int) -> Iterator[tuple[str, str]]:
+    """JSON that is slow to decode or to walk over, with a hidden name in it."""
+    yield "numbers", "[" + "0," * (size // 2) + '"token"]'
+    yield "exponents", "[" + "1e300," * (size // 6) + '"token"]'
+    yield "lists", "[" + "[]," * (size // 3) + '"token"]'
+    yield "objects", "[" + "{}," * (size // 3) + '"token"]'
+    yield "pairs", "[" + '["ab",0],' * (size // 9) + '"token"]'
+    yield "nested", "[" + ",".join(["[" * 90 + "]" * 90] * (size // 181 + 1)) + ',"token"]'
+    yield "keys", "[{" + ",".join(f'"{number:x}":0' for number in range(size // 9)) + ',"token":1}]'
+    yield "secrets", "[{" + ",".join(f'"token{number:x}":"abcd{number}"' for number in range(size // 24)) + "}]"
+    yield "records", "[" + ",".join(f'{{"id":{number},"token":"ab{number}"}}' for number in range(size // 25)) + "]"
+    yield "short texts", "[" + '"abcd",' * (size // 7) + '"token=1"]'
+    yield "dates", "[" + ",".join(['{"$t":"date","v":"2020-01-01"}'] * (size // 31)) + "]"
+    yield "a set", '[{"$t":"set","v":[' + ",".join(map(str, range(size // 6))) + "]}]"
+    yield "long numbers", "[" + ",".join(["9" * DIGITS] * (size // DIGITS + 1)) + ',"token"]'
+    yield "no JSON", "token" * (size // 5)
+
+
+def ordinary(size: int) -> str:
+    return repeated("The quick brown fox jumps over a lazy dog. ", size)
+
+
+@asynccontextmanager
+async def stored(payload: str, error: str) -> Any:
+    """An app with failed jobs that have this payload and this error."""
+    async with App("memory://") as app:
+        storage = app._core.storage
+        ids = [f"j{number}" for number in range(ROWS)]
+        await storage.enqueue([NewJob(id=each, task="t", queue="q", payload=payload) for each in ids])
+        claimed = await storage.claim(Claim(worker="w#1", queues=(("q", ROWS),), lease=60.0))
+        await storage.settle(
+            [
+                Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, error=error, reason="error")
+                for row in claimed.records
+            ]
+        )
+        yield app
+
+
+Look = Callable[[App], Awaitable[object]]
+
+
+def views() -> Iterator[tuple[str, Look]]:
+    """Each place where people see a row."""
+
+    def call(path: str, payloads: bool = True, **query: Any) -> Look:
+        async def look(app: App) -> object:
+            return await Calls(app, Rights(payloads=payloads))("GET", path, query=query)
+
+        return look
+
+    yield "list", call("/v1/jobs", limit=ROWS)
+    yield "list of shapes", call("/v1/jobs", payloads=False, limit=ROWS)
+    yield "search", call("/v1/jobs", q="zzzz", limit=ROWS)
+    yield "search for a sign", call("/v1/jobs", q="\u00e9=", limit=ROWS)
+    yield "job", call("/v1/jobs/j0")
+    yield "history", call("/v1/jobs/j0/history")
+    yield "explain", call("/v1/jobs/j0/explain")
+    yield "failures", call("/v1/failures")
+    yield "graph", call("/v1/workflows/j0/graph")
+
+
+VIEWS: Final = dict(views())
+
+
+async def cpu(app: App, look: Look) -> float:
+    began = time.process_time()
+    await look(app)
+    return time.process_time() - began
+
+
+async def factor(hostile: App, plain: App, look: Look) -> float:
+    """How much more CPU a look at the hostile rows takes, the least of several tries."""
+    least = float("inf")
+    for _ in range(TRIES):
+        least = min(least, await cpu(hostile, look) / await cpu(plain, look))
+        if least <= LAW:
+            break
+    return least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [400, 100_000])
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_row_of_any_bytes_costs_at_most_three_times_ordinary_text(view: str, size: int) -> None:
+    hostile = {unit: (json.dumps([repeated(unit, size)]), repeated(unit, size)) for unit in UNITS}
+    hostile |= {name: (text, ordinary(size)) for name, text in documents(size)}
+    slow = {}
+    async with stored(json.dumps([ordinary(size)]), ordinary(size)) as plain:
+        await VIEWS[view](plain)
+        for name, (payload, error) in hostile.items():
+            async with stored(payload, error) as app:
+                share = max(1.0, (len(payload) + len(error)) / (2 * size))  # JSON of some texts is longer
+                if (found := await factor(app, plain, VIEWS[view]) / share) > LAW:
+                    slow[name] = round(found, 1)
+    assert slow == {}
+
+
+# --- what is hidden
+
+
+class NoBound(Effort):
+    def spend(self, units: int) -> None: ...
+
+
+PARTS = [
+    *WORDS,
+    *"-=: \n\t'\"\\@[]{},#?",
+    "--",
+    "-p",
+    "Basic ",
+    "YWRtaW46c2Vjcg==",
+    "://",
+    "b/",
+    "x" * 41,
+    "\u00e9",
+    "\u017f",
+]
+PARTS += ["\u212a", "\u0130", "\u0131", "Bearer ", "postgres", "trd_", "_", "TOKEN", ":=", "=>", "b'"]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(PARTS), max_size=25).map("".join))
+def test_the_places_that_are_looked_at_are_all_that_match(text: str) -> None:
+    mask = TextMask(WORDS)
+    everywhere = mask._match.__self__.sub(masked, text)
+    assert mask.hidden(text, NoBound(0)) == everywhere
+
+
+def test_a_text_with_too_many_names_is_hidden_whole() -> None:
+    assert without_secrets("password " * 10_000) == "***"
+    few = "password=hunter2 " + "a line of words\n" * 1_000
+    assert without_secrets(few) == few.replace("hunter2", "***")
+
+
+def test_records_with_a_hidden_key_are_hidden_one_by_one() -> None:
+    rows = [
+        {"id": number, "name": f"user {number}", "state": "new", "token": f"hunter{number}x"} for number in range(100)
+    ]
+    shown = json.loads(bytes(Redaction().json(rows)))
+    assert shown == [{**row, "token": "***"} for row in rows]
+
+
+def test_long_numbers_are_found_wherever_they_are() -> None:
+    for before in range(0, 3 * DIGITS, 97):
+        text = "x" * before + "1" * DIGITS
+        assert not has_digits(text + "y" * DIGITS, DIGITS)
+        assert has_digits(text + "1" + "y" * DIGITS, DIGITS)
+        assert has_digits((text + "1").encode(), DIGITS)
