@@ -1,4 +1,4 @@
-"""Each bound of a storage is checked where its value is written, before the storage refuses the call of a background loop.
+"""Each bound of a storage is checked where its value is written, not by the call of a background loop.
 
 A claim that is refused runs nothing, and a heartbeat that is refused renews no lease of its worker.
 """

@@ -60,10 +60,8 @@ def name_of(value: object, option: str) -> str:
         and value.isprintable()
     ):
         return value
-    raise BadOption(
-        option,
-        f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown(value) if isinstance(value, str) else repr(value)}",
-    )
+    given = shown(value) if isinstance(value, str) else repr(value)
+    raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {given}")
 
 
 def an_id(option: str, value: str) -> None:
