@@ -22,6 +22,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
 from treadle.storage.move_marks import warn_of_move
 from treadle.storage.other_loops import SharedStorage
+from treadle.storage.risks import warn_of_risks
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Lifecycle:
             None  # the portal's loop; it gives the storage up to any other loop that opens the app
         )
         self._parent: int | None = None  # in a child that cannot make its own storage: the parent process
+        self._risks: set[str] = set()  # the names of those that were logged
         self._begin()
         self.shared = SharedStorage(self)
         _all.add(self)
@@ -201,6 +203,7 @@ class Lifecycle:
                     await storage.close()
             await storage.open()
             await warn_of_move(storage)
+            await warn_of_risks(storage, self._risks)
         except BaseException:
             try:
                 with contextlib.suppress(Exception):

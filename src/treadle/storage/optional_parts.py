@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from treadle.core.model import Claim, Claimed, NewJob, Outcome, Record, Settled
+from treadle.storage.risks import Risk
 from treadle.storage.transfer import Chunk, MoveState
 
 
@@ -135,6 +136,15 @@ class Movable(Protocol):
         """Store these rows unchanged, and the mark, in one step. Raises MoveFailed and stores nothing if the mark is
         refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
         no endings and wakes no worker."""
+        ...
+
+
+class Surroundings(Protocol):
+    """A storage that can look at the settings of its server, or at the file system of its file."""
+
+    async def risks(self) -> Sequence[Risk]:
+        """The settings by which confirmed jobs may be lost. One or two round trips that only read. Raises StorageError,
+        for example if the server forbids reading them. `storage.risks.risks_of` calls it."""
         ...
 
 

@@ -30,6 +30,7 @@ from treadle.storage.redis.recount import recount
 from treadle.storage.redis.routing import MOST, Layout, is_of_queues, is_random, numbers_by_shard
 from treadle.storage.redis.shard_claims import ShardClaims, peek
 from treadle.storage.redis.storage import RedisStorage
+from treadle.storage.risks import Risk
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Carried, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (
@@ -51,7 +52,7 @@ class ShardedRedis:
     spreads   which ids may be in another shard than the first, for tests; default: those that no user chose
     """
 
-    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True, risks=True)
 
     def __init__(
         self,
@@ -300,6 +301,11 @@ class ShardedRedis:
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
+
+    async def risks(self) -> Sequence[Risk]:
+        """The risks of all its servers, each once."""
+        named = {risk.name: risk for server in await self.health() for risk in server.risks()}
+        return tuple(named.values())
 
     async def health(self) -> list[RedisHealth]:
         """The health of each server that has one of the shards."""

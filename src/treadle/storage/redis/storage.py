@@ -35,6 +35,7 @@ from treadle.storage.redis.rows import (
 )
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.topology import Clustered, place_of
+from treadle.storage.risks import Risk
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import SETTLES, SHUT, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (
@@ -64,7 +65,7 @@ class RedisStorage:
     shard, shards, waiters   the number of this shard, how many there are, and their common waiters (`shards.py`)
     """
 
-    capabilities = Capabilities(settle_claim=True, hand_off=True, movable=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, hand_off=True, movable=True, marks=True, risks=True)
 
     def __init__(
         self,
@@ -325,6 +326,9 @@ class RedisStorage:
     async def health(self) -> list[RedisHealth]:
         """The health of the server."""
         return [await health(self._pool)]
+
+    async def risks(self) -> Sequence[Risk]:
+        return (await health(self._pool)).risks()
 
     # --- operating
 
