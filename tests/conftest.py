@@ -52,7 +52,7 @@ elif os.environ.get("TEST_EAGER"):  # for programs that set `asyncio.eager_task_
         return {"eager": new_event_loop}
 
 
-logging.getLogger("treadle.risks").setLevel(logging.CRITICAL)  # the servers of tests neither sync nor persist
+logging.getLogger("treadle.risks").setLevel(logging.CRITICAL)  # the servers of tests write nothing to disk
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What a storage may lose is said when it is opened, once, and keeps nothing from working."""
+"""An app that opens a storage which may lose jobs logs that, once, and works."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_all_risks_are_in_one_line(server: valkey.Valkey, said: Messages) 
 
 
 @pytest.mark.parametrize("without", [(), ("-info",), ("-config",)])
-async def test_a_server_without_risks_and_one_that_forbids_the_look_say_nothing(
+async def test_a_server_without_risks_and_one_that_forbids_the_look_log_nothing(
     server: valkey.Valkey, said: Messages, without: tuple[str, ...]
 ) -> None:
     configure(server)
@@ -135,7 +135,7 @@ async def test_sqlite_on_a_network_file_system(tmp_path: Path, said: Messages, m
     assert "nfs4 is a network file system" in said()[0]
 
 
-async def test_a_deleted_database_is_said_when_a_new_file_is_made(
+async def test_a_deleted_database_is_logged_when_a_new_file_is_made(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await opened(f"sqlite:///{tmp_path}/jobs.db")
@@ -178,7 +178,7 @@ async def test_a_look_that_fails_or_hangs_fails_nothing(
     assert (odd.looks, said()) == (1, [])
 
 
-async def test_nothing_is_looked_at_if_nobody_reads_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_silenced_logger_saves_the_look(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "treadle.risks")
     odd = Odd(None)
     async with App(storage=odd):

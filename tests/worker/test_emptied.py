@@ -1,4 +1,4 @@
-"""A storage that is emptied under running workers: they say so, and store the declarations of their code again."""
+"""A storage that is emptied under running workers: they log it, and store the declarations of their code again."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def _is_named(app: App, empty: Empty, looked: Signal, caplog: pytest.LogCa
         await looked.again("two looks", 2)
         assert (lines(), await overview()) == ([], [])
         await empty(app.url or "", app)
-        await looked.until(lines, "the line in the log")
+        await looked.until(lines, "the error in the log")
         [notice] = await overview()
         assert "The storage was found empty at" in notice
         await looked.again("more looks", 3)
@@ -174,7 +174,7 @@ async def _is_named(app: App, empty: Empty, looked: Signal, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite"])
-async def test_a_worker_that_starts_after_another_one_says_so_too(
+async def test_a_worker_that_starts_after_another_one_logs_it_too(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The mark that it finds is not the one that it knew."""

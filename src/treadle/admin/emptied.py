@@ -23,7 +23,7 @@ AT: Final = 1e11  # s since 1970, the year 5138
 SPAN: Final = 60.0
 SKEW: Final = 60.0  # s by which the clock of the storage may be off
 RENEWED: Final = 86_400.0  # s between two writes of a mark: on Redis metrics expire
-RECENT: Final = 7 * 86_400.0  # s for which other processes are told
+RECENT: Final = 7 * 86_400.0  # s for which other processes report it
 
 
 class Mark(Struct, frozen=True, omit_defaults=True):
@@ -33,7 +33,7 @@ class Mark(Struct, frozen=True, omit_defaults=True):
 
 
 class EmptiedWatch:
-    """What one process knows of the marks of its storage. Workers that start at the same time may store one each."""
+    """Compares the marks of a storage with those that this process has seen. Workers that start at the same time may store one each."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float]) -> None:
         self._storage, self._now = storage, now

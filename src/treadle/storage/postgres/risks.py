@@ -19,7 +19,7 @@ SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'o
 
 
 class Durability(Struct, frozen=True, kw_only=True):
-    """What a server promises for a confirmed change. unlogged: our tables that are empty after a crash."""
+    """The promise of a server for a confirmed change. unlogged: our tables that are empty after a crash."""
 
     fsync: bool
     full_page_writes: bool
