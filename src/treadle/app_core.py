@@ -344,7 +344,8 @@ class AppCore:
         if any(task.declared.constants.get("limits") for task in self.tasks.values()):
             rules = frozenset(use.key for use in await self.limits.list(use=False))
             for name, limit, guess in without_rule(self.tasks, rules):
-                log.warning("task %s: its limit %r has no rule, so it limits nothing%s", name, limit, guess)
+                words = "task %s: its limit %r has no rule, so it holds jobs back only while it is paused or rests%s"
+                log.warning(words, name, limit, guess)
 
     async def prepare_again(self) -> bool:
         """Store them again if the storage has lost them, for example a server that was restarted empty. Returns whether

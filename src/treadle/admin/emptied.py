@@ -33,7 +33,8 @@ class Mark(Struct, frozen=True, omit_defaults=True):
 
 
 class EmptiedWatch:
-    """Compares the marks of a storage with those that this process has seen. Workers that start at the same time may store one each."""
+    """Compares the marks of a storage with those that this process has seen. Workers that start at the same time may
+    store one each."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float]) -> None:
         self._storage, self._now = storage, now
