@@ -273,6 +273,7 @@ class AppCore:
             self._stop_inline,
             self._when_open,
             self._when_forked,
+            not choice.look,
         )
 
     def use(self, choice: StorageChoice) -> None:

@@ -185,6 +185,17 @@ async def test_a_silenced_logger_saves_the_look(caplog: pytest.LogCaptureFixture
         assert odd.looks == 0
 
 
+async def test_an_app_that_only_reads_logs_no_risk(said: Messages) -> None:
+    url = postgres.database()
+    await opened(url)
+    assert len(said()) == 1
+    app = App(url)
+    with app._core.looking():
+        async with app:
+            assert (await app.queues.stats()).counts == ()
+    assert said() == []
+
+
 async def test_the_overview_names_the_risks(server: valkey.Valkey) -> None:
     configure(server, maxmemory_policy="allkeys-lru", maxmemory="1gb")
     async with App(server.url) as app:

@@ -11,7 +11,6 @@ from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.redis.risks import risks
 from treadle.storage.risks import Risk
 
-SECTIONS: Final = ("server", "memory", "persistence", "stats", "replication", "cluster")
 SETTINGS: Final = (
     "maxmemory",
     "maxmemory-policy",
@@ -56,11 +55,11 @@ class CommandRunner(Protocol):
 async def health(pool: CommandRunner) -> RedisHealth:
     """Read them in two trips."""
     info: dict[str, str] = {}
-    for section in await pool.commands(*(("INFO", name) for name in SECTIONS)):
-        for line in section.decode().splitlines():
-            name, mark, value = line.partition(":")
-            if mark:
-                info[name] = value
+    [answer] = await pool.commands(["INFO"])
+    for line in answer.decode().splitlines():
+        name, mark, value = line.partition(":")
+        if mark:
+            info[name] = value
     try:
         answers = await pool.commands(*(("CONFIG", "GET", name) for name in SETTINGS))
     except StorageUnavailable:
