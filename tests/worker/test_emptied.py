@@ -207,6 +207,24 @@ async def test_a_lost_mark_is_stored_again_without_a_word_while_the_jobs_are_the
     assert len(await app.storage.read_metrics(emptied.AT, emptied.AT + 1)) == 1
 
 
+async def test_an_overview_that_notices_it_first_leaves_the_error_to_the_worker(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server has both in one process."""
+    core = app._core
+    await core.prepare()
+    [mark] = await app.storage.read_metrics(emptied.AT, emptied.AT + 1)
+    await app.storage.store_metrics([], [mark])
+    assert "was found empty at" in (await core.emptied.look() or "")
+    assert caplog.messages == []
+    await core.prepare_again()
+    await core.prepare_again()
+    [line] = caplog.messages
+    assert "the storage was emptied" in line
+    other = App(storage=app.storage, clock=core.now)
+    assert "was found empty at" in (await other._core.emptied.look() or "")
+
+
 async def test_the_mark_is_not_a_row_of_any_list(app: App) -> None:
     async with Worker(app):
         assert (await app.jobs.list()).records == ()

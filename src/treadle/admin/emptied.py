@@ -45,20 +45,23 @@ class EmptiedWatch:
         self._known = frozenset[str]()
         self._seen_at = self._stored_at = 0.0
         self._noticed: float | None = None
+        self._is_new = False  # no call of `keep` has returned it
 
     async def keep(self) -> bool:
-        """Store a mark if there is none, and renew it. Returns whether the storage was emptied since the last look.
+        """Store a mark if there is none, and renew it. Returns whether the storage was emptied since the last call.
         Raises StorageError."""
         storage = await self._storage()
         marks = await storage.read_metrics(AT, AT + SPAN)
-        emptied = await self._compare(storage, marks)
+        await self._compare(storage, marks)
+        self._stored_at = self._stored_at or self._now()
         if not marks or self._now() - self._stored_at > RENEWED:
-            row = marks[0] if marks else _new_mark(self._now() if emptied else None)
+            row = marks[0] if marks else _new_mark(self._noticed)
             with suppress(StorageError):  # a full server must not keep a worker from making room
                 await storage.store_metrics([row])
                 self._known |= {row.source}
                 self._stored_at = self._now()
-        return emptied
+        is_new, self._is_new = self._is_new, False
+        return is_new
 
     async def look(self) -> str | None:
         """Compare without storing a mark, and say what is known. None: it was not emptied. Raises StorageError."""
@@ -71,18 +74,15 @@ class EmptiedWatch:
             return None
         return f"the storage was found empty at {moment_text(at)}, and the jobs that it had before are gone"
 
-    async def _compare(self, storage: Storage, marks: Sequence[MetricsRow]) -> bool:
-        """Compare with the marks seen before; returns whether the storage was emptied since. A lost mark alone proves
-        nothing: Redis may drop metrics, which are the only keys with a time to live."""
+    async def _compare(self, storage: Storage, marks: Sequence[MetricsRow]) -> None:
+        """Compare with the marks seen before. A lost mark alone proves nothing: Redis may drop metrics, which are the
+        only keys with a time to live."""
         seen = frozenset(row.source for row in marks)
-        emptied = bool(self._known) and not self._known & seen
-        if emptied:
+        if self._known and not self._known & seen:
             oldest = (await storage.find(Query(order="oldest", limit=1))).records
-            emptied = not oldest or oldest[0].created_at > self._seen_at - SKEW
-        if emptied:
-            self._noticed = self._noticed or self._now()
+            if not oldest or oldest[0].created_at > self._seen_at - SKEW:
+                self._noticed, self._is_new = self._now(), True
         self._known, self._seen_at = seen, self._now()
-        return emptied
 
 
 def _new_mark(emptied: float | None) -> MetricsRow:

@@ -32,7 +32,7 @@ class Durability(Struct, frozen=True, kw_only=True):
             yield Risk(
                 "fail",
                 "server",
-                "a standby: nothing can be written",
+                "the server is a standby: nothing can be written",
                 "put the primary into the URL, or all servers and target_session_attrs=read-write",
             )
         if not self.fsync or not self.full_page_writes:

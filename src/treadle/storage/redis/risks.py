@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from treadle.core.words import plural
 from treadle.storage.risks import Risk
 
 
@@ -75,11 +76,12 @@ def _replicas(info: Mapping[str, str], settings: Mapping[str, str] | None) -> It
             "give the URL of the primary, or a redis+sentinel:// URL that finds it",
         )
     elif settings is not None and info.get("connected_slaves", "0") != "0" and _accepts_alone(settings):
+        count = plural(int(info["connected_slaves"]), "asynchronous replica")
         yield Risk(
             "warn",
             "replicas",
-            f"{info['connected_slaves']}, asynchronous: a fail-over may lose the latest changes, and a primary that is "
-            "cut off keeps accepting writes that will be discarded",
+            f"{count}: a fail-over may lose the latest changes, and a primary that is cut off keeps accepting writes "
+            "that will be discarded",
             "set min-replicas-to-write 1 and min-replicas-max-lag 10, which limit the loss to some seconds",
         )
 
