@@ -18,8 +18,8 @@ from treadle.server.longpoll import LongPoll
 from treadle.server.overview import Looks
 from treadle.storage.contract import Capabilities
 from treadle.storage.memory import MemoryStorage
+from treadle.storage.optional_parts import Risk
 from treadle.storage.proxy import StorageProxy
-from treadle.storage.risks import Risk
 
 Messages = Callable[[], list[str]]
 SAFE = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory": "0", "maxmemory-policy": "noeviction"}

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from treadle.core.model import Claim, Claimed, NewJob, Outcome, Record, Settled
-from treadle.storage.risks import Risk
 from treadle.storage.transfer import Chunk, MoveState
 
 
@@ -137,6 +136,16 @@ class Movable(Protocol):
         refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
         no endings and wakes no worker."""
         ...
+
+
+class Risk(Struct, frozen=True):
+    """A name, what was found, and how to change it. `fail`: ordinary use loses jobs, or nothing works; `warn`: a crash
+    does."""
+
+    verdict: Literal["warn", "fail"]
+    name: str
+    text: str
+    advice: str
 
 
 class Surroundings(Protocol):

@@ -17,11 +17,11 @@ from treadle.storage.optional_parts import (
     Movable,
     Payloads,
     Post,
+    Risk,
     Surroundings,
     Transaction,
     Transactional,
 )
-from treadle.storage.risks import Risk
 from treadle.storage.transfer import Chunk, MoveState
 
 T = TypeVar("T")

@@ -8,29 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, cast
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final, cast
 
 from treadle.errors import StorageError
 
 if TYPE_CHECKING:
     from treadle.storage.contract import Storage
-    from treadle.storage.optional_parts import Surroundings
+    from treadle.storage.optional_parts import Risk, Surroundings
 
 PATIENCE: Final = 1.0  # s for which a server may take to answer
 
 log = logging.getLogger("treadle.risks")
-
-
-class Risk(Struct, frozen=True):
-    """A name, what was found, and how to change it. `fail`: ordinary use loses jobs, or nothing works; `warn`: a crash
-    does."""
-
-    verdict: Literal["warn", "fail"]
-    name: str
-    text: str
-    advice: str
 
 
 async def risks_of(storage: Storage) -> Sequence[Risk]:

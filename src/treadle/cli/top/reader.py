@@ -18,7 +18,8 @@ from treadle.core.clock import monotonic, wall
 from treadle.errors import TreadleError
 from treadle.metrics import Metrics
 from treadle.server.overview import Look, Overview, Recent, compose, counted
-from treadle.storage.risks import Risk, risks_of
+from treadle.storage.optional_parts import Risk
+from treadle.storage.risks import risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from treadle.worker.leader import TASK as LEADER
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
     from treadle.core.query_model import Stats
-    from treadle.storage.risks import Risk
+    from treadle.storage.optional_parts import Risk
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.core.words import size
 from treadle.errors import SchemaTooOld
 from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)

@@ -23,7 +23,7 @@ from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
 from treadle.storage.bounds import bound_of, bounds_in
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 

@@ -15,7 +15,7 @@ from treadle.core.queue_rules import ALL
 from treadle.core.similar_names import near
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 
 MOST: Final = 50  # notices; a screen does not show more
 SLOW: Final = 1.0  # s of a look from which on the storage is slow

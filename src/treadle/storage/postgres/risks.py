@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.storage.optional_parts import Risk
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.risks import Risk
 
 DURABILITY: Final = """
 SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',

@@ -12,6 +12,7 @@ from treadle.core import defaults
 from treadle.core.query_model import Page, Query
 from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
@@ -28,7 +29,6 @@ from treadle.storage.postgres.transaction import RunTransaction, TransactionPart
 from treadle.storage.postgres.user_commits import UserCommits
 from treadle.storage.postgres.vacuum import VacuumPacer
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.risks import Risk
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState
 

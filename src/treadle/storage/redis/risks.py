@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from treadle.core.words import plural
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 
 
 def risks(info: Mapping[str, str], settings: Mapping[str, str] | None) -> Iterator[Risk]:

@@ -21,6 +21,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import Group, drifts, kept_counts, merged_glances
 from treadle.storage.redis import counts, queries, reading, transfer
 from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
@@ -30,7 +31,6 @@ from treadle.storage.redis.recount import recount
 from treadle.storage.redis.routing import MOST, Layout, is_of_queues, is_random, numbers_by_shard
 from treadle.storage.redis.shard_claims import ShardClaims, peek
 from treadle.storage.redis.storage import RedisStorage
-from treadle.storage.risks import Risk
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Carried, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (

@@ -18,6 +18,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import drifts, kept_counts, merged_glances
 from treadle.storage.redis import call_words, counts, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import RedisHealth, health
@@ -35,7 +36,6 @@ from treadle.storage.redis.rows import (
 )
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.topology import Clustered, place_of
-from treadle.storage.risks import Risk
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import SETTLES, SHUT, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 
 NETWORK: Final = frozenset(
     {

@@ -16,7 +16,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
-from treadle.storage.risks import Risk
+from treadle.storage.optional_parts import Risk
 from treadle.storage.sqlite import looks, metrics, queries, recount, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
