@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -49,6 +50,9 @@ elif os.environ.get("TEST_EAGER"):  # for programs that set `asyncio.eager_task_
             return loop
 
         return {"eager": new_event_loop}
+
+
+logging.getLogger("treadle.risks").setLevel(logging.CRITICAL)  # the servers of tests write nothing to disk
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -26,6 +26,7 @@ from treadle.admin import (
     Queues,
     Workflows,
 )
+from treadle.admin.emptied import EmptiedWatch
 from treadle.admin.known_names import Names, without_rule
 from treadle.admin.moved_looks import Moved
 from treadle.core import clock as clocks
@@ -33,7 +34,7 @@ from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
 from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
-from treadle.errors import BadOption, UnknownTask
+from treadle.errors import BadOption, StorageError, StorageUnavailable, UnknownTask
 from treadle.execution import middleware
 from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
@@ -103,6 +104,7 @@ class AppCore:
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline = InlineWorker(self)
         self.life = self.new_life(choice)
+        self.emptied = EmptiedWatch(self.opened, self.now)
         names, self.moved = Names(self.opened, self.tasks), Moved(self.opened)
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
         self.outbox_tasks: OutboxTasks | None = None if choice.outbox is None else self._open_outbox()
@@ -271,11 +273,13 @@ class AppCore:
             self._stop_inline,
             self._when_open,
             self._when_forked,
+            not choice.look,
         )
 
     def use(self, choice: StorageChoice) -> None:
         """Use this storage from now on. The app must be closed, and no worker of it may run."""
         self.choice, self.life = choice, self.new_life(choice)
+        self.emptied.forget()
         self.client.at_hand = self.life.at_hand
 
     def count(self) -> ProcessCounts:
@@ -334,21 +338,39 @@ class AppCore:
             )
         if only:
             return
+        await self._keep_identity()
         if self._declares():
             await self.schedules.store()
             await self.limits.store()
         if any(task.declared.constants.get("limits") for task in self.tasks.values()):
             rules = frozenset(use.key for use in await self.limits.list(use=False))
             for name, limit, guess in without_rule(self.tasks, rules):
-                log.warning("task %s: its limit %r has no rule, so it limits nothing%s", name, limit, guess)
+                words = "task %s: its limit %r has no rule, so it holds jobs back only while it is paused or rests%s"
+                log.warning(words, name, limit, guess)
 
     async def prepare_again(self) -> bool:
         """Store them again if the storage has lost them, for example a server that was restarted empty. Returns whether
         it had."""
+        await self._keep_identity()
         if not self._declares() or await self.limits.is_stored():
             return False
         await self.prepare()
         return True
+
+    async def _keep_identity(self) -> None:
+        """Say if the storage was emptied since the last look, whatever is declared."""
+        try:
+            emptied = await self.emptied.keep()
+        except StorageUnavailable:
+            raise
+        except StorageError as error:  # no reason for a worker not to work
+            log.debug("could not look for the mark of the storage: %s", error)
+            return
+        if emptied:
+            log.error(
+                "the storage was emptied: every job that it had before is gone. A flush, an eviction, a fail-over to a "
+                "server without the data or a dropped schema does that; `treadle doctor` checks its settings"
+            )
 
     def _declares(self) -> bool:
         return self.limits.declares or self.schedules.declares

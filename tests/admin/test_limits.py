@@ -412,7 +412,8 @@ async def test_a_worker_that_starts_warns_of_a_limit_without_a_rule(app: App, ca
     async with work(app, queues=["mial"]):
         pass
     assert [each for each in caplog.messages if "stmp" in each] == [
-        "task send: its limit 'stmp' has no rule, so it limits nothing; did you mean 'smtp'?"
+        "task send: its limit 'stmp' has no rule, so it holds jobs back only while it is paused or rests; "
+        "did you mean 'smtp'?"
     ]
     assert [each.partition(": ")[2] for each in caplog.messages if "mial" in each] == [
         "no task of this app uses the queue 'mial'; did you mean 'mail'?"

@@ -602,8 +602,8 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
 def test_doctor_recognises_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     from treadle.server.doctor import sqlite
 
-    monkeypatch.setattr(sqlite, "file_system", lambda folder: "nfs4")
-    [check] = [check for check in sqlite._place(here) if check.name == "file system"]
+    monkeypatch.setattr("treadle.storage.sqlite.risks.file_system", lambda folder: "nfs4")
+    [check] = [check for check in sqlite._place("sqlite:///jobs.db", here / "jobs.db") if check.name == "file system"]
     assert check.verdict == "fail"
 
 

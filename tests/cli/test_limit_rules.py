@@ -1,12 +1,16 @@
-"""`treadle limits set`: bounds of queues, and the parts of a rule that a new one drops."""
+"""`treadle limits set` and `resume`: bounds of queues, the parts of a rule that a new one drops, rests."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
+from pathlib import Path
 
 import pytest
 
 from tests.cli.test_cli import Run, cli, found, here
+from treadle import App
+from treadle.core.clock import wall
 from treadle.testing.shows import shows
 
 __all__ = ["cli", "here"]
@@ -70,3 +74,21 @@ def test_a_rule_of_its_own_takes_a_queue_out_of_the_rule_of_all(cli: Run) -> Non
     cli("queues", "pause", "mail")
     said = cli("limits", "set", "queue:mail", "--max-waiting", "5")[2]
     assert "it had from the rule 'queue' slots 2 before; `treadle limits set queue:mail --slots 2 --max" in said
+
+
+def test_a_rest_that_a_job_requested_is_named_and_ended_by_resume(cli: Run, here: Path) -> None:
+    asyncio.run(_rests("smtp", "queue:mail"))
+    code, _, said = cli("limits", "resume", "smtp")
+    assert code == 0
+    assert said.startswith("the limit still rests until ")
+    assert "`treadle limits resume --rest smtp` ends the rest" in said
+    assert cli("limits", "resume", "--rest", "smtp")[::2] == (0, "limit 'smtp' is not paused any more\n")
+    assert "the limit still rests" in cli("queues", "resume", "mail")[2]
+    assert cli("queues", "resume", "--rest", "mail")[::2] == (0, "queue 'mail' is not paused any more\n")
+    assert "with its rest" in cli("audit", "list")[1]
+
+
+async def _rests(*names: str) -> None:
+    async with App("sqlite:///treadle.db") as app:
+        for name in names:
+            await app.limits.hold(name, wall() + 3600, held=True)

@@ -16,6 +16,7 @@ from treadle import App, BadOption, Key, Retry, StorageError, Worker
 from treadle.blobs.objects import FolderObjects
 from treadle.core.clock import wall
 from treadle.core.query_model import Query
+from treadle.server.doctor import of_contents
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.optional_parts import Collected
@@ -267,3 +268,12 @@ async def test_a_name_that_leads_out_of_the_folder_is_the_name_of_no_job(tmp_pat
             assert await job.result(5) == LARGE
         assert os.listdir(tmp_path) == ["texts"]
         assert folders_of_texts(tmp_path) == {tmp_path / "texts"}
+
+
+async def test_doctor_accepts_the_row_that_names_the_storage(tmp_path: Path) -> None:
+    async with App(storage=MemoryStorage(), blobs=tmp_path) as app:
+        assert len((await app.jobs.list()).records) == 1
+        checks = [check async for check in of_contents(app._core, False, repair=True)]
+        assert [each.verdict for each in checks if each.name in ("own rows", "repaired")] == ["ok"]
+        [row] = (await app.jobs.list()).records
+        assert not row.state.final

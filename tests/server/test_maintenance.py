@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
+from tests.kit import heartbeats, presences
 from tests.server.test_api import Client
 from treadle import App, flow
+from treadle.cli.server import MaintenanceWorker
 from treadle.discovery import Network
+from treadle.server.auth.tokens import ANYBODY
+from treadle.server.longpoll import LongPoll
+from treadle.server.overview import Looks
 from treadle.testing.shows import shows
 
 OUT = Network((LOOPBACK, free_port()))
@@ -45,3 +51,17 @@ async def test_schedules_tick_and_compositions_end_with_runners_of_another_langu
                 report = {"id": row["job"]["id"], "version": row["version"], "succeed": 7}
                 await call("POST", "/v1/work/settle", {"outcomes": [report]})
             assert (await ended(call, whole.id))["state"] == "succeeded"
+
+
+async def test_the_worker_of_a_server_serves_no_queue(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a queue whose workers are all gone looks served, and no alert fires."""
+    beats = heartbeats(monkeypatch)
+    job = await app.stub("mail").enqueue()
+    async with MaintenanceWorker(app):
+        [worker] = await beats.until(lambda: presences(app.storage), "the worker of the server")
+        assert (worker.queues, worker.slots) == ((), 0)
+        looks = Looks(app._core, LongPoll(lambda: app._core.storage))
+        assert [each.text for each in (await looks.overview(ANYBODY)).notices] == [
+            "No worker serves queue 'default', which has 1 queued job."
+        ]
+        assert "no worker serves its queue 'default'" in str(await app.jobs.explain(job))

@@ -1,11 +1,11 @@
-"""A storage that is emptied under running workers: they store the declarations of their code again."""
+"""A storage that is emptied under running workers: they log it, and store the declarations of their code again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,19 @@ import pytest
 
 from tests.servers import postgres, valkey
 from tests.waiting import Signal, until
-from treadle import App, Limit, Worker
+from treadle import App, Limit, StorageFull, Worker
+from treadle.admin import emptied
 from treadle.app_core import AppCore
 from treadle.core import defaults
+from treadle.core.query_model import MetricsRow
 from treadle.ports import memory_backend
+from treadle.server.auth.tokens import ANYBODY
+from treadle.server.doctor import of_contents
+from treadle.server.longpoll import LongPoll
+from treadle.server.overview import Looks
+from treadle.storage.contract import Storage
+from treadle.storage.proxy import StorageProxy
+from treadle.testing import HandClock
 
 Empty = Callable[[str, App], Awaitable[None]]
 
@@ -127,6 +136,111 @@ async def _empties(app: App, empty: Empty, caplog: pytest.LogCaptureFixture) -> 
         [use] = await app.limits.list()
         assert (use.key, use.rule.slots, use.declared) == ("one", 1, True)
     assert len([each for each in caplog.messages if "stored again" in each]) == 1
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite", "ports"])
+async def test_an_emptied_storage_is_named_although_nothing_is_declared(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(defaults, "DECLARED_EVERY", 0.05)
+    monkeypatch.setattr(defaults, "DECLARED_LEAST", 0.0)
+    looked = Signal().after(monkeypatch, AppCore, "prepare_again")
+    await _on(kind, tmp_path, lambda app, empty: _is_named(app, empty, looked, caplog))
+
+
+async def _is_named(app: App, empty: Empty, looked: Signal, caplog: pytest.LogCaptureFixture) -> None:
+    def lines() -> list[str]:
+        return [each for each in caplog.messages if "the storage was emptied" in each]
+
+    async def overview() -> list[str]:
+        looks = Looks(app._core, LongPoll(lambda: app._core.storage))
+        return [each.text for each in (await looks.overview(ANYBODY)).notices if "empty" in each.text]
+
+    async with app, Worker(app, poll=0.2, role="auto"):
+        await app.stub("later").options(delay=3600).enqueue()
+        await looked.again("two looks", 2)
+        assert (lines(), await overview()) == ([], [])
+        await empty(app.url or "", app)
+        await looked.until(lines, "the error in the log")
+        [notice] = await overview()
+        assert "The storage was found empty at" in notice
+        await looked.again("more looks", 3)
+    assert len(lines()) == 1
+    if app.url and not app.url.startswith("sqlite"):
+        other = App(app.url)
+        async with other:
+            [check] = [each async for each in of_contents(other._core, False) if each.name == "emptied"]
+            assert check.verdict == "warn"
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite"])
+async def test_a_worker_that_starts_after_another_one_logs_it_too(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark that it finds is not the one that it knew."""
+
+    async def act(app: App, empty: Empty) -> None:
+        other = App(app.url or "")
+        async with app, other:
+            await app._core.prepare()
+            await empty(app.url or "", app)
+            await other._core.prepare()
+            assert not caplog.messages
+            async with Worker(app):
+                assert ["the storage was emptied" in each for each in caplog.messages] == [True]
+
+    await _on(kind, tmp_path, act)
+
+
+async def test_a_lost_mark_is_stored_again_without_a_word_while_the_jobs_are_there(
+    app: App, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis may drop metrics: they expire, so volatile-lru may choose them."""
+    core = app._core
+    await app.stub("early").options(delay=1e6).enqueue()
+    clock.advance(3600)
+    await core.prepare()
+    [mark] = await app.storage.read_metrics(emptied.AT, emptied.AT + 1)
+    await app.storage.store_metrics([], [mark])
+    await core.prepare_again()
+    assert (caplog.messages, await core.emptied.look()) == ([], None)
+    assert len(await app.storage.read_metrics(emptied.AT, emptied.AT + 1)) == 1
+
+
+async def test_an_overview_that_notices_it_first_leaves_the_error_to_the_worker(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server has both in one process."""
+    core = app._core
+    await core.prepare()
+    [mark] = await app.storage.read_metrics(emptied.AT, emptied.AT + 1)
+    await app.storage.store_metrics([], [mark])
+    assert "was found empty at" in (await core.emptied.look() or "")
+    assert caplog.messages == []
+    await core.prepare_again()
+    await core.prepare_again()
+    [line] = caplog.messages
+    assert "the storage was emptied" in line
+    other = App(storage=app.storage, clock=core.now)
+    assert "was found empty at" in (await other._core.emptied.look() or "")
+
+
+async def test_the_mark_is_not_a_row_of_any_list(app: App) -> None:
+    async with Worker(app):
+        assert (await app.jobs.list()).records == ()
+        assert (await app.queues.stats()).counts == ()
+        assert await app.limits.list() == []
+        assert (await app.metrics.read()).since is None
+
+
+async def test_a_full_storage_keeps_no_worker_from_starting(storage: Storage) -> None:
+    class Full(StorageProxy):
+        async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
+            raise StorageFull("no room")
+
+    async with App(storage=Full(storage)) as app:
+        await app._core.prepare()
+        assert not await app._core.prepare_again()
 
 
 @pytest.mark.slow

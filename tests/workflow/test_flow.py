@@ -535,6 +535,9 @@ async def test_the_end_of_a_workflow_is_emitted_once(app: App, site: Site, told:
         single = await site.number.enqueue(1)
         await single.result(timeout=30)
     ends = [event.id for event in told.of("workflow.ended")]
+    last = told.of("workflow.ended", single.id)[0].record
+    assert last is not None
+    assert last.value == last.result == "1"  # as of a workflow of several jobs
     assert sorted(ends) == sorted([*(job.id for job in jobs), single.id])
     assert not [event for event in told.events if event.task == "treadle.flow" and event.name == "started"]
 

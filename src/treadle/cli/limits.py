@@ -173,14 +173,14 @@ def set_(
         before = await app.limits.list(use=False)
         async with audited(app, "limit.set", name, words):
             await app.limits.set(rule)
-        return dropped(before, rule, given), await _of(app, name)
+        return dropped(before, rule, given), await use_of(app, name)
 
     lost, found = target.run(act)
     note(f"limit {name!r} is set")
     if lost is not None:
         note(lost)
     if found is not None and found.pauses:
-        note(_still(found))
+        note(still(found))
 
 
 @limits.command()
@@ -191,7 +191,7 @@ def remove(target: Target, name: str) -> None:
     from treadle.core.limit_model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
-        before = await _of(app, name)
+        before = await use_of(app, name)
         if before is None:
             from treadle.core.similar_names import near
 
@@ -199,7 +199,7 @@ def remove(target: Target, name: str) -> None:
             raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")
         async with audited(app, "limit.delete", name):
             await app.limits.set(Limit(name))
-        return before, await _of(app, name)
+        return before, await use_of(app, name)
 
     before, after = target.run(act)
     if before.pauses and before.behind is None:
@@ -210,7 +210,7 @@ def remove(target: Target, name: str) -> None:
         overrides = command("limits", "set", name)
         note(f"code declares the rule: a worker that starts stores it again; {overrides} overrides it")
     if after is not None and after.pauses:
-        note(_still(after))
+        note(still(after))
 
 
 def typed() -> set[str]:
@@ -219,11 +219,12 @@ def typed() -> set[str]:
     return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
-async def _of(app: App, name: str) -> LimitUse | None:
-    return next((use for use in await app.limits.list(use=False) if use.rule.name == name), None)
+async def use_of(app: App, key: str) -> LimitUse | None:
+    """The use of the limit, or of the partition of one; None: it has no rule and is not paused."""
+    return next((use for use in await app.limits.list(use=False) if use.key == key), None)
 
 
-def _still(use: LimitUse) -> str:
+def still(use: LimitUse) -> str:
     """Why a limit blocks every job, whatever its rule."""
     if any(pause.why == "paused" for pause in use.pauses):
         return f"the limit is still paused: {command('limits', 'resume', use.key)} resumes it"

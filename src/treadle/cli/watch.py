@@ -16,6 +16,7 @@ from treadle.core.command_lines import command
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.core.limit_model import LimitUse
 
 Look = Callable[["App"], Awaitable[None]]
 
@@ -84,10 +85,22 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
     @group.command("resume", help=resume_help)
     @targeted
     @click.argument("name")
-    def resume(target: Target, name: str) -> None:
-        async def act(app: App) -> None:
-            async with audited(app, f"{what}.resume", name):
-                await room(app).resume(name)
+    @click.option("--rest", is_flag=True, help="Also end a rest that a job requested with Defer(limit=).")
+    def resume(target: Target, name: str, rest: bool) -> None:
+        from treadle.cli.limits import still, use_of
+        from treadle.core.ranges import FAR
 
-        target.run(act)
-        note(f"{what} {name!r} is not paused any more")
+        key = f"queue:{name}" if what == "queue" else name
+
+        async def act(app: App) -> LimitUse | None:
+            async with audited(app, f"{what}.resume", name, "with its rest" if rest else None):
+                await room(app).resume(name)
+                if rest:
+                    await app.limits.hold(key, FAR, held=False)
+            return await use_of(app, key)
+
+        use = target.run(act)
+        if use is None or not use.pauses:
+            note(f"{what} {name!r} is not paused any more")
+        else:
+            note(f"{still(use)}; `treadle {group.name} resume --rest {name}` ends the rest")

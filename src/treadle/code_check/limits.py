@@ -56,7 +56,7 @@ def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: Limit
                     "limit",
                     name,
                     f"jobs name this limit, and no rule is stored or declared for it{near(name, known)}",
-                    "declare it, or set it with `treadle limits set`; until then it limits nothing",
+                    "declare it, or set it with `treadle limits set`; until then only a pause or a rest acts",
                     level="note",
                     example=named.example[name],
                 )

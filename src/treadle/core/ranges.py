@@ -25,7 +25,8 @@ MOST_AFTER: Final = 100_000  # jobs that one job waits for
 MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one more label than its job
 MOST_HEADERS: Final = 8 * defaults.MAX_HEADERS  # bytes; a child has its ancestors' headers in addition to its own
 MOST_CALL: Final = 10_000  # jobs of a claim, ids of a call, tasks of a worker
-MOST_QUEUES: Final = 1_000  # queues of a claim or a worker
+MOST_QUEUES: Final = 1_000  # queues of a worker; its claims also name the system queue
+MOST_CONCURRENCY: Final = MOST_CALL  # jobs that one worker runs at once: each claim and heartbeat names all of them
 MOST_KEY: Final = 2 * defaults.MAX_NAME + 1  # a task name, a space and a key
 MOST_WORKER: Final = 2 * defaults.MAX_NAME  # a worker's name and the suffix of its claim ids
 MOST_TEXT: Final = 2**20  # characters of a note or an error
@@ -49,6 +50,19 @@ def a_name(option: str, value: str, most: int = defaults.MAX_NAME) -> None:
     """Require 1 to `most` printable characters."""
     if not 0 < len(value) <= most or not value.isprintable():
         raise BadOption(option, f"expected 1-{most} printable characters, found {shown(value)}")
+
+
+def name_of(value: object, option: str) -> str:
+    """The name, if it has 1-255 printable characters and no white space at its ends. Raises BadOption if not."""
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= defaults.MAX_NAME
+        and value == value.strip()
+        and value.isprintable()
+    ):
+        return value
+    given = shown(value) if isinstance(value, str) else repr(value)
+    raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {given}")
 
 
 def an_id(option: str, value: str) -> None:
@@ -254,7 +268,7 @@ def check_renewal(renewal: LeaseRenewal) -> None:
 def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
     """Raise BadOption for a claim with a field out of range. `most`: jobs of one claim."""
     a_name("worker", ask.worker, MOST_WORKER)
-    at_most("queues", ask.queues, MOST_QUEUES)
+    at_most("queues", ask.queues, MOST_QUEUES + 1)
     for queue, share in ask.queues:
         if not 0 <= share <= COUNT or not 0 < len(queue) <= defaults.MAX_NAME or not queue.isprintable():
             a_name("queues", queue)

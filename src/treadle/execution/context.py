@@ -13,6 +13,7 @@ import msgspec
 from treadle.core import defaults, trace_ids
 from treadle.core.clock import moment
 from treadle.core.model import Record
+from treadle.core.ranges import MOST_TEXT, a_text
 from treadle.durable.once import Once
 from treadle.durable.steps import Durable
 from treadle.errors import BadOption, NestedTransaction, NotRunning
@@ -267,7 +268,9 @@ class Context(msgspec.Struct, frozen=True):
         if not isinstance(found, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
         shown = text.encode(errors="backslashreplace").decode()  # file names may contain lone surrogates
-        self._run.keep_note(msgspec.json.encode({"progress": float(fraction), "text": shown}).decode())
+        note = msgspec.json.encode({"progress": float(fraction), "text": shown}).decode()
+        a_text("progress", note, MOST_TEXT)  # a heartbeat with a longer note would renew no lease of this worker
+        self._run.keep_note(note)
 
 
 class Synchronous:

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle.core import defaults
 from treadle.core.argument_names import Spelled, spelled
+from treadle.core.ranges import OWN, name_of
 from treadle.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 
 
@@ -211,7 +212,7 @@ class Defer(TreadleError):
         self.seconds = seconds(seconds_, "Defer")
         self.until, self.limit = until, limit
         name: object = limit
-        if name is not None and (not isinstance(name, str) or not name or name.startswith("treadle.")):
+        if name is not None and name_of(name, "Defer").startswith(OWN):
             raise BadOption("Defer", f"limit: expected the name of a limit, found {limit!r}")
         moment: object = until
         if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):

@@ -138,6 +138,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                     jobs and stores no schedules: the server does that.
     payloads        has `whole`: large texts of its rows are in a blob store, see `Payloads`
     keys            ids of the keys with which it decrypts texts
+    risks           has `risks`: it looks at the settings of its server or file system, see `Surroundings`
     reads_texts     it is a server that offloads or encrypts by itself: its rows come with their texts. Known once the
                     storage is open.
     """
@@ -154,6 +155,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     payloads: bool = False
     keys: tuple[str, ...] = ()
+    risks: bool = False
     reads_texts: bool = False
 
 

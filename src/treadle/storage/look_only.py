@@ -16,7 +16,7 @@ from treadle.storage.proxy import StorageProxy
 
 T = TypeVar("T")
 
-READS: Final = frozenset({"get", "find", "stats", "glance", "limits", "read_metrics", "read_mark", "unload"})
+READS: Final = frozenset({"get", "find", "stats", "glance", "limits", "read_metrics", "read_mark", "unload", "risks"})
 FREE: Final = READS | {"open", "close"}
 
 

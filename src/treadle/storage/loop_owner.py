@@ -22,6 +22,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
 from treadle.storage.move_marks import warn_of_move
 from treadle.storage.other_loops import SharedStorage
+from treadle.storage.risks import warn_of_risks
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Lifecycle:
     before_close  awaited before the storage is closed
     when_open     called each time after the storage was opened
     when_forked   called in a forked child, before any other method
+    names_risks   log the risks of the storage when it was opened: not of one that is only read
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Lifecycle:
         before_close: Callable[[], Awaitable[object]],
         when_open: Callable[[], None],
         when_forked: Callable[[], None],
+        names_risks: bool = True,
     ) -> None:
         self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
         self._when_open, self._when_forked = when_open, when_forked
@@ -57,6 +60,8 @@ class Lifecycle:
             None  # the portal's loop; it gives the storage up to any other loop that opens the app
         )
         self._parent: int | None = None  # in a child that cannot make its own storage: the parent process
+        self._names_risks = names_risks
+        self._risks: set[str] = set()  # the names of those that were logged
         self._begin()
         self.shared = SharedStorage(self)
         _all.add(self)
@@ -201,6 +206,8 @@ class Lifecycle:
                     await storage.close()
             await storage.open()
             await warn_of_move(storage)
+            if self._names_risks:
+                await warn_of_risks(storage, self._risks)
         except BaseException:
             try:
                 with contextlib.suppress(Exception):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -135,6 +135,25 @@ class Movable(Protocol):
         """Store these rows unchanged, and the mark, in one step. Raises MoveFailed and stores nothing if the mark is
         refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
         no endings and wakes no worker."""
+        ...
+
+
+class Risk(Struct, frozen=True):
+    """A name, what was found, and how to change it. `fail`: ordinary use loses jobs, or nothing works; `warn`: a crash
+    does."""
+
+    verdict: Literal["warn", "fail"]
+    name: str
+    text: str
+    advice: str
+
+
+class Surroundings(Protocol):
+    """A storage that can look at the settings of its server, or at the file system of its file."""
+
+    async def risks(self) -> Sequence[Risk]:
+        """The settings by which confirmed jobs may be lost. One or two round trips that only read. Raises StorageError,
+        for example if the server forbids reading them. `storage.risks.risks_of` calls it."""
         ...
 
 

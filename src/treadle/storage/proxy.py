@@ -17,6 +17,8 @@ from treadle.storage.optional_parts import (
     Movable,
     Payloads,
     Post,
+    Risk,
+    Surroundings,
     Transaction,
     Transactional,
 )
@@ -122,6 +124,9 @@ class StorageProxy:
 
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
         return await self.around("whole", lambda storage: cast("Payloads", storage).whole(rows, fields))
+
+    async def risks(self) -> Sequence[Risk]:
+        return await self.around("risks", lambda storage: cast("Surroundings", storage).risks())
 
     async def oldest_open(self) -> float:
         return await self.around("oldest_open", lambda storage: cast("Transactional", storage).oldest_open())

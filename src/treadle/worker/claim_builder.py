@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from treadle.core import defaults
 from treadle.core.model import Claim
+from treadle.core.ranges import COUNT, MOST_QUEUES, at_most
 from treadle.errors import BadOption
 from treadle.policy.claim_plan import ClaimPlan, Rooms
 from treadle.tasks.core import BatchCore
@@ -107,8 +108,9 @@ def weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int] 
     if isinstance(queues, str):
         raise BadOption("queues", f"expected a list of names or {{name: weight}}, found the text {queues!r}")
     by_queue = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    at_most("queues", by_queue, MOST_QUEUES)
     for name, weight in by_queue.items():
         name_of(name, "queues")
-        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
-            raise BadOption("queues", f"weight of {name!r}: expected 1 or more, found {weight!r}")
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= COUNT:
+            raise BadOption("queues", f"weight of {name!r}: expected 1 to {COUNT:,}, found {weight!r:.60}")
     return by_queue

@@ -11,6 +11,7 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.model import Record
 from treadle.core.placement import Needs
+from treadle.core.ranges import MOST_CONCURRENCY
 from treadle.errors import BadOption
 from treadle.policy.retry import DEFAULT, Retry
 from treadle.tasks.options import name_of
@@ -56,8 +57,8 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         most: object = self.concurrency
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise BadOption("concurrency", f"expected 1 or more, found {most!r}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_CONCURRENCY:
+            raise BadOption("concurrency", f"expected 1 to {MOST_CONCURRENCY:,}, found {most!r:.60}")
         for option in ("lease", "poll", "backlog_after"):
             if not getattr(self, option):
                 raise BadOption(option, "expected more than 0 s")

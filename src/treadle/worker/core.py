@@ -16,6 +16,7 @@ from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
 from treadle.core.events import Event
 from treadle.core.model import Record
+from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
 from treadle.health import HealthReporter, Probes
 from treadle.policy.claim_plan import Rooms
@@ -34,6 +35,7 @@ from treadle.workflow.plan import FLOW
 log = logging.getLogger("treadle")
 
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
+MISTYPED = 10  # queues without a task, at most, that the log compares with those in use
 YOUNG = 5_000  # new objects between two runs of the garbage collector
 
 
@@ -76,6 +78,8 @@ class WorkerCore:
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
                 raise UnknownTask(name, tuple(self.app.tasks), close[0] if close else None)
+        at_most("queues", self.queues(), MOST_QUEUES)
+        at_most("tasks", self.tasks(), MOST_CALL)
         outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
         try:
             storage = await self._open(outage)
@@ -129,9 +133,11 @@ class WorkerCore:
     def _warn_of_queues(self) -> None:
         """Log a queue that no task of the app uses and that resembles one in use: a mistyped name claims nothing."""
         known = {task.queue for task in self.app.tasks.values()}
-        for queue in self.config.queues or ():
-            close = difflib.get_close_matches(queue, known, 1)
-            if queue not in known and close:
+        unused = [queue for queue in self.config.queues or () if queue not in known]
+        if len(unused) > MISTYPED:  # a family of queues that callers choose
+            return
+        for queue in unused:
+            if close := difflib.get_close_matches(queue, known, 1):
                 log.warning(
                     "worker %s: no task of this app uses the queue %r; did you mean %r?",
                     self.config.name,

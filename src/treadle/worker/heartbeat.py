@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.model import LeaseRenewal, Presence
+from treadle.core.ranges import LONGEST_TTL
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.place import Placement
@@ -58,7 +59,7 @@ class Heartbeat:
 
     def _interval(self) -> float:
         shortest = min((run.lease for run in self._state.running.values() if run.lease), default=self._lease)
-        return min(shortest, self._lease) / 3
+        return min(shortest, self._lease, LONGEST_TTL / 3) / 3
 
     def outlasted_by(self, seconds: float) -> None:
         """Send a heartbeat at once if claimed jobs wait for longer than a heartbeat interval, so that `explain` shows
@@ -78,10 +79,10 @@ class Heartbeat:
             queues=self._queues,
             tasks=tasks,
             versions=place.versions,
-            slots=state.concurrency,
+            slots=state.concurrency if self._queues else 0,
             running=len(state.running),
             uptime=now - self._started_at,
-            ttl=3 * self._lease,
+            ttl=min(3 * self._lease, LONGEST_TTL),
             gone=self.gone,
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),

@@ -134,7 +134,8 @@ class WorkerSession:
             self.state,
             self.storage,
             self.lost,
-            list(self.queues),
+            # Without tasks it ends workflows and runs Treadle's own jobs: no job of a user waits for it.
+            [] if config.tasks == () else list(self.queues),
             config.lease,
             self.tasks,
             self.batches.gathering,

@@ -24,7 +24,7 @@ class Throttler:
         state = self._state
         while True:
             try:
-                seconds = max(0.0, float(await self._throttle() or 0.0))
+                seconds = min(max(0.0, float(await self._throttle() or 0.0)), defaults.MAX_DELAY)
                 answered("throttle")
             except BaseException:
                 state.pause_for(0.0)  # a broken throttle pauses nothing

@@ -32,8 +32,9 @@ from treadle.worker.redrive import Redrive
 class Worker:
     """Runs the jobs of an app.
 
-    queues       a list, or {name: weight} to give each its share of every claim; None: the queues of all its tasks
-    concurrency  jobs that run at once
+    queues       at most 1,000: a list, or {name: weight} to give each its share of every claim; None: the queues of all
+                 its tasks
+    concurrency  jobs that run at once, 1 to 10,000
     tasks        only these tasks (or names); None: all tasks of the app
     accept       called with the row after the claim; if it returns false, the job is released (prefer `tasks`)
     throttle     async callable that returns seconds to pause before the next claim; `AIMD()` reacts to failures

@@ -9,17 +9,24 @@ from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import worker_of
-from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.defaults import QUEUE, SYSTEM_QUEUE
 from treadle.core.model import Presence
 from treadle.core.placement_words import needs_of
 from treadle.policy.claim_plan import less
 from treadle.policy.misfits import is_left_by
+from treadle.workflow.plan import FLOW
 
 
 def serve(facts: Facts) -> list[Presence]:
-    """The workers that claim from its queue. Any worker may maintain the storage, and only one of them does."""
-    queue = facts.row.job.queue
-    return [worker for worker in facts.glance.workers if queue in worker.queues or queue == SYSTEM_QUEUE]
+    """The workers that claim from its queue. Any worker may maintain the storage, and only one of them does. The worker
+    of a server lists no queues, and ends the workflows of the default one."""
+    job = facts.row.job
+    ended_by_servers = (job.queue, job.task) == (QUEUE, FLOW)
+    return [
+        worker
+        for worker in facts.glance.workers
+        if job.queue in worker.queues or job.queue == SYSTEM_QUEUE or (ended_by_servers and not worker.queues)
+    ]
 
 
 def able_to_run(serving: Sequence[Presence], facts: Facts) -> list[Presence]:

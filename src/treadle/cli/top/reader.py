@@ -6,7 +6,7 @@ A look takes at most 2 % of the time: the pause after it is 50 times as long as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -18,6 +18,8 @@ from treadle.core.clock import monotonic, wall
 from treadle.errors import TreadleError
 from treadle.metrics import Metrics
 from treadle.server.overview import Look, Overview, Recent, compose, counted
+from treadle.storage.optional_parts import Risk
+from treadle.storage.risks import risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Reader:
         self._app, self._every, self._clock = app, every, clock
         self._recent = Recent()
         self._rare_at: float | None = None
+        self._risks: Sequence[Risk] = ()
+        self._emptied: str | None = None
         self.snapshot: Snapshot | None = None
         self.outage: Outage | None = None
         self.cost = 0.0
@@ -107,11 +111,16 @@ class Reader:
                 await asyncio.sleep(0)
         activity = self._recent.activity(glance.at) if self._recent.has_any else None
         leader = None if row is None else leader_of(row)
-        return compose(replace(look, leader=leader, activity=activity))
+        look = replace(look, leader=leader, activity=activity, emptied=self._emptied, risks=self._risks)
+        return compose(look)
 
     async def _read(self) -> Snapshot:
-        overview, last = await self.overview(), self.snapshot
         is_due = self._rare_at is None or self._clock() - self._rare_at >= RARE
+        if is_due:
+            self._risks = await risks_of(self._app.storage)
+            if not self._app.storage.capabilities.queues:
+                self._emptied = await self._app._core.emptied.look()
+        overview, last = await self.overview(), self.snapshot
         if last is not None and not is_due and overview.totals.failed == last.overview.totals.failed:
             return Snapshot(overview=overview, failures=last.failures, hour=last.hour)
         failures = await self._failures(overview)

@@ -23,6 +23,7 @@ from treadle.worker.leader import TASK as LEADER
 if TYPE_CHECKING:
     from treadle.app_core import AppCore
     from treadle.core.query_model import Stats
+    from treadle.storage.optional_parts import Risk
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning
@@ -48,6 +49,11 @@ def warn(name: str, text: str, advice: str) -> Check:
 
 def fail(name: str, text: str, advice: str) -> Check:
     return Check("fail", name, text, advice)
+
+
+def of_risk(risk: Risk) -> Check:
+    """The check that found a risk of the storage."""
+    return Check(risk.verdict, risk.name, risk.text, risk.advice)
 
 
 async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:

@@ -40,6 +40,9 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
     async for check in of_server(core.url or "", repair):
         yield check
     if not core.storage.capabilities.queues:
+        if (emptied := await core.emptied.look()) is not None:
+            advice = "look for a flush, an eviction, a fail-over or a dropped schema at that time; restore a backup"
+            yield common.warn("emptied", emptied, advice)
         async for check in leftovers.in_storage(core, repair):
             yield check
         yield await counts.kept_counts(core, repair)

@@ -23,6 +23,7 @@ from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.doctor.common import Check, fail, ok, warn
 from treadle.server.doctor.sqlite import looking, loose_files, schema
+from treadle.storage.payloads import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
@@ -137,7 +138,7 @@ def problem_of(row: Record) -> str | None:
             system_rows.check_definition(ticker.ScheduleEntry(row).definition)
         elif job.task == HOLD:
             system_rows.check_hold_row(job)
-        elif (job.task, job.id) != (leader.TASK, leader.ID):
+        elif (job.task, job.id) not in ((leader.TASK, leader.ID), (IDENTITY_TASK, IDENTITY)):
             return f"there is no task {job.task!r} for this queue"
     except ticker.UNREADABLE as error:
         return str(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from treadle.core.words import lasts, plural, size
-from treadle.server.doctor.common import Check, fail, ok, warn
+from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
 
 if TYPE_CHECKING:
     from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table
@@ -51,13 +51,7 @@ def judged(found: PostgresHealth) -> tuple[Check, ...]:
 
 
 def _server(found: PostgresHealth) -> Iterator[Check]:
-    if found.standby:
-        yield fail(
-            "server",
-            f"PostgreSQL {found.version}, a standby: nothing can be written",
-            "put the primary into the URL, or all servers and target_session_attrs=read-write",
-        )
-    else:
+    if not found.standby:
         yield ok("server", f"PostgreSQL {found.version}")
     used = f"{found.connections} of {plural(found.max_connections, 'connection')} in use"
     if found.connections > FULL * found.max_connections:
@@ -80,16 +74,9 @@ def _server(found: PostgresHealth) -> Iterator[Check]:
 
 
 def _promise(found: PostgresHealth) -> Iterator[Check]:
-    if not found.fsync or not found.full_page_writes:
-        off = "fsync" if not found.fsync else "full_page_writes"
-        yield fail("durability", f"{off} is off: a crash of the machine may destroy the database", f"set {off} = on")
-    elif found.synchronous_commit == "off":
-        yield warn(
-            "durability",
-            "synchronous_commit is off: a crash may lose the latest confirmed changes",
-            "ALTER ROLE ... SET synchronous_commit = on, if jobs must not be lost",
-        )
-    else:
+    risks = list(found.risks())
+    yield from map(of_risk, risks)
+    if not any(risk.name == "durability" for risk in risks):
         where = {
             "local": "on the disk of this server",
             "remote_write": "also written by the synchronous standbys",

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from treadle.core.words import size
 from treadle.errors import SchemaTooOld
-from treadle.server.doctor.common import Check, fail, ok, warn
+from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
+from treadle.storage.optional_parts import Risk
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
@@ -29,6 +30,8 @@ class ServerFacts(Protocol):
 
     @property
     def settings(self) -> dict[str, str] | None: ...
+
+    def risks(self) -> Sequence[Risk]: ...
 
     @property
     def version(self) -> tuple[int, ...]: ...
@@ -73,17 +76,22 @@ async def checks(url: str, repair: bool) -> list[Check]:
 
 def judged(health: ServerFacts) -> Iterator[Check]:
     yield _version(health)
-    settings = health.settings
+    risks, settings = list(health.risks()), health.settings
+    yield from map(of_risk, risks)
+    names = {"eviction" if risk.name == "evicted" else risk.name for risk in risks}
+    if "eviction" not in names:
+        yield _eviction(health.info)
     if settings is None:
         yield warn(
             "settings",
             "the server does not return its settings (CONFIG is forbidden)",
-            "check them with the provider of the server: maxmemory-policy noeviction, and AOF with fsync",
+            "check with the provider of the server that it keeps an append-only file with fsync",
         )
     else:
-        yield _eviction(settings)
-        yield _persistence(health, settings)
-        yield _replicas(health, settings)
+        if "durability" not in names:
+            yield _persistence(settings)
+        if "replicas" not in names:
+            yield _replicas(health.info, settings)
     yield _memory(health)
     yield from _allocator(health)
     yield from _trouble(health)
@@ -135,64 +143,24 @@ def _version(health: ServerFacts) -> Check:
     return ok("version", health.name)
 
 
-def _eviction(settings: dict[str, str]) -> Check:
-    policy, most = settings.get("maxmemory-policy", "?"), settings.get("maxmemory", "0")
-    if policy == "noeviction":
-        return ok("eviction", "noeviction: when memory is full, the server refuses calls and drops nothing")
+def _eviction(info: dict[str, str]) -> Check:
+    policy = info.get("maxmemory_policy", "?")
     if policy.startswith("volatile-"):
         return ok("eviction", f"{policy}: the server drops only keys with a time to live, and Treadle's have none")
-    if most == "0":
-        return warn(
-            "eviction",
-            f"{policy}: the server would drop keys if a maxmemory were set",
-            "CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file",
-        )
-    return fail(
-        "eviction",
-        f"{policy}: when memory is full, the server drops keys, and any number of jobs with them",
-        "CONFIG SET maxmemory-policy noeviction, also in the configuration file; or use a server that is not a cache",
-    )
+    return ok("eviction", f"{policy}: when memory is full, the server refuses calls and drops nothing")
 
 
-def _persistence(health: ServerFacts, settings: dict[str, str]) -> Check:
-    if settings.get("appendonly") == "yes":
-        fsync = settings.get("appendfsync", "?")
-        if fsync == "always":
-            return ok("durability", "appendfsync always: confirmed changes are on the disk")
-        if fsync == "everysec":
-            return ok(
-                "durability",
-                "appendfsync everysec: survives kill -9; a crash of the machine loses about a second of changes",
-            )
-        return warn(
-            "durability",
-            "appendfsync no: a crash of the machine loses up to half a minute of changes",
-            "CONFIG SET appendfsync everysec, or always",
-        )
-    if settings.get("save"):
-        return warn(
-            "durability",
-            "snapshots only: if the server crashes, all changes since the last snapshot are lost "
-            f"({health.info.get('rdb_changes_since_last_save', '?')} changes at present)",
-            "CONFIG SET appendonly yes, and set it in the server's configuration file",
-        )
-    return warn(
+def _persistence(settings: dict[str, str]) -> Check:
+    if settings.get("appendfsync") == "always":
+        return ok("durability", "appendfsync always: confirmed changes are on the disk")
+    return ok(
         "durability",
-        "the server writes nothing to disk: when it ends, every job is lost",
-        "CONFIG SET appendonly yes, and set it in the server's configuration file",
+        "appendfsync everysec: survives kill -9; a crash of the machine loses about a second of changes",
     )
 
 
-def _replicas(health: ServerFacts, settings: dict[str, str]) -> Check:
-    info = health.info
-    role, count = info.get("role", "?"), info.get("connected_slaves", "0")
-    if role != "master":
-        return fail(
-            "replicas",
-            f"this server is a replica of {info.get('master_host', '?')}",
-            "give the URL of the primary, or a redis+sentinel:// URL that finds it",
-        )
-    least = settings.get("min-replicas-to-write", "0")
+def _replicas(info: dict[str, str], settings: dict[str, str]) -> Check:
+    count, least = info.get("connected_slaves", "0"), settings.get("min-replicas-to-write", "0")
     if count == "0":
         if least != "0":
             return fail(
@@ -201,13 +169,6 @@ def _replicas(health: ServerFacts, settings: dict[str, str]) -> Check:
                 "start a replica, or set min-replicas-to-write 0",
             )
         return ok("replicas", "none; if this machine is lost, its jobs are lost")
-    if least == "0":
-        return warn(
-            "replicas",
-            f"{count}, asynchronous: a fail-over may lose the latest changes, and a primary that is cut off "
-            "keeps accepting writes that will be discarded",
-            "set min-replicas-to-write 1 and min-replicas-max-lag 10, which limit the loss to some seconds",
-        )
     lag = settings.get("min-replicas-max-lag", "?")
     return ok("replicas", f"{count}; {least} must be less than {lag} s behind, and a fail-over may lose that time")
 
@@ -233,12 +194,5 @@ def _allocator(health: ServerFacts) -> Iterator[Check]:
 
 
 def _trouble(health: ServerFacts) -> Iterator[Check]:
-    info = health.info
-    if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
-        yield fail(
-            "disk",
-            "the server could not write its last snapshot or log",
-            "check whether its disk is full; the server refuses writes until it can save again",
-        )
-    if info.get("loading") == "1":
+    if health.info.get("loading") == "1":
         yield warn("loading", "the server is still reading its data", "wait")

@@ -17,34 +17,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.core.words import plural, size
-from treadle.server.doctor.common import Check, fail, ok, warn
+from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
 
-NETWORK = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afpfs",
-        "webdav",
-        "davfs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "9p",
-        "ceph",
-        "fuse.ceph",
-        "glusterfs",
-        "fuse.glusterfs",
-        "lustre",
-        "afs",
-        "ncpfs",
-        "ocfs2",
-        "gpfs",
-        "beegfs",
-    }
-)
 LITTLE, LEAST = 1024**3, 64 * 1024**2  # free bytes below which to warn, to fail
 LONG_LOG = 256 * 1024**2  # bytes of write-ahead log above which to warn: long reads keep it from being truncated
 GUARDED = (3, 51, 3)  # earlier versions may lose writes when two checkpoints overlap
@@ -89,10 +63,9 @@ def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
         return
     yield _writable(file)
     yield _permissions(file)
-    yield from _place(file.parent)
+    yield from _place(url, file)
     yield _room(file)
     yield _log(file)
-    yield _promise(url)
     yield _library()
     yield from _inside(file, full)
 
@@ -134,47 +107,19 @@ def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
                 yield path, mode, mode & 0o700 | group
 
 
-def _place(folder: Path) -> Iterator[Check]:
-    kind = file_system(folder)
-    if kind in NETWORK:
-        yield fail(
-            "file system",
-            f"{kind} is a network file system, where SQLite's locks are unreliable",
-            "put the file on a local disk, or use a storage with a server",
-        )
-    else:
-        yield ok("file system", f"{kind or 'unknown kind'}, not a known network file system")
-    if sys.platform != "win32":
-        import fcntl
+def _place(url: str, file: Path) -> Iterator[Check]:
+    """The file system and its locks, and the promise of the URL."""
+    from treadle.storage.sqlite import file_system, risks_of_file
 
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            yield ok("locks", "flock works here")
-        except BlockingIOError:
-            yield ok("locks", "flock works here; another process holds a lock")
-        except OSError as error:
-            yield fail("locks", f"flock does not work here: {error}", "put the file on a local disk")
-        finally:
-            os.close(fd)
-
-
-def file_system(folder: Path) -> str:
-    """The type of file system of a folder, by the longest mount point above it; "" if unknown."""
-    try:
-        lines = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    real = f"{folder.resolve()}/".replace("//", "/")
-    for line in lines:
-        parts = line.split(" ")
-        if len(parts) < 3:
-            continue
-        point = parts[1].replace("\\040", " ").rstrip("/") + "/"
-        if real.startswith(point) and len(point) >= len(best):
-            best, kind = point, parts[2]
-    return kind
+    synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
+    found = {risk.name: risk for risk in risks_of_file(str(file), synchronous)}
+    yield from map(of_risk, found.values())
+    if "file system" not in found:
+        yield ok("file system", f"{file_system(file.parent) or 'unknown kind'}, not a known network file system")
+    if "locks" not in found and sys.platform != "win32":
+        yield ok("locks", "flock works here")
+    if "durability" not in found:
+        yield _promise(synchronous)
 
 
 def _room(file: Path) -> Check:
@@ -199,8 +144,7 @@ def _log(file: Path) -> Check:
     return ok("log", f"the write-ahead log is {size(length)}")
 
 
-def _promise(url: str) -> Check:
-    synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
+def _promise(synchronous: str) -> Check:
     promises = {
         "full": "confirmed changes are on the disk and survive a power failure",
         "normal": "confirmed changes survive any crash of a process; a power failure may lose the latest ones",

@@ -23,6 +23,7 @@ from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
 from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage.optional_parts import Risk
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 
@@ -40,6 +41,8 @@ class Look(Struct, frozen=True, kw_only=True):
     health    warnings and errors of the checks
     outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
     moved     where the jobs of the storage have moved
+    emptied   that and when the storage was found empty
+    risks     the settings by which the storage may lose jobs
     """
 
     glance: Glance
@@ -53,6 +56,8 @@ class Look(Struct, frozen=True, kw_only=True):
     health: int | None = None
     outage: float | None = None
     moved: str | None = None
+    emptied: str | None = None
+    risks: Sequence[Risk] = ()
 
 
 def compose(look: Look, token: Token = ANYBODY) -> Overview:
@@ -82,6 +87,8 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         every=look.every,
         outage=look.outage,
         moved=look.moved,
+        emptied=None if token.queues else look.emptied,
+        risks=() if token.queues else look.risks,
     )
     return Overview(
         at=glance.at,

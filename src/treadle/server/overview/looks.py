@@ -27,6 +27,8 @@ from treadle.server.overview.activity import Activity, Recent
 from treadle.server.overview.compose import Look, compose
 from treadle.server.overview.filling import exact_filling
 from treadle.server.overview.views import Overview
+from treadle.storage.optional_parts import Risk
+from treadle.storage.risks import risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class Rare(Struct, frozen=True, kw_only=True):
     failing: Sequence[str] = ()
     counts: Sequence[Count] = ()
     warnings: int = 0
+    emptied: str | None = None
+    risks: Sequence[Risk] = ()
 
 
 class _Seen:
@@ -228,8 +232,10 @@ class Looks:
             failing=self._rare.failing,
             exact=await exact_filling(storage, glance),
             counts=self._rare.counts,
-            health=self._rare.warnings + self._others + (moved is not None),
+            health=self._rare.warnings + max(self._others, len(self._rare.risks)) + (moved is not None),
             moved=moved,
+            emptied=self._rare.emptied,
+            risks=self._rare.risks,
         )
 
     async def _activity(self, now: float) -> Activity | None:
@@ -250,6 +256,8 @@ class Looks:
                 failing=tuple(each.name for each in schedules if each.error is not None),
                 counts=stats.counts,
                 warnings=warnings(self._core, stats),
+                emptied=None if is_bound else await self._core.emptied.look(),
+                risks=await risks_of(self._core.storage),
             )
             self._rare_at = now
 

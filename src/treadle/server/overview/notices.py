@@ -15,6 +15,7 @@ from treadle.core.queue_rules import ALL
 from treadle.core.similar_names import near
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
+from treadle.storage.optional_parts import Risk
 
 MOST: Final = 50  # notices; a screen does not show more
 SLOW: Final = 1.0  # s of a look from which on the storage is slow
@@ -37,6 +38,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     every: float = 2.0
     outage: float | None = None
     moved: str | None = None
+    emptied: str | None = None
+    risks: Sequence[Risk] = ()
 
 
 def notices(facts: Facts) -> list[Notice]:
@@ -49,6 +52,16 @@ def notices(facts: Facts) -> list[Notice]:
 def _storage(facts: Facts) -> Iterator[Notice]:
     if facts.moved is not None:
         yield Notice(level="error", text=f"{facts.moved}.", advice="Start the server with that URL.", href="health")
+    if facts.emptied is not None:
+        advice = "Look for a flush, an eviction, a fail-over or a dropped schema at that time; restore a backup."
+        yield Notice(level="error", text=f"{_sentence(facts.emptied)}.", advice=advice, href="health")
+    for risk in facts.risks:
+        yield Notice(
+            level="error" if risk.verdict == "fail" else "warning",
+            text=f"Jobs may be lost: {risk.text}.",
+            advice=f"{_sentence(risk.advice)}.",
+            href="health",
+        )
     if facts.outage is not None:
         yield Notice(
             level="error",
@@ -118,7 +131,7 @@ def _unplaced(facts: Facts) -> Iterator[Notice]:
         yield Notice(
             level="warning",
             text=f"No worker can run {_count(jobs, 'job')} of task {task!r}: {what}.",
-            advice=f"{advice[:1].upper()}{advice[1:]}.",
+            advice=f"{_sentence(advice)}.",
             href=f"jobs?task={quote(task, safe='')}",
         )
 
@@ -156,6 +169,10 @@ def _schedules(facts: Facts) -> Iterator[Notice]:
             advice="Its page has the error.",
             href=f"schedules/{path_part(name)}",
         )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _count(number: int, what: str, capped: bool = False) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from treadle.storage.postgres.pool import Runner
+from treadle.storage.postgres.risks import Durability, durability
 
 HEALTH: Final = """
-SELECT current_setting('server_version'), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
-       current_setting('synchronous_commit'), current_setting('autovacuum') = 'on',
-       current_setting('default_transaction_isolation'), pg_is_in_recovery(),
+SELECT current_setting('server_version'), current_setting('autovacuum') = 'on',
+       current_setting('default_transaction_isolation'),
        (SELECT max(extract(epoch FROM now() - xact_start))::float8 FROM pg_stat_activity
         WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
        (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()),
@@ -46,17 +47,13 @@ class Table(Struct, frozen=True):
     usable: bool = True
 
 
-class PostgresHealth(Struct, frozen=True, kw_only=True):
+class PostgresHealth(Durability, frozen=True, kw_only=True):
     """The state of the server. `oldest`: age in s of the longest transaction of this database; None: there is no
     other."""
 
     version: str
-    fsync: bool
-    full_page_writes: bool
-    synchronous_commit: str
     autovacuum: bool
     isolation: str
-    standby: bool
     oldest: float | None
     prepared: int  # transactions prepared for two-phase commit and not finished
     idle_slots: int  # replication slots that hold back vacuum and have no reader
@@ -67,18 +64,14 @@ class PostgresHealth(Struct, frozen=True, kw_only=True):
 
 
 async def health(run: Runner, schema: str) -> PostgresHealth:
-    [
-        (version, fsync, pages, commit, autovacuum, isolation, standby, oldest, prepared, slots, used, most, encoding)
-    ] = await run.run(HEALTH, [], often=False)
+    [(version, autovacuum, isolation, oldest, prepared, slots, used, most, encoding)] = await run.run(
+        HEALTH, [], often=False
+    )
     tables = await run.run(TABLES, [schema], often=False)
     return PostgresHealth(
         version=version,
-        fsync=fsync,
-        full_page_writes=pages,
-        synchronous_commit=commit,
         autovacuum=autovacuum,
         isolation=isolation,
-        standby=standby,
         oldest=oldest,
         prepared=prepared,
         idle_slots=slots,
@@ -86,4 +79,5 @@ async def health(run: Runner, schema: str) -> PostgresHealth:
         max_connections=most,
         encoding=encoding,
         tables=tuple(Table(*row) for row in tables),
+        **asdict(await durability(run, schema)),
     )

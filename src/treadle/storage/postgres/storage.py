@@ -12,6 +12,7 @@ from treadle.core import defaults
 from treadle.core.query_model import Page, Query
 from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
@@ -21,6 +22,7 @@ from treadle.storage.postgres.look_only import LookRunner, look_runner
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.notifier import Notifier
 from treadle.storage.postgres.pool import Pool, is_missing
+from treadle.storage.postgres.risks import durability
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.transaction import RunTransaction, TransactionParts, UserTransaction, begin
@@ -70,6 +72,7 @@ class PostgresStorage(Verbs):
         transactions=True,
         movable=True,
         marks=True,
+        risks=True,
         one_trip_up_to=32,
         scan=defaults.SCAN_FAST,
     )
@@ -165,6 +168,9 @@ class PostgresStorage(Verbs):
     async def health(self) -> PostgresHealth:
         """The state of the server, for `treadle doctor`."""
         return await health(self._pool, self._address.schema)
+
+    async def risks(self) -> Sequence[Risk]:
+        return tuple((await durability(self._pool, self._address.schema)).risks())
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if self._notifier is None:

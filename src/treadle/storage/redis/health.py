@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.storage.optional_parts import Risk
+from treadle.storage.redis.risks import risks
 
 SETTINGS: Final = (
     "maxmemory",
@@ -25,6 +28,10 @@ class RedisHealth(Struct, frozen=True):
     info: dict[str, str]
     settings: dict[str, str] | None
 
+    def risks(self) -> tuple[Risk, ...]:
+        """The settings by which this server may lose jobs."""
+        return tuple(risks(self.info, self.settings))
+
     @property
     def version(self) -> tuple[int, ...]:
         """The Redis version; for Valkey, the Redis version with which it is compatible."""
@@ -40,26 +47,23 @@ class RedisHealth(Struct, frozen=True):
 
 
 class CommandRunner(Protocol):
-    async def command(self, *words: Any) -> Any:
-        """Run one plain command."""
+    async def commands(self, *commands: Sequence[Any]) -> list[Any]:
+        """Run plain commands in one trip."""
         ...
 
 
 async def health(pool: CommandRunner) -> RedisHealth:
+    """Read them in two trips."""
     info: dict[str, str] = {}
-    for section in ("server", "memory", "persistence", "replication", "cluster"):
-        for line in (await pool.command("INFO", section)).decode().splitlines():
-            name, mark, value = line.partition(":")
-            if mark:
-                info[name] = value
-    settings: dict[str, str] = {}
-    for name in SETTINGS:
-        try:
-            found = await pool.command("CONFIG", "GET", name)
-        except StorageUnavailable:
-            raise
-        except StorageError:  # many hosting services forbid CONFIG
-            return RedisHealth(info, None)
-        if len(found) == 2:
-            settings[name] = found[1].decode()
-    return RedisHealth(info, settings)
+    [answer] = await pool.commands(["INFO"])
+    for line in answer.decode().splitlines():
+        name, mark, value = line.partition(":")
+        if mark:
+            info[name] = value
+    try:
+        answers = await pool.commands(*(("CONFIG", "GET", name) for name in SETTINGS))
+    except StorageUnavailable:
+        raise
+    except StorageError:  # many hosting services forbid CONFIG
+        return RedisHealth(info, None)
+    return RedisHealth(info, {pair[0].decode(): pair[1].decode() for pair in answers if len(pair) == 2})

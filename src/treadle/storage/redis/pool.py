@@ -88,8 +88,14 @@ class Pool:
 
     async def command(self, *words: Any) -> Any:
         """Run one plain command, which must be safe to repeat."""
-        [answer] = await self._repeated((), hiredis.pack_command(words), 1)
+        [answer] = await self.commands(words)
         return answer
+
+    async def commands(self, *commands: Sequence[Any]) -> list[Any]:
+        """Run several plain commands in one trip, each safe to repeat. Raises the first error among their answers."""
+        return await self._repeated(
+            (), b"".join([hiredis.pack_command(tuple(each)) for each in commands]), len(commands)
+        )
 
     async def _repeated(self, calls: Sequence[Call], packed: bytes, answers: int) -> list[Any]:
         """Return the answers of a trip, repeated where that can help. Raises the first error among them."""

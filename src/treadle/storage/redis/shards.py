@@ -21,6 +21,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import Group, drifts, kept_counts, merged_glances
 from treadle.storage.redis import counts, queries, reading, transfer
 from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
@@ -51,7 +52,7 @@ class ShardedRedis:
     spreads   which ids may be in another shard than the first, for tests; default: those that no user chose
     """
 
-    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True, risks=True)
 
     def __init__(
         self,
@@ -300,6 +301,11 @@ class ShardedRedis:
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
+
+    async def risks(self) -> Sequence[Risk]:
+        """The risks of all its servers, each once."""
+        named = {risk.name: risk for server in await self.health() for risk in server.risks()}
+        return tuple(named.values())
 
     async def health(self) -> list[RedisHealth]:
         """The health of each server that has one of the shards."""

@@ -18,6 +18,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import drifts, kept_counts, merged_glances
 from treadle.storage.redis import call_words, counts, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import RedisHealth, health
@@ -64,7 +65,7 @@ class RedisStorage:
     shard, shards, waiters   the number of this shard, how many there are, and their common waiters (`shards.py`)
     """
 
-    capabilities = Capabilities(settle_claim=True, hand_off=True, movable=True, marks=True)
+    capabilities = Capabilities(settle_claim=True, hand_off=True, movable=True, marks=True, risks=True)
 
     def __init__(
         self,
@@ -325,6 +326,9 @@ class RedisStorage:
     async def health(self) -> list[RedisHealth]:
         """The health of the server."""
         return [await health(self._pool)]
+
+    async def risks(self) -> Sequence[Risk]:
+        return (await health(self._pool)).risks()
 
     # --- operating
 

@@ -6,6 +6,7 @@ A new file is synced to disk with its folder, so that it survives a power failur
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import sqlite3
@@ -18,6 +19,8 @@ from treadle.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, Stor
 from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.migrate import check, migrate, newest
+
+log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Opened(NamedTuple):
@@ -92,6 +95,8 @@ def _unwritable(path: str, folder: str) -> str:
 
 
 def _open_to_write(path: str, synchronous: str, now: clock.Clock, shared: bool) -> Opened:
+    if not os.path.exists(path) and os.path.exists(path + "-lock"):
+        log.warning("%s was deleted with its jobs: its lock file is still there; a new file is made", path)
     make_file(path)  # SQLite gives its log the mode of the file
 
     def prepare(db: sqlite3.Connection) -> None:

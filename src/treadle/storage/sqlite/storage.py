@@ -16,6 +16,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
+from treadle.storage.optional_parts import Risk
 from treadle.storage.sqlite import looks, metrics, queries, recount, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
@@ -24,6 +25,7 @@ from treadle.storage.sqlite.handoff import Inbox, Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
 from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.prune import prune
+from treadle.storage.sqlite.risks import risks_of_file
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.storage.sqlite.search import Found, Search
@@ -62,6 +64,7 @@ class SqliteStorage:
         transactions=True,
         movable=True,
         marks=True,
+        risks=True,
         single_caller=True,
         scan=defaults.SCAN_FAST,
     )
@@ -224,6 +227,10 @@ class SqliteStorage:
             return metrics.read_metrics(self._file.look, since, until)
         except Exception as error:
             raise translated(error, self.path) from error
+
+    async def risks(self) -> Sequence[Risk]:
+        found: Sequence[Risk] = await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
+        return found
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
