@@ -20,6 +20,7 @@ from tests.storage.postgres import support
 from treadle.cli import root
 from treadle.server.doctor import postgres as words
 from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table, migrate
+from treadle.storage.postgres.health import Holder
 
 
 class Said(NamedTuple):
@@ -193,6 +194,9 @@ WELL = PostgresHealth(
     oldest=None,
     prepared=0,
     idle_slots=0,
+    kept_wal=None,
+    publications="",
+    holders=(),
     connections=5,
     max_connections=100,
     encoding="UTF8",
@@ -219,6 +223,28 @@ def test_a_server_as_it_should_be() -> None:
         ({"autovacuum": False}, "autovacuum", "warn", "it is off"),
         ({"oldest": 7_200.0}, "transactions", "warn", "open for 2"),
         ({"idle_slots": 2}, "slots", "warn", "2 unused replication slots"),
+        ({"kept_wal": 5.0 * 2**30}, "slots", "warn", "keeps 5.0 GiB of the write-ahead log"),
+        ({"kept_wal": 1e6, "publications": "dbz"}, "publications", "ok", "dbz publish the tables"),
+        (
+            {"publications": "dbz", "tables": (Table("recheck", 8_192, 0, 0, False, True, True, False),)},
+            "publications",
+            "fail",
+            "dbz publish recheck, whose rows have no identity",
+        ),
+        (
+            {"tables": (Table("recheck", 8_192, 0, 0, False, True, True, False),)},
+            "publications",
+            "warn",
+            "recheck: rows without an identity",
+        ),
+        (
+            {"holders": (Holder(4711, "shop", 90.0, "idle in transaction"), Holder(4712, "", 61.0, "active"))},
+            "locks",
+            "warn",
+            "4711 (application 'shop', idle in transaction), open for 90 s, has stored jobs, and so have 1 more",
+        ),
+        ({"holders": (Holder(None, "", None, ""),)}, "locks", "warn", "a prepared transaction has stored jobs"),
+        ({"holders": (Holder(4711, "shop", 5.0, "active"),)}, "locks", "ok", "for long"),
         (
             {"tables": (Table("job", 8_192, 1_000, 900_000, False, True),)},
             "dead rows",
