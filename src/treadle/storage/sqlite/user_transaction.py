@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, StorageError, StorageUnavailable
+from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import FileSession, plain_cursor, plain_texts
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries
@@ -105,9 +105,9 @@ class UserTransaction:
                 return await session.call(lambda raw: self._act(raw, steps))
             except _Busy as error:
                 if clock.monotonic() > until:
-                    raise StorageUnavailable(
-                        f"{self._path}: another transaction has written for {WAIT:.0f} s; repeat the call"
-                    ) from error.__cause__
+                    pid, program = writer_of(self._path)
+                    what = f"the write lock of the file, for {WAIT:.0f} s"
+                    raise Locked(self._path, what, pid=pid, application=program) from error.__cause__
             await _pause()
 
     def _act(self, raw: sqlite3.Connection, steps: Steps[T]) -> T:
