@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from treadle.core.model import Outcome, State
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.errors import Locked, StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
 from treadle.policy import judge
@@ -80,7 +80,7 @@ async def _commit(
             return judge.released(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, StorageError(settled.reason or "refused"), troubles)
-    except StorageUnavailable as error:
+    except (StorageUnavailable, Locked) as error:
         log.warning(
             "%s %s: its transaction was interrupted, and the job will run again: %s",
             record.job.task,
