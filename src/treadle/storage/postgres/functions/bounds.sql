@@ -22,16 +22,23 @@ CREATE FUNCTION bound_of(bounds json, line text) RETURNS json LANGUAGE sql IMMUT
     FROM (SELECT coalesce(bounds -> ('queue:' || line), bounds -> 'queue') AS bound) AS b
 $$;
 
--- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues.
+-- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has no
+-- limit of its own: each holder only counts, sheds and commits.
 CREATE FUNCTION lock_bounds(bounds json, lines text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     bounded text[] := ARRAY(
         SELECT DISTINCT u.line COLLATE "C" FROM unnest(lines) AS u (line) WHERE bound_of(bounds, u.line) IS NOT NULL ORDER BY 1);
+    before constant text := current_setting('lock_timeout');
     line text;
 BEGIN
-    FOREACH line IN ARRAY CASE WHEN current_setting('treadle.gates', true) = 'never' THEN '{}' ELSE bounded END LOOP
+    IF cardinality(bounded) = 0 OR current_setting('treadle.gates', true) = 'never' THEN
+        RETURN bounded;
+    END IF;
+    PERFORM set_config('lock_timeout', '0', true);
+    FOREACH line IN ARRAY bounded LOOP
         PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' bound ' || line, 0));
     END LOOP;
+    PERFORM set_config('lock_timeout', before, true);
     RETURN bounded;
 END $$;
 
