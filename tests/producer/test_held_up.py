@@ -33,7 +33,7 @@ def a_job(id: str, key: str | None = None, after: tuple[str, ...] = ()) -> NewJo
     return NewJob(id=id, task="t", key=key, after=after)
 
 
-async def test_a_held_key_is_asked_for_alone_until_it_is_free() -> None:
+async def test_a_call_with_a_held_key_is_sent_alone_until_the_key_is_free() -> None:
     store = Store("k")
     send = Sender(store)
     held = asyncio.create_task(_stored(send, a_job("a", "k")))
@@ -48,7 +48,7 @@ async def test_a_held_key_is_asked_for_alone_until_it_is_free() -> None:
     assert all(len(request) == 1 for request in with_held)
 
 
-async def test_it_is_repeated_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_such_a_call_is_repeated_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locked_calls, "PATIENCE", 0.0)
     store = Store("k")
     send = Sender(store)

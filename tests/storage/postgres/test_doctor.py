@@ -121,6 +121,27 @@ def test_an_old_open_transaction_is_a_warning(url: str, monkeypatch: pytest.Monk
     assert doctor(url)[1]["transactions"][0] == "ok"
 
 
+def test_a_publication_that_stops_the_workers_is_a_failure(url: str) -> None:
+    run("migrate", "--url", url)
+    execute(url, "CREATE PUBLICATION dbz FOR ALL TABLES")
+    assert doctor(url)[1]["publications"][0] == "ok"
+    execute(url, "ALTER TABLE treadle.recheck REPLICA IDENTITY DEFAULT")
+    verdict, said = doctor(url)[1]["publications"]
+    assert (verdict, "dbz publish recheck" in said) == ("fail", True)
+
+
+def test_a_transaction_that_holds_jobs_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "HELD", 0.0)
+    run("migrate", "--url", url)
+    with psycopg.connect(url, application_name="shop") as other:
+        asyncio.run(PostgresStorage(url).within(other).enqueue([support.job("a", key="k")]))
+        verdict, said = doctor(url)[1]["locks"]
+        assert verdict == "warn"
+        assert f"{other.info.backend_pid} (application 'shop'" in said
+        other.rollback()
+    assert doctor(url)[1]["locks"][0] == "ok"
+
+
 def test_jobs_run_under_a_role_that_owns_nothing(url: str, role: str) -> None:
     """Jobs run, and doctor reports what the role may not do."""
     run("migrate", "--url", url)

@@ -17,6 +17,7 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import blocked_by, job
 from tests.waiting import patient
 from treadle import App, JobSpec, Limit, Locked, QueueFull, StorageUnavailable, Worker
+from treadle.admin import acts
 from treadle.core.model import State
 from treadle.storage import locked_calls
 from treadle.storage.postgres import PostgresStorage
@@ -240,7 +241,7 @@ async def test_open_transactions_may_exceed_a_bound_by_their_own_jobs(app: App) 
     assert caught.value.waiting == 4
 
 
-async def test_shed_jobs_of_an_open_transaction_delay_nobody(app: App) -> None:
+async def test_shed_jobs_of_an_open_transaction_delay_no_call(app: App) -> None:
     await app.limits.set(Limit("queue:default", max_waiting=2, when_full="drop_oldest"))
     await app.enqueue([spec(app, n) for n in (1, 2)])
     async with stranger() as connection:
@@ -346,3 +347,18 @@ async def test_a_locked_table_is_named(storage: PostgresStorage) -> None:
             with pytest.raises(Locked) as caught:
                 await storage.enqueue([job("b", key="k")])
         assert caught.value.pid == connection.info.backend_pid
+
+
+async def test_an_act_on_a_job_that_a_transaction_holds_raises_locked(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of the transaction is to wait for it. Its row cannot go until the transaction ends."""
+    monkeypatch.setattr(acts, "TRIES", 1)
+    first, second = await app.enqueue([spec(app, n) for n in (1, 2)])
+    async with stranger() as connection:
+        await app.enqueue(spec(app, 3, after=[first.id]), within=connection)
+        with pytest.raises(Locked, match=first.id):
+            await app.jobs.cancel(first)
+        assert await app.jobs.cancel(ids=[first.id, second.id]) == 1
+        await connection.commit()
+    assert await app.jobs.cancel(first) >= 1
