@@ -46,7 +46,7 @@ class StorageOutage:
         if self.give_up_at is not None and asyncio.get_running_loop().time() > self.give_up_at:
             raise error
         if isinstance(error, Locked):
-            if loop not in self._locked:
+            if not self._locked:
                 log.warning("worker %s: %s; retrying", self._worker, error)
             self._locked.add(loop)
             await asyncio.sleep(LOCKED)
