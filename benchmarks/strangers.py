@@ -85,9 +85,8 @@ def told(kind: str, took: list[float], raised: int) -> str:
 async def measure(where: str, seconds: float, waiting: int, rounds: int) -> None:
     async with there(where) as url, declared(url) as app:
         await plain(app, 1.0)
-        print(
-            "| while calls wait for | calls | median, ms | p99 | p99.9 | longest | raised Locked |\n|---|---|---|---|---|---|---|"
-        )
+        print("| while calls wait for | calls | median, ms | p99 | p99.9 | longest | raised Locked |")
+        print(f"|{'---|' * 7}")
         for _ in range(rounds):
             for kind in KINDS:
                 async with held(app, url, kind, waiting) as raised:

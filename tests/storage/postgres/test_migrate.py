@@ -43,7 +43,8 @@ async def test_many_open_an_empty_database_at_once(database: str) -> None:
 
 
 NAMELESS = """
-SELECT relname::text FROM pg_class c WHERE relnamespace = 'treadle'::regnamespace AND relkind = 'r' AND relreplident <> 'f'
+SELECT relname::text FROM pg_class c
+WHERE relnamespace = 'treadle'::regnamespace AND relkind = 'r' AND relreplident <> 'f'
 AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND indisprimary) ORDER BY relname
 """
 

@@ -28,8 +28,8 @@ SEATS: Final = 4  # connections on which calls wait; more calls take turns, BRIE
 LOOK: Final = 0.05  # s of waiting after which a call looks who holds the lock
 REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call has met it
 
-# The transactions for which a process waits, directly or through others that wait. Behind a pooler the process is unknown:
-# then the oldest transaction that has called Treadle, which holds the lock of `enter`. pid 0: a prepared transaction.
+# The transactions for which a process waits, directly or through others that wait. Behind a pooler the process is
+# unknown: then the oldest transaction that has called Treadle, which holds the lock of `enter`. pid 0: a prepared one.
 WHO: Final = """
 WITH RECURSIVE ahead (pid) AS (
     SELECT unnest(pg_blocking_pids(%s::int))
@@ -45,13 +45,13 @@ FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND s.wait_event_type IS DISTINCT FROM 'Lock'
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(%s::text || ' move', 0)
-    AND l.pid <> pg_backend_pid())
+    AND l.pid <> pg_backend_pid() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s::int))
 ORDER BY 1, 4 DESC NULLS LAST LIMIT 1
 """
 
-Holder = tuple[
-    int | None, str, float | None, str
-]  # process, application, age of its transaction in s, state of its session
+# The process of a transaction, its application, its age in s, and the state of its session.
+Holder = tuple[int | None, str, float | None, str]
+UNKNOWN: Final[Holder] = (None, "", None, "")
 
 
 class Contention:
@@ -67,6 +67,7 @@ class Contention:
         self._main, self._over, self._schema = main, over, address.schema
         self._pool = Pool(replace(address, pool=SEATS), statements)
         self._locked: dict[str, float] = {}  # key or id -> the loop's time until which it counts as locked
+        self._holders: dict[str, Holder] = {}  # of these names, as far as they are known
         self._timer: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[list[Row]]] = set()
 
@@ -100,10 +101,18 @@ class Contention:
         except Locked as error:
             found = [job for job in jobs if _name(job) in self._locked]
             self._remember(found)
-            holder = await look.holder()
+            holder = self._known_holder(await look.holder(), found)
             raise Locked(error.where, _what(error.what, found), [job.id for job in found], *holder) from error
         self._forget(jobs)
         return stored
+
+    def _known_holder(self, found: Holder, jobs: Sequence[NewJob]) -> Holder:
+        """The transaction that a look has found; if it came too late, that of an earlier look."""
+        names = [_name(job) for job in jobs]
+        if found != UNKNOWN:
+            self._holders |= dict.fromkeys(names, found)
+            return found
+        return next((self._holders[name] for name in names if name in self._holders), UNKNOWN)
 
     def _remember(self, jobs: Sequence[NewJob]) -> None:
         loop = asyncio.get_running_loop()
@@ -114,6 +123,7 @@ class Contention:
     def _expire(self) -> None:
         loop, self._timer = asyncio.get_running_loop(), None
         self._locked = {name: until for name, until in self._locked.items() if until > loop.time()}
+        self._holders = {name: holder for name, holder in self._holders.items() if name in self._locked}
         if self._locked:
             self._timer = loop.call_at(min(self._locked.values()), self._expire)
         else:
@@ -123,6 +133,7 @@ class Contention:
         """These jobs are stored. Without further locked names, the connections are closed."""
         for job in jobs:
             self._locked.pop(_name(job), None)
+            self._holders.pop(_name(job), None)
         if not self._locked:
             self._pool.drop_free()
             if self._timer is not None:
@@ -144,7 +155,7 @@ class _Waiting(Runner):
 
 
 class _Look:
-    """Finds out who holds up one call, while it waits: afterwards the server no longer knows."""
+    """Finds the transaction that holds up one call, while the call waits: afterwards the server no longer knows."""
 
     def __init__(self, main: Caller, schema: str, running: set[asyncio.Task[list[Row]]]) -> None:
         self._main, self._schema, self._running = main, schema, running
@@ -160,7 +171,7 @@ class _Look:
             self._timer.cancel()
 
     def _begin(self, pid: int) -> None:
-        self._task = started(self._main.run(WHO, [pid, self._schema]))
+        self._task = started(self._main.run(WHO, [pid, self._schema, pid]))
         self._running.add(self._task)
         self._task.add_done_callback(self._done)
 
@@ -176,7 +187,7 @@ class _Look:
                     if pid:
                         return pid, application, age, state
                     return None, "", None, "a prepared transaction: see pg_prepared_xacts"
-        return None, "", None, ""
+        return UNKNOWN
 
 
 def _name(job: NewJob) -> str:

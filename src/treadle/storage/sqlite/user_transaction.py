@@ -22,6 +22,7 @@ from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.errors import translated
+from treadle.storage.sqlite.lock_holders import writer_of
 from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, newest
 from treadle.storage.sqlite.settle import settle
