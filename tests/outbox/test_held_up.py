@@ -1,4 +1,4 @@
-"""Rows of an outbox whose keys another open transaction holds at the target: they wait, and the others are delivered."""
+"""Rows of an outbox whose keys another open transaction holds at the target: they wait, the others are delivered."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def _commit(
         return _failed(run, transaction.over or error, troubles)
     try:
         await transaction.commit()
-    except StorageUnavailable as error:
+    except (StorageUnavailable, Locked) as error:
         return await _after_lost_answer(run, outcome, storage, error)
     except Exception as error:
         return _failed(run, error, troubles)
