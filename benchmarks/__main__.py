@@ -27,6 +27,7 @@ singles         the cost of hints
 within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
 waits           how long calls wait for each other on PostgreSQL
+strangers       how long plain enqueues take while other calls wait for a user's open transaction
 django          the cost of enqueuing a Django task, next to django-tasks-db
 otel            the cost of tracing: without, without an SDK, sampled out, and exported in batches
 dashboard       the dashboard in a browser, and the cost of its viewers
@@ -66,6 +67,7 @@ SMALLER = {
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
     "waits": "waits",
+    "strangers": "strangers",
     "django": "django_enqueue",
     "otel": "otel",
     "dashboard": "dashboard.run",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from treadle import BadOption, StorageUnavailable
+from treadle import BadOption, Locked, StorageUnavailable
 from treadle.producer.batching import Batcher
 
 
@@ -60,6 +60,36 @@ async def test_an_unavailable_storage_is_called_once_for_all_callers() -> None:
     assert [str(error) for error in answers[1:]] == ["no route to host"] * 3
     assert len({id(error) for error in answers[1:]}) == 3  # each has a traceback of its own
     assert requests.made == [[0], [1, 13, 2]]
+
+
+async def test_calls_that_another_transaction_holds_up_are_separated() -> None:
+    """They get the error, and the others share the next request."""
+    requests = Requests(Locked("here", "the key '13'"))
+    batcher = Batcher[int, int](requests, 100, waits=lambda error, items: 13 in items)
+    tasks = [asyncio.create_task(batcher([0]))]
+    await requests.begun.wait()
+    tasks += [asyncio.create_task(batcher([item])) for item in (1, 13, 2)]
+    await asyncio.sleep(0)
+    requests.go.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [answers[0], answers[1], answers[3]] == [[0], [10], [20]]
+    assert isinstance(answers[2], Locked)
+    assert requests.made == [[0], [1, 13, 2], [1, 2]]
+
+
+async def test_a_call_waits_for_the_requests_before_it() -> None:
+    requests = Requests()
+    batcher = Batcher[int, int](requests, 100, at_once=True)
+    await batcher.all_before()
+    before = asyncio.create_task(batcher([0]))
+    await requests.begun.wait()
+    after = asyncio.create_task(batcher.all_before())
+    await asyncio.sleep(0)
+    assert not after.done()
+    requests.go.set()
+    await after
+    assert before.done()
+    assert requests.made == [[0]]
 
 
 async def test_calls_that_were_cancelled_are_not_sent_again() -> None:

@@ -251,9 +251,12 @@ _numbers = itertools.count()
 
 @functools.cache
 def shared() -> Postgres:
-    """The server that all tests of this process share."""
-    server = Postgres().start()
+    """The server that all tests of this process share. In the database of `url()` every table is published, as for
+    Debezium or an upgrade; in those that `database()` creates, none is."""
+    server = Postgres(settings=("wal_level=logical",)).start()
     atexit.register(server.close)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE PUBLICATION everything FOR ALL TABLES")
     return server
 
 

@@ -57,6 +57,8 @@ class Producer:
         ]
         if self._database is not None:
             acts += [(6, self._transaction), (5, self._books)]
+            if self._database.startswith("postgresql"):  # on SQLite it would be an outage of all other writers
+                acts.append((2, self._hold))
         weights, doing = zip(*acts, strict=True)
         turn = 0
         while not self.stopping.is_set():
@@ -197,6 +199,39 @@ class Producer:
             self._history.add("stored", spec.id)
         else:
             self._history.add("refused", spec.id, text="rolled back")
+
+    async def _hold(self) -> None:
+        """Hold a key, an id, room in a bounded queue and a limit in a transaction that stays open, while another call
+        needs the same id. The transaction is rolled back: calls that wait for it must be carried out."""
+        assert self._database is not None
+        plain, rng, id = self._plain.find_task, self._rng, f"held-{self._next()}-{os.getpid()}"
+        conflict: Any = rng.choice(("keep", "replace"))
+        specs = [
+            plain("work").options(id=id).job(self._next()),
+            plain("work").options(key=Key(f"key{rng.randrange(6)}", conflict=conflict)).job(self._next()),
+            plain(f"crowd.{rng.choice(BOUNDED)}").job(self._next()),
+            plain(rng.choice(("tenant", "account", "paced"))).job(self._next()),
+        ]
+        same = self._job("work", id=id)
+
+        async def need_the_same() -> None:
+            await random_moment(rng, 0.0, 0.2)
+            await self._send(same)
+
+        with contextlib.suppress(psycopg.Error, TreadleError, TimeoutError):
+            await asyncio.gather(self._held(self._database, specs, rng.uniform(0.1, 3.0)), need_the_same())
+
+    async def _held(self, address: str, specs: list[JobSpec[Any]], seconds: float) -> None:
+        async with asyncio.timeout(10 + seconds):
+            connection = await psycopg.AsyncConnection.connect(address)
+            try:
+                for spec in self._rng.sample(specs, len(specs)):
+                    with contextlib.suppress(QueueFull):
+                        await self._plain.enqueue(spec, within=connection)
+                await asyncio.sleep(seconds)
+                await connection.rollback()
+            finally:
+                await connection.close()
 
     async def _on_postgres(self, address: str, spec: JobSpec[Any], commit: bool) -> None:
         connection = None

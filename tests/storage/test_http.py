@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+import aiohttp
 import pytest
 
-from tests.served import memory_url
+from tests.served import host, memory_url
 from tests.waiting import turn
-from treadle.errors import StorageUnavailable
+from treadle import App
+from treadle.core.model import NewJob, Record
+from treadle.errors import Locked, StorageUnavailable
+from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
+from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 from treadle.testing.conformance import *  # noqa: F403
 from treadle.testing.conformance.property import agrees_with_memory
@@ -41,6 +47,29 @@ def test_random_calls_agree_with_memory() -> None:
         return storage
 
     agrees_with_memory(make, examples=10)  # the server uses the memory storage, so this tests the messages only
+
+
+class Held(MemoryStorage):
+    """A storage in which another transaction holds every key."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        raise Locked("there", "the key 'k'", [job.id for job in jobs], 4711, "shop", 40.5, "idle in transaction")
+
+
+async def test_a_held_lock_arrives_with_its_fields() -> None:
+    """Older clients do not know the word: the status makes them repeat the call."""
+    url = host().add(App(storage=Held()), Settings())
+    storage = HttpStorage(url)
+    await storage.open()
+    with pytest.raises(Locked) as caught:
+        await storage.enqueue([NewJob(id="a", task="t", key="k")])
+    await storage.close()
+    error = caught.value
+    assert (error.where, error.what, error.jobs) == ("there", "the key 'k'", ("a",))
+    assert (error.pid, error.application, error.age, error.state) == (4711, "shop", 40.5, "idle in transaction")
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/jobs", json={"task": "t"}) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert (await response.json())["error"] == "locked"
 
 
 @pytest.mark.parametrize("turns", range(21))

@@ -26,6 +26,7 @@ from treadle import (
     JobCancelled,
     JobFailed,
     Limit,
+    Locked,
     Middleware,
     Record,
     Retry,
@@ -669,6 +670,35 @@ async def test_an_outage_of_the_storage_ends_no_run(
     assert told.names("failed", "retrying", "lost") == []
     if verb in ("claim", "settle"):
         assert told.of("worker.error")
+
+
+@shows("a call that another transaction holds up is no outage: the worker logs it once and repeats the call")
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+async def test_a_held_lock_is_no_outage(
+    app: App, spy: Spy, told: Told, verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("treadle.worker.outage.LOCKED", 0.001)
+    inner, left = getattr(spy.inner, verb), 3
+
+    async def held(*given: Any) -> Any:
+        nonlocal left
+        if left and given[0]:
+            left -= 1
+            raise Locked("here", "the row of a job", pid=4711)
+        return await inner(*given)
+
+    monkeypatch.setattr(spy.inner, verb, held)
+
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> int:
+        return 5
+
+    async with work(app):
+        assert await (await t.enqueue()).result(timeout=30) == 5
+    assert left == 0
+    assert told.of("worker.error") == []
+    lines = [record.getMessage() for record in caplog.records if "4711" in record.getMessage()]
+    assert len(lines) == 1
 
 
 async def test_an_outcome_is_settled_after_an_outage(app: App, spy: Spy, told: Told) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
-from treadle.errors import KeyHeld, Stale, TreadleError
+from treadle.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import check_stays
@@ -32,6 +32,7 @@ Note = Callable[[Record, str | None], None]
 """Called with each job as it was before: None if it was changed, else the reason why it was not."""
 UNFIT: Final = "unfit"  # the reason of a job for which `Chosen` returned None
 CHANGED: Final = "changed meanwhile"
+HELD: Final = "another open transaction holds it"
 
 
 class Acts:
@@ -50,15 +51,18 @@ class Acts:
         """The same acts, which call `note` with every job that they change or pass over."""
         return Acts(self._client, self._storage, self._reach, note)
 
-    async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
+    async def settle(
+        self, rows: Sequence[Record], chosen: Chosen, raising: bool = False, named: bool = False
+    ) -> list[Record]:
         """Settle these rows with the outcome that `chosen` returns -> the settled rows, as they were before.
 
         A job that has changed is read again, and skipped if `chosen` returns None. `raising`: raise Stale or KeyHeld if
-        the storage refuses. Raises StorageMoved.
+        the storage refuses. `named`: the caller has named the job; raise Locked if another transaction holds it for
+        longer than TRIES s. Raises StorageMoved.
         """
         storage, nonce = await self._storage(), os.urandom(8).hex()
         acted: list[Record] = []
-        left = list(rows)
+        left, held = list(rows), set[str]()
         for _ in range(TRIES):
             outs = self._outcomes(left, chosen)
             if not outs:
@@ -66,7 +70,7 @@ class Acts:
             answers = await storage.settle(
                 [replace(out, checkpoints=((ACT, nonce),), reach=self._reach) for _, out in outs]
             )
-            moved = []
+            moved, held = [], {row.job.id for (row, _), answer in zip(outs, answers, strict=True) if answer.again}
             for (row, out), answer in zip(outs, answers, strict=True):
                 if answer.status == "applied":
                     acted.append(row)
@@ -82,7 +86,7 @@ class Acts:
                     self._note(found, None)
                 elif found is not None:
                     left.append(found)
-        await self._give_up(storage, left, raising)
+        await self._give_up(storage, left, held, raising, named or raising)
         return acted
 
     def _outcomes(self, rows: Sequence[Record], chosen: Chosen) -> list[tuple[Record, Outcome]]:
@@ -100,12 +104,16 @@ class Acts:
             raise _refused(row, reason)
         self._note(row, reason)
 
-    async def _give_up(self, storage: Storage, left: Sequence[Record], raising: bool) -> None:
-        """Note the jobs that have changed at each try."""
+    async def _give_up(
+        self, storage: Storage, left: Sequence[Record], held: set[str], raising: bool, named: bool
+    ) -> None:
+        """Note the jobs that have changed, or were held by another transaction, at each try."""
         for row in left:
-            self._note(row, CHANGED)
+            self._note(row, HELD if row.job.id in held else CHANGED)
         if left:
             await check_stays(storage)
+        if named and held:
+            raise Locked(f"job {min(held)}", "its row or its key", sorted(held))
         if left and raising:
             raise Stale(left[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
 
@@ -116,8 +124,8 @@ class Acts:
             if row.job.root is None:
                 self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
 
-    async def cancel(self, rows: Sequence[Record], tree: bool) -> int:
-        """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs.
+    async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:
+        """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs. `named`: see `settle`.
 
         A job is cancelled before its children. Otherwise they would end first, and the job would fail because of them.
         """
@@ -125,7 +133,7 @@ class Acts:
         while queue:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
-            acted = {row.job.id: row for row in await self.settle(group, cancelled)}
+            acted = {row.job.id: row for row in await self.settle(group, cancelled, named=named)}
             done += sum(1 for row in acted.values() if row.job.task)
             # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue

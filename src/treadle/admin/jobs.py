@@ -265,13 +265,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
         Key and slots are released at once. The worker stops a running function on notification, at the latest with its
         next heartbeat. Many jobs are cancelled in groups, and `progress` is called after each group with the number of
-        jobs examined. An interrupted call may be repeated. Raises UnknownJob.
+        jobs examined. An interrupted call may be repeated. Raises UnknownJob; Locked if another open transaction holds
+        the job, for example by a job that is to wait for it.
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)
         done = 0
         async for rows in chosen(self, job, filters, lambda row: not row.state.final or job is not None, progress):
-            done += await self._acts.cancel(rows, tree)
+            done += await self._acts.cancel(rows, tree, named=job is not None)
         return done
 
     async def retry(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.errors import PASSING, StorageError
 from treadle.health import Verdict
 from treadle.worker.config import RECOVERY
 from treadle.worker.outage import StorageOutage
@@ -41,7 +41,7 @@ class Relaying:
                     outage.answered("open")
                     self._is_open = True
                     await self._relay()
-            except (StorageUnavailable, StorageFull) as error:
+            except PASSING as error:
                 self._is_open = False
                 await outage.failed("open", error)
 

@@ -37,6 +37,7 @@ TreadleError
     ├── BadUrl (ValueError)
     ├── StorageUnavailable       cannot be reached; a retry may succeed
     │   └── AnswerTooLarge       a response above the client's limit
+    ├── Locked                   another open transaction holds what the call needs
     ├── StorageFull              no space, or read-only; nothing was stored
     ├── StorageDenied            wrong credentials, or a user without the rights it needs
     ├── SchemaTooNew             written by a newer Treadle
@@ -82,10 +83,12 @@ from treadle.errors.notices import OldRows, UnknownName
 from treadle.errors.resources import BadDependency, DependencyFailed, LifespanFailed, ResourceFailed
 from treadle.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
 from treadle.errors.storage import (
+    PASSING,
     AnswerTooLarge,
     BadSession,
     BadUrl,
     EventLoopError,
+    Locked,
     MoveFailed,
     NestedTransaction,
     NotADatabase,
@@ -103,6 +106,7 @@ from treadle.errors.text import error_line, is_ours, readable, traceback_of, use
 __all__ = [
     "ARGUMENTS",
     "CODE",
+    "PASSING",
     "RESULT",
     "UNREADABLE",
     "AnswerTooLarge",
@@ -125,6 +129,7 @@ __all__ = [
     "JobNotDone",
     "KeyHeld",
     "LifespanFailed",
+    "Locked",
     "MoveFailed",
     "NestedTransaction",
     "NotADatabase",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from treadle.errors.base import CODE, TreadleError
 
 
@@ -32,8 +35,49 @@ class AnswerTooLarge(StorageUnavailable):
         )
 
 
+class Locked(StorageError):
+    """Another open transaction holds a lock that the call needs. Nothing of the call was stored; it may be repeated.
+
+    where        the storage
+    what         what is locked, in words
+    jobs         the ids of the jobs of an enqueue that wait for it; empty: unknown
+    pid          the process of that transaction: with PostgreSQL the server's, with SQLite the program's; None: unknown
+    application  the name that its program gave to the connection, or the program's own; empty: unknown
+    age          seconds since that transaction began; None: unknown
+    state        what its session does, in the server's words, such as `idle in transaction`; empty: unknown
+    """
+
+    def __init__(
+        self,
+        where: str,
+        what: str,
+        jobs: Sequence[str] = (),
+        pid: int | None = None,
+        application: str = "",
+        age: float | None = None,
+        state: str = "",
+    ) -> None:
+        self.where, self.what, self.jobs = where, what, tuple(jobs)
+        self.pid, self.application, self.age, self.state = pid, application, age, state
+        known = [
+            application and f"application {application!r}",
+            "" if age is None else f"open for {age:.1f} s",
+            state,
+        ]
+        more = ", ".join(word for word in known if word)
+        holder = "another open transaction" if pid is None else f"the open transaction of process {pid}"
+        super().__init__(
+            f"{where}: {holder}{f' ({more})' if more else ''} holds {what}; nothing of the call was stored: end that "
+            "transaction, or repeat the call"
+        )
+
+
 class StorageFull(StorageError):
     """The storage has no space left, or is read-only. Nothing of the call was stored."""
+
+
+# Errors that may pass by themselves: a program that has time repeats the call.
+PASSING: Final = (StorageUnavailable, StorageFull, Locked)
 
 
 class StorageDenied(StorageError):

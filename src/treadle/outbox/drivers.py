@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from treadle.concurrency import forks
-from treadle.errors import BadUrl, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.errors import BadUrl, Locked, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.outbox.address import ANSWER, CONNECT, Address
 from treadle.outbox.table import SCHEMA, Sent
 
@@ -32,6 +32,7 @@ FOUND_ROWS: Final = (
 MISSING: Final = (1146, 1049)  # no such table, no such database
 DENIED: Final = (1044, 1045, 1142, 1143, 1698)
 FULL: Final = (1021, 1114)
+WAITED: Final = (1205, 1213)  # a lock wait that took too long, a deadlock
 
 
 class Connection(Protocol):
@@ -264,6 +265,8 @@ def _of_sqlite(error: sqlite3.Error, where: str, text: str) -> StorageError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY):
         return StorageFull(f"{where}: {text}")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Locked(where, f"the file ({text})")
     if code == sqlite3.SQLITE_NOTADB:
         return NotADatabase(f"{where}: {text}")
     if isinstance(error, sqlite3.OperationalError):
@@ -285,6 +288,8 @@ def _of_code(state: str, where: str, text: str) -> StorageError:
         return StorageDenied(f"{where}: {text.partition(' DETAIL')[0]}")
     if state.startswith("53") and state != "53300":
         return StorageFull(f"{where}: {text}")
+    if state in ("40001", "40P01", "55P03"):
+        return Locked(where, f"a lock ({text})")
     if not state or state[:2] in ("08", "57", "40", "55", "53"):
         return StorageUnavailable(f"{where}: {text}")
     return StorageError(f"{where}: {text}")
@@ -298,6 +303,8 @@ def _of_mysql(error: Exception, where: str, text: str) -> StorageError:
         return StorageDenied(f"{where}: {text}")
     if code in FULL:
         return StorageFull(f"{where}: {text}")
+    if code in WAITED:
+        return Locked(where, f"a lock ({text})")
     if type(error).__name__ in ("OperationalError", "InterfaceError"):
         return StorageUnavailable(f"{where}: {text}")
     return StorageError(f"{where}: {text}")

@@ -19,6 +19,7 @@ from treadle.core.clock import monotonic
 from treadle.core.model import NewJob, Record
 from treadle.errors import (
     UNREADABLE,
+    Locked,
     QueueFull,
     StorageDenied,
     StorageError,
@@ -267,12 +268,23 @@ class Relay:
                 await self._failed(calls[0], error, for_ever=True)
             self._size = max(1, self._size // 2)
             raise
+        except Locked as error:
+            return await self._without_locked(storage, calls, error, full)
         except (TreadleError, *UNREADABLE) as error:
             return await self._refused(storage, calls, error, full)
         self._denied = 0
         self.delivered += len(jobs)
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)
+
+    async def _without_locked(self, storage: Store, calls: list[Call], error: Locked, full: FullQueues) -> list[int]:
+        """Deliver the calls that no other transaction holds up."""
+        held = [call for call in calls if any((job := _job(row)) and job.id in error.jobs for row in call)] or calls
+        if held == calls and len(calls) > 1:
+            return await self._refused(storage, calls, error, full)
+        for call in held:
+            await self._failed(call, error, for_ever=True)
+        return await self._calls(storage, [call for call in calls if call not in held], full)
 
     async def _refused(self, storage: Store, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
         if len(calls) > 1:

@@ -20,6 +20,7 @@ from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
 from treadle.producer.client_parts import ClientParts, Names
+from treadle.producer.sender import Sender
 from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
 from treadle.storage.capabilities import whole, whole_row
@@ -62,7 +63,7 @@ class Client:
         self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks, self.layers, self.names, self.run_now = tasks, parts.layers, parts.names, parts.run_now
         self.moved, self.orphans, self.outbox = parts.moved, parts.orphans, parts.outbox
-        self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
+        self._enqueue = Sender(self._store)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers; see `AppCore.count`
         self.portal: Portal  # set by `app.sync`, which every app has

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import CatchUp, Declared, Definition, Overlap, ScheduleEntry, Ticker
 from treadle.storage.contract import Storage
+from treadle.storage.locked_calls import patiently
 from treadle.tasks.task import AnyTask
 
 TRIES: Final = 10  # times that a change is repeated if the schedule ticks between read and write
@@ -118,7 +120,8 @@ class Schedules(
         if not self._declared:
             return
         storage, known = await self._storage(), list(self._declared.values())
-        rows = await storage.enqueue([self._row(each.definition, declared=True) for each in known])
+        made = [self._row(each.definition, declared=True) for each in known]
+        rows = await patiently(partial(storage.enqueue, made))
         for each, row in zip(known, rows, strict=True):
             await self._take_over(storage, each.definition, row)
 
@@ -140,7 +143,8 @@ class Schedules(
             [answer] = await storage.settle([out])
             if answer.status == "applied":
                 return
-            [row] = await storage.enqueue([self._row(definition, declared=True)])  # its current row
+            new = self._row(definition, declared=True)
+            [row] = await patiently(partial(storage.enqueue, [new]))  # its current row
 
     # --- reading
 
@@ -256,7 +260,7 @@ class Schedules(
                     raise BadOption("upsert", what) from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
                 made = self._row(definition, declared=False)
-                [row] = await (await self._storage()).enqueue([made])
+                [row] = await patiently(partial((await self._storage()).enqueue, [made]))
                 entry = ScheduleEntry(row)
                 if row.job.id == made.id:
                     return _shown(entry)

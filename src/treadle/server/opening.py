@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from treadle.errors import StorageFull, StorageUnavailable
+from treadle.errors import PASSING, Locked, StorageFull, StorageUnavailable
 
 if TYPE_CHECKING:
     from treadle.app import App
 
-Away = StorageUnavailable | StorageFull
+Away = StorageUnavailable | StorageFull | Locked
 
 
 @asynccontextmanager
@@ -25,7 +25,7 @@ async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | No
     away: Away | None = None
     try:
         await app._core.open()
-    except (StorageUnavailable, StorageFull) as error:
+    except PASSING as error:
         if not waits:
             raise
         away = error

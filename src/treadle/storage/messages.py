@@ -345,6 +345,8 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "unknown_task": (errors.UnknownTask, 422, ("name", "known", "like")),
     "too_large": (errors.TooLarge, 422, ("what", "size", "limit")),
     "storage_moved": (errors.StorageMoved, 410, ("storage", "target")),
+    # 503, because older clients do not know the code, and repeat a call after that status
+    "locked": (errors.Locked, 503, ("where", "what", "jobs", "pid", "application", "age", "state")),
     "storage_full": (errors.StorageFull, 503, ()),
     "storage_denied": (errors.StorageDenied, 503, ()),
     "storage_unavailable": (errors.StorageUnavailable, 503, ()),

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from treadle.core.model import Outcome
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.errors import Locked, StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
 from treadle.policy import judge
@@ -75,7 +75,7 @@ async def _commit(
             return judge.released(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, judge.unstorable(outcome, settled.reason or "refused"), troubles)
-    except StorageUnavailable as error:
+    except (StorageUnavailable, Locked) as error:
         log.warning(
             "%s %s: its transaction was interrupted, and the job will run again: %s",
             record.job.task,
@@ -87,7 +87,7 @@ async def _commit(
         return _failed(run, transaction.over or error, troubles)
     try:
         await transaction.commit()
-    except StorageUnavailable as error:
+    except (StorageUnavailable, Locked) as error:
         return await _after_lost_answer(run, outcome, storage, error)
     except Exception as error:
         return _failed(run, error, troubles)

@@ -17,7 +17,7 @@ from treadle.core import defaults, ids
 from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
-from treadle.errors import BadOption, ResourceFailed, StorageFull, StorageUnavailable, UnknownTask
+from treadle.errors import PASSING, BadOption, ResourceFailed, UnknownTask
 from treadle.health import HealthReporter, Probes
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
@@ -149,7 +149,7 @@ class WorkerCore:
         while True:
             try:
                 storage = await self._opened()
-            except (StorageUnavailable, StorageFull) as error:
+            except PASSING as error:
                 await outage.failed("open", error)
             else:
                 outage.answered("open")

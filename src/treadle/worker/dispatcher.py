@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
-from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError
+from treadle.errors import PASSING, StorageError, TreadleError
 from treadle.policy.claim_plan import ClaimPlan
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
@@ -186,7 +186,7 @@ class Dispatcher:
                     claimed_once = claim is not None
                     answer = settled, NOTHING if claim is None else await self._storage.claim(claim)
             except TreadleError as error:
-                if outcomes and not one_by_one and not isinstance(error, StorageUnavailable | StorageFull):
+                if outcomes and not one_by_one and not isinstance(error, PASSING):
                     one_by_one = True
                     continue
                 if not isinstance(error, StorageError):
@@ -212,14 +212,13 @@ class Dispatcher:
         return claim
 
     async def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """Settle each outcome alone. Raises StorageUnavailable, StorageFull, and the error of a storage that refuses
-        every call."""
+        """Settle each outcome alone. Raises errors that may pass, and that of a storage that refuses every call."""
         ids, settled = [outcome.id for outcome in outcomes], list[Settled]()
         await self._storage.get(ids)  # raises if the storage refuses this too: then no outcome is to blame
         for outcome in outcomes:
             try:
                 settled += await self._storage.settle([outcome])
-            except (StorageUnavailable, StorageFull):
+            except PASSING:
                 raise
             except TreadleError as error:
                 settled.append(Settled("refused", str(error)))

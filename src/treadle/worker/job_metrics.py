@@ -13,7 +13,7 @@ from typing import Final
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.model import Outcome, Record, State
-from treadle.errors import StorageUnavailable, TreadleError
+from treadle.errors import Locked, StorageUnavailable, TreadleError
 from treadle.metrics import Cell, ProcessCounts, Recorder, count, is_own, waited
 from treadle.storage.contract import Storage
 from treadle.worker.running_job import RunningJob
@@ -145,7 +145,7 @@ class JobMetrics:
             await storage.store_metrics(rows)
         except Exception as error:  # also of a storage of the user's own, which may lack the method
             self._recorder.put_back(rows)
-            if not self._failing and not isinstance(error, StorageUnavailable):  # other loops log an outage
+            if not self._failing and not isinstance(error, StorageUnavailable | Locked):  # other loops log an outage
                 trace = None if isinstance(error, TreadleError) else error
                 log.warning("could not store metrics (%s); retrying. Jobs are not affected", error, exc_info=trace)
             self._failing = True

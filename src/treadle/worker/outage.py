@@ -1,4 +1,7 @@
-"""Logs a storage outage once when it begins and once when it ends, and delays the retries with growing pauses."""
+"""Logs a storage outage once when it begins and once when it ends, and delays the retries with growing pauses.
+
+A call that another transaction holds up is no outage: the storage answers, and other calls go on.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from treadle.errors import Locked
 from treadle.policy.retry import Retry
 
 log = logging.getLogger("treadle")
 
+LOCKED = 0.25  # s between two tries of a call that another transaction holds up
 VITAL = ("open", "beat", "dispatcher")  # the loops that a worker needs in order to run jobs; others may fail alone
 
 
@@ -30,6 +35,7 @@ class StorageOutage:
     ) -> None:
         self._worker, self._retry, self._random, self._emit, self._vital = worker, retry, random, emit, vital
         self._failing: dict[str, int] = {}  # loop -> failures in a row
+        self._locked: set[str] = set()  # loops whose call another transaction holds up
         self._since: dict[str, float] = {}  # vital loop -> the event loop's time of the first of them
         self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
         self.give_up_at: float | None = None  # the event loop's time; set when the worker stops
@@ -39,6 +45,12 @@ class StorageOutage:
         `give_up_at`."""
         if self.give_up_at is not None and asyncio.get_running_loop().time() > self.give_up_at:
             raise error
+        if isinstance(error, Locked):
+            if not self._locked:
+                log.warning("worker %s: %s; retrying", self._worker, error)
+            self._locked.add(loop)
+            await asyncio.sleep(LOCKED)
+            return
         if not self._failing:
             log.warning("worker %s: storage unavailable (%s); retrying", self._worker, error)
             self._emit("worker.error", error)
@@ -49,6 +61,7 @@ class StorageOutage:
 
     def answered(self, loop: str) -> None:
         """Record that the storage answered this loop."""
+        self._locked.discard(loop)
         if not self._failing:
             return
         self._since.pop(loop, None)

@@ -344,7 +344,8 @@ class WorkerSession:
         try:
             await self._let_end(grace)
         finally:  # also if this is cancelled: a loop left behind would renew leases for ever
-            for task in (*self.loops, *self.side_loops):
+            ending = (*self.loops, *self.side_loops, *state.apart)
+            for task in ending:
                 task.cancel()
             self.handoff.close()
             self.stop_logging()
@@ -353,7 +354,7 @@ class WorkerSession:
             if isinstance(self.config.throttle, AIMD):
                 self.config.throttle.detach(self.app.emitter)
             self.timeouts.close()
-            await asyncio.gather(*self.loops, *self.side_loops, return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
         if state.running:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
             text = "worker %s stops while %d jobs are still running (%s); their leases will expire"

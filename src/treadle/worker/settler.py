@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 from collections.abc import Sequence
 
 from treadle.core.events import reaped
 from treadle.core.model import APPLIED, Outcome, Record, Settled
-from treadle.errors import StorageError
+from treadle.errors import StorageError, TreadleError
 from treadle.policy import attempts, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
@@ -21,7 +22,8 @@ from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")
 
-LOCKED = 30.0  # seconds to keep trying while another transaction locks a row that the outcome changes
+LOCKED = 600.0  # seconds to keep trying while another transaction locks a row that the outcome changes
+APART = 0.2  # s between two tries
 
 
 class Settler:
@@ -30,7 +32,8 @@ class Settler:
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
         self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
-        self._run_reports = parts.run_reports
+        self._run_reports, self._storage = parts.run_reports, parts.storage
+        self._turn = asyncio.Lock()  # of the outcomes that other transactions hold up
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
@@ -70,7 +73,7 @@ class Settler:
                 if run.begun and run.job_run.why != "lost":
                     self._lost.tell(run)
             elif answer.again and self._may_settle_again(run):
-                self._state.settle_again(run, outcome)  # another transaction has locked a row
+                self._state.settle_apart(run, outcome, self._alone(run, outcome))
             elif run.refused or answer.again:
                 job = run.record.job
                 troubles.pop(run.job_run, None)
@@ -92,10 +95,28 @@ class Settler:
             self._run_reports.refused(run, failed, error)
         self._state.settle_again(run, failed)
 
+    async def _alone(self, run: RunningJob, outcome: Outcome) -> None:
+        """Settle an outcome again that another transaction holds up. It waits up to 1 s for the lock, and so would all
+        others of its request. One at a time, because each takes a connection."""
+        while True:
+            await asyncio.sleep(APART)
+            try:
+                async with self._turn:
+                    settled = await self._storage.settle([outcome])
+            except TreadleError:
+                self._state.settle_again(run, outcome)
+                return
+            if not (settled[0].again and self._may_settle_again(run)):
+                break
+        self.settled([(run, outcome)], settled, ())
+
     def _may_settle_again(self, run: RunningJob) -> bool:
-        """Whether to settle an outcome again whose rows were locked. Each try waits up to 1 s for the lock."""
+        """Whether to settle an outcome again whose rows were locked."""
         now = self._state.loop.time()
-        run.blocked_since = run.blocked_since or now
+        if not run.blocked_since:
+            job = run.record.job
+            log.warning("another open transaction holds up the outcome of %s %s; settling it again", job.task, job.id)
+            run.blocked_since = now
         return now - run.blocked_since < LOCKED
 
     def committed(self, run: RunningJob, outcome: Outcome) -> None:

@@ -63,6 +63,7 @@ class WorkerState:
         # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[JobRun, BaseException | None] = {}
         self.claims_by_id = 0  # under way
+        self.apart: set[asyncio.Task[None]] = set()  # settle the outcomes that other transactions hold up
         self.started = 0  # jobs, since the worker was started
         self.draining = ""  # why the process is replaced, once it is
         self.heartbeat_in = 0.0  # seconds between this heartbeat and the next
@@ -84,8 +85,8 @@ class WorkerState:
 
     @property
     def is_done(self) -> bool:
-        """Whether the worker stops, no job runs, and no claimed job may still arrive."""
-        return self.stopping and not self.running and not self.claims_by_id
+        """Whether the worker stops, no job runs, no claimed job may still arrive, and no outcome is settled apart."""
+        return self.stopping and not self.running and not self.claims_by_id and not self.apart
 
     def claim_id(self) -> str:
         """Returns a new claim id."""
@@ -142,6 +143,19 @@ class WorkerState:
         """Settle this outcome with the next request."""
         self.unconfirmed.add(run, outcome)
         self.wake.set()
+
+    def settle_apart(self, run: RunningJob, outcome: Outcome, work: Coroutine[Any, Any, None]) -> None:
+        """Settle this outcome by `work`, apart from those of the dispatchers. Its lease is renewed meanwhile."""
+        self.unconfirmed.sent[id(run)] = [(run, outcome)]
+        task = new_task(work, loop=self.loop, name="", context=self.job_context())
+        self.apart.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self.apart.discard(task)
+            self.unconfirmed.sent.pop(id(run), None)
+            self.wake.set()
+
+        task.add_done_callback(done)
 
     def release_unbegun(self) -> None:
         """End the runs whose asyncio tasks were cancelled before their first step, because no line of them runs. From

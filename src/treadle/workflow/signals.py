@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -19,6 +20,7 @@ from treadle.core import defaults
 from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.storage.contract import Storage
+from treadle.storage.locked_calls import patiently
 
 SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
 ONCE_KEY = "treadle.once "  # prefix of the keys of once-locks
@@ -122,7 +124,7 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
         for turn, found in zip(turns, rows, strict=True):
             if found is None:
                 new = replace(signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True), reach=reach)
-                [found] = await storage.enqueue([new])
+                [found] = await patiently(partial(storage.enqueue, [new]))
             check_signal(found, row)
             while not found.state.final:
                 # A repeated outcome must have the same `value`, so of two senders only one gets "applied".

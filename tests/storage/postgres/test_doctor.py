@@ -20,6 +20,7 @@ from tests.storage.postgres import support
 from treadle.cli import root
 from treadle.server.doctor import postgres as words
 from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table, migrate
+from treadle.storage.postgres.health import Holder
 
 
 class Said(NamedTuple):
@@ -120,6 +121,27 @@ def test_an_old_open_transaction_is_a_warning(url: str, monkeypatch: pytest.Monk
     assert doctor(url)[1]["transactions"][0] == "ok"
 
 
+def test_a_publication_that_stops_the_workers_is_a_failure(url: str) -> None:
+    run("migrate", "--url", url)
+    execute(url, "CREATE PUBLICATION dbz FOR ALL TABLES")
+    assert doctor(url)[1]["publications"][0] == "ok"
+    execute(url, "ALTER TABLE treadle.recheck REPLICA IDENTITY DEFAULT")
+    verdict, said = doctor(url)[1]["publications"]
+    assert (verdict, "dbz publish recheck" in said) == ("fail", True)
+
+
+def test_a_transaction_that_holds_jobs_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "HELD", 0.0)
+    run("migrate", "--url", url)
+    with psycopg.connect(url, application_name="shop") as other:
+        asyncio.run(PostgresStorage(url).within(other).enqueue([support.job("a", key="k")]))
+        verdict, said = doctor(url)[1]["locks"]
+        assert verdict == "warn"
+        assert f"{other.info.backend_pid} (application 'shop'" in said
+        other.rollback()
+    assert doctor(url)[1]["locks"][0] == "ok"
+
+
 def test_jobs_run_under_a_role_that_owns_nothing(url: str, role: str) -> None:
     """Jobs run, and doctor reports what the role may not do."""
     run("migrate", "--url", url)
@@ -193,6 +215,9 @@ WELL = PostgresHealth(
     oldest=None,
     prepared=0,
     idle_slots=0,
+    kept_wal=None,
+    publications="",
+    holders=(),
     connections=5,
     max_connections=100,
     encoding="UTF8",
@@ -219,6 +244,28 @@ def test_a_server_as_it_should_be() -> None:
         ({"autovacuum": False}, "autovacuum", "warn", "it is off"),
         ({"oldest": 7_200.0}, "transactions", "warn", "open for 2"),
         ({"idle_slots": 2}, "slots", "warn", "2 unused replication slots"),
+        ({"kept_wal": 5.0 * 2**30}, "slots", "warn", "keeps 5.0 GiB of the write-ahead log"),
+        ({"kept_wal": 1e6, "publications": "dbz"}, "publications", "ok", "dbz publish the tables"),
+        (
+            {"publications": "dbz", "tables": (Table("recheck", 8_192, 0, 0, False, True, True, False),)},
+            "publications",
+            "fail",
+            "dbz publish recheck, whose rows have no identity",
+        ),
+        (
+            {"tables": (Table("recheck", 8_192, 0, 0, False, True, True, False),)},
+            "publications",
+            "warn",
+            "recheck: rows without an identity",
+        ),
+        (
+            {"holders": (Holder(4711, "shop", 90.0, "idle in transaction"), Holder(4712, "", 61.0, "active"))},
+            "locks",
+            "warn",
+            "4711 (application 'shop', idle in transaction), open for 90 s, has stored jobs, and so have 1 more",
+        ),
+        ({"holders": (Holder(None, "", None, ""),)}, "locks", "warn", "a prepared transaction has stored jobs"),
+        ({"holders": (Holder(4711, "shop", 5.0, "active"),)}, "locks", "ok", "for long"),
         (
             {"tables": (Table("job", 8_192, 1_000, 900_000, False, True),)},
             "dead rows",

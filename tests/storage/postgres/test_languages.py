@@ -88,7 +88,8 @@ def test_a_prepared_statement_that_a_migration_made_invalid(message: str) -> Non
 
         @property
         def diag(self) -> Any:
-            return type("Diag", (), {"sqlstate": "0A000", "message_primary": message, "source_function": self.routine})
+            fields = {"sqlstate": "0A000", "message_primary": message, "source_function": self.routine, "context": None}
+            return type("Diag", (), fields)
 
     assert type(translated(FromTheServer("RevalidateCachedQuery"), "there")) is StorageUnavailable
     assert type(translated(FromTheServer("transformStmt"), "there")) is StorageError

@@ -16,7 +16,7 @@ from tests.waiting import turn, until
 from treadle import App, Worker
 from treadle.core.model import Claim, Presence
 from treadle.core.query_model import Query
-from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.errors import BadUrl, Locked, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage, vacuum
 from treadle.storage.postgres.errors import refusal
@@ -225,7 +225,7 @@ async def test_a_standby_is_unavailable_until_it_is_the_primary() -> None:
     name = database.rpartition("/")[2]
     support.admin().execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
     try:
-        storage._pool._drop_free()
+        storage._pool.drop_free()
         with pytest.raises(StorageUnavailable, match="standby"):
             await storage.enqueue([job("a")])
         assert await storage.get(["a"]) == [None]
@@ -466,11 +466,11 @@ def test_options_of_libpq_are_passed_on() -> None:
         ("57P03", StorageUnavailable),
         ("53300", StorageUnavailable),
         ("53200", StorageUnavailable),
-        ("40P01", StorageUnavailable),
-        ("40001", StorageUnavailable),
+        ("40P01", Locked),
+        ("40001", Locked),
         ("25006", StorageUnavailable),
         ("57014", StorageUnavailable),
-        ("55P03", StorageUnavailable),
+        ("55P03", Locked),
         ("XX000", StorageUnavailable),
         ("53100", StorageFull),
         ("42501", StorageDenied),

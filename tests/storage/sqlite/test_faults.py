@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sqlite3
 import sys
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import pytest
 from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, size, sql, tell
 from tests.waiting import Signal, each_turn, turn
 from treadle.core.model import State
-from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownUpstream
-from treadle.storage.sqlite import SqliteStorage, lockfile
+from treadle.errors import BadOption, KeyHeld, Locked, StorageError, StorageFull, UnknownUpstream
+from treadle.storage.sqlite import SqliteStorage, lockfile, shared_transaction, user_transaction
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
 from treadle.storage.sqlite.shared_transaction import SharedTransactions
@@ -233,12 +235,30 @@ async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             tell(process)
 
 
-async def test_a_lock_that_is_never_released_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_transaction_that_writes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite has one writer. A call gives up in the end, and names the process where the system lists locks."""
+    monkeypatch.setattr(shared_transaction, "WAIT", 0.05)
+    monkeypatch.setattr(user_transaction, "WAIT", 0.05)
+    async with opened(tmp_path / "jobs.db") as storage:
+        with closing(sqlite3.connect(storage.path)) as other:
+            await storage.within(other).enqueue(jobs(1))
+            with pytest.raises(Locked, match="write lock") as caught:
+                await storage.enqueue([job("b")])
+            assert caught.value.where == storage.path
+            with closing(sqlite3.connect(storage.path)) as second, pytest.raises(Locked, match="write lock"):
+                await storage.within(second).enqueue([job("c")])
+            if sys.platform == "linux":
+                assert caught.value.pid in (os.getpid(), None)  # None: the file system has other numbers there
+            other.rollback()
+        assert len(await storage.enqueue([job("b")])) == 1
+
+
+async def test_a_lock_that_is_never_released_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockfile, "WAIT", 0.05)
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()
-        with pytest.raises(StorageUnavailable, match="lock"):
+        with pytest.raises(Locked, match="lock"):
             await storage.enqueue(jobs(1))
         other.close()
         assert len(await storage.enqueue(jobs(1))) == 1

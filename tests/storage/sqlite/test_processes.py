@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import child, integrity, job, jobs, line, names, opened, played, sql, tell
-from treadle.errors import BadSession, StorageError, StorageUnavailable
+from treadle.errors import BadSession, Locked, StorageError, StorageUnavailable
 from treadle.storage.sqlite import SqliteStorage, connection, lockfile
 from treadle.storage.sqlite.lockfile import LockFile
 
@@ -133,12 +133,12 @@ async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
     path = tmp_path / "jobs.db"
     stopped = LockFile(f"{path}-lock")
     assert stopped.try_lock()
-    with pytest.raises(StorageUnavailable, match=r"jobs.db-lock.*lsof"):
+    with pytest.raises(Locked, match=r"jobs.db-lock.*lsof"):
         await SqliteStorage(str(path)).open()
     stopped.unlock()
     async with opened(path) as storage:
         assert stopped.try_lock()
-        with pytest.raises(StorageUnavailable, match=r"jobs.db-lock.*lsof"):
+        with pytest.raises(Locked, match=r"jobs.db-lock.*lsof"):
             await storage.enqueue([job("a")])
         storage._file.checkpoints._since = 10_000
         storage._file.count_commit()

@@ -17,6 +17,8 @@ T = TypeVar("T")
 OLD = 600.0  # s that a transaction may be open without a warning: it keeps dead rows from being vacuumed
 DEAD = 50_000  # dead rows of a table above which to warn, if they also outnumber the live ones
 FULL = 0.9  # of max_connections
+HELD = 60.0  # s for which a transaction may hold keys and ids of jobs without a warning
+KEPT = 2**30  # bytes of the log that an unused replication slot may keep without a warning
 
 
 def is_postgres(url: str | None) -> bool:
@@ -47,7 +49,14 @@ async def checks(url: str) -> AsyncIterator[Check]:
 
 def judged(found: PostgresHealth) -> tuple[Check, ...]:
     """The checks of a health report."""
-    return (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables))
+    return (
+        *_server(found),
+        *_promise(found),
+        *_horizon(found),
+        *_locks(found),
+        *_published(found),
+        *_tables(found.tables),
+    )
 
 
 def _server(found: PostgresHealth) -> Iterator[Check]:
@@ -110,6 +119,51 @@ def _horizon(found: PostgresHealth) -> Iterator[Check]:
         )
     if not found.autovacuum:
         yield warn("autovacuum", "it is off: dead rows stay until an operator runs VACUUM", "set autovacuum = on")
+
+
+def _locks(found: PostgresHealth) -> Iterator[Check]:
+    """Transactions that hold keys, ids and rows of jobs: calls that need one of these wait, then raise Locked."""
+    long = [each for each in found.holders if each.pid is None or (each.age or 0.0) > HELD]
+    if not long:
+        yield ok("locks", "no transaction has held keys or ids of jobs for long")
+        return
+    first = long[0]
+    if first.pid is None:
+        who, end = "a prepared transaction has", "COMMIT PREPARED or ROLLBACK PREPARED it: see pg_prepared_xacts"
+    else:
+        state = first.state and f", {first.state}"
+        named = f" (application {first.application!r}{state})" if first.application or state else ""
+        open_for = "" if first.age is None else f", open for {lasts(first.age)},"
+        who = f"the transaction of server process {first.pid}{named}{open_for} has"
+        end = f"let its program commit earlier; SELECT pg_terminate_backend({first.pid}) ends it"
+    more = f", and so have {len(long) - 1} more" if len(long) > 1 else ""
+    yield warn("locks", f"{who} stored jobs{more}: calls that need the same key or id raise Locked until it ends", end)
+
+
+def _published(found: PostgresHealth) -> Iterator[Check]:
+    nameless = [table.name for table in found.tables if not table.identified]
+    if found.publications and nameless:
+        yield fail(
+            "publications",
+            f"{found.publications} publish {', '.join(nameless)}, whose rows have no identity: the server refuses "
+            "every delete there, and workers stop",
+            "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless),
+        )
+    elif nameless:
+        yield warn(
+            "publications",
+            f"{', '.join(nameless)}: rows without an identity, so a publication of all tables would stop the workers",
+            "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless),
+        )
+    elif found.publications:
+        yield ok("publications", f"{found.publications} publish the tables, whose rows all have an identity")
+    if found.kept_wal is not None and found.kept_wal > KEPT:
+        yield warn(
+            "slots",
+            f"a replication slot without a reader keeps {size(found.kept_wal)} of the write-ahead log: a full disk "
+            "stops the server",
+            "start its reader, drop the slot (see pg_replication_slots), or set max_slot_wal_keep_size",
+        )
 
 
 def _tables(tables: tuple[Table, ...]) -> Iterator[Check]:

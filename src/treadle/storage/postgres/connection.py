@@ -32,6 +32,7 @@ ERROR_FIELDS: Final = (
     pq.DiagnosticField.SQLSTATE,
     pq.DiagnosticField.MESSAGE_PRIMARY,
     pq.DiagnosticField.SOURCE_FUNCTION,
+    pq.DiagnosticField.CONTEXT,
 )
 GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
@@ -177,8 +178,8 @@ class Connection:
         results, self._results = self._results, []
         for result in results:
             if result.status not in GOOD:
-                code, said, routine = (_field(result, field) for field in ERROR_FIELDS)
-                raise ServerError(distinct(code or "XX000", routine), said or "no message")
+                code, said, routine, context = (_field(result, field) for field in ERROR_FIELDS)
+                raise ServerError(distinct(code or "XX000", routine), said or "no message", context or "")
         return results[-1]
 
     async def _cancel(self) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from treadle.core.model import NewJob, Record
 from treadle.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
+from treadle.storage.locked_calls import PATIENCE
 from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (
     from_json,
@@ -29,15 +30,22 @@ from treadle.storage.row_rules import CircularWait, new_record, taken_by
 
 PLAIN: Final = noting(
     "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
-    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::boolean)",
+    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::boolean, %s::int)",
     14,
 )
 KEYED: Final = noting(
     "SELECT * FROM {schema}.enqueue_keyed(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
-    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[])",
+    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::int)",
     14,
 )
-ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)", 14)
+ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json, %s::int)", 14)
+LOCKED: Final = "SELECT * FROM {schema}.locked_jobs(%s::float8, %s::json, %s::int)"
+
+# ms that an enqueue waits for a lock of another transaction. Ordinary transactions end within 20 to 100 ms; while one
+# call waits, the calls that share its request wait too.
+BRIEF: Final = 250
+PATIENCE_MS: Final = int(PATIENCE * 1000)  # in a user's transaction, where the call cannot be repeated on its own
+EXAMINED: Final = 200  # ms in which `locked_jobs` looks for the jobs that would wait
 
 
 class Forms(NamedTuple):
@@ -46,31 +54,47 @@ class Forms(NamedTuple):
     plain: str = PLAIN
     keyed: str = KEYED
     any: str = ANY
+    patience: int = BRIEF  # ms to wait for a lock of another transaction
 
 
 OWN: Final = Forms()
-WITHIN: Final = Forms(*(text.replace("(%s::float8", "_within(%s::float8", 1) for text in OWN))  # functions/within.sql
+
+
+def _within(text: str) -> str:
+    """The statement that calls the function of within.sql."""
+    return text.replace("(%s::float8", "_within(%s::float8", 1)
+
+
+WITHIN: Final = Forms(_within(PLAIN), _within(KEYED), _within(ANY), PATIENCE_MS)
 
 
 async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms: Forms = OWN) -> list[Record]:
-    """Raises UnknownUpstream, KeyHeld, IdTaken, QueueFull; then nothing is stored."""
+    """Raises UnknownUpstream, KeyHeld, IdTaken, QueueFull, Locked; then nothing is stored."""
     wanted = to_store(jobs)
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
         # in the server's order: it looks up ended jobs from the first to the last of these ids
         in_order = [once[id] for id in sorted(once, key=said)]
-        head, *known = await run.call(forms.plain, [now, *plain_columns(in_order), *plain_extras(in_order)])
+        extras = plain_extras(in_order)
+        patience = forms.patience if extras[1] else None  # no other transaction can have a generated id
+        head, *known = await run.call(forms.plain, [now, *plain_columns(in_order), *extras, patience])
         if head[-1] is None:
             return _answers(jobs, once, head[10], known)
     elif len(once) == len(wanted) and all(map(is_keyed, wanted)):
-        head, *known = await run.call(forms.keyed, [now, *plain_columns(wanted), *key_columns(wanted)])
+        head, *known = await run.call(forms.keyed, [now, *plain_columns(wanted), *key_columns(wanted), forms.patience])
         if head[-1] is None:
             return _answers(jobs, once, head[10], known)
-    rows = await run.call(forms.any, [now, text([job_words(job) for job in wanted])])
+    rows = await run.call(forms.any, [now, text([job_words(job) for job in wanted]), forms.patience])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
     found = {heard(row[0]): record(row[1:]) for row in rows}
     return [found[job.id] for job in jobs]
+
+
+async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[str]:
+    """The ids of those of these jobs that would wait for a lock of another transaction."""
+    found = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
+    return [heard(id) for (id,) in found]
 
 
 def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:

@@ -5,11 +5,12 @@ Callers can thus distinguish a server that is unavailable from one that is full,
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import psycopg
 
-from treadle.errors import NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.errors import Locked, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage.transfer import MoveState, decode_mark
 from treadle.storage.transfer import refusal as shut
 
@@ -29,9 +30,14 @@ MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
 MARKED: Final = "TR002"
 
 _FULL: Final = frozenset({"53100"})
+# Another transaction is in the way: it holds a lock for longer than this call waits, or each waits for the other.
+_LOCKED: Final = AGAIN | {"55P03"}
+# The row that a lock protects, by the name of the table or index in the context of the error.
+_HELD: Final = re.compile(r"\b(holder|job_pkey|job|ended)\b")
+_WHAT: Final = {"holder": "a key", "job_pkey": "an id", "job": "the row of a job", "ended": "the row of an ended job"}
 # A wrong password and a missing database (28, 3D) are not outages: waiting does not fix them.
 _AWAY_CLASSES: Final = ("08", "40", "53", "57", "58", "XX")
-_AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03", OLD_PLAN})
+_AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", OLD_PLAN})
 _ADVICE: Final = {
     "08P01": "if a pooler shares the connections, add ?prepare=off",
     "22P05": "give Treadle a database with ENCODING 'UTF8'",
@@ -43,7 +49,6 @@ _ADVICE: Final = {
     "42501": "the role lacks a right on the schema; see the guide on PostgreSQL",
     "42P05": "if a pooler shares the connections, add ?prepare=off",
     "53300": "use fewer or smaller pools (?pool=), a pooler, or a higher max_connections",
-    "55P03": "another open transaction has locked a row",
     "57014": "the call took longer than ?timeout= allows",
 }
 
@@ -51,8 +56,8 @@ _ADVICE: Final = {
 class ServerError(Exception):
     """An error that the server returned for a statement. Not used outside this folder."""
 
-    def __init__(self, code: str, message: str) -> None:
-        self.code, self.message = code, message
+    def __init__(self, code: str, message: str, context: str = "") -> None:
+        self.code, self.message, self.context = code, message, context
         super().__init__(code, message)
 
     @property
@@ -66,7 +71,7 @@ class Cut(Exception):
 
 def mark_of(error: BaseException) -> MoveState | None:
     """The mark that forbade a verb, from an error as callers see it; None: another error."""
-    code, message = _said(error.__cause__)
+    code, message, _ = _said(error.__cause__)
     return decode_mark(message) if code == MARKED else None
 
 
@@ -75,18 +80,20 @@ def code_of(error: BaseException) -> str | None:
     return _said(error)[0]
 
 
-def _said(error: BaseException | None) -> tuple[str | None, str]:
-    """SQLSTATE and message, whichever driver reported them."""
+def _said(error: BaseException | None) -> tuple[str | None, str, str]:
+    """SQLSTATE, message and context, whichever driver reported them."""
     if isinstance(error, ServerError):
-        return error.code, error.message
+        return error.code, error.message, error.context
     if isinstance(error, psycopg.Error):
         code, diag = error.diag.sqlstate, error.diag
-        return code and distinct(code, diag.source_function), diag.message_primary or str(error)
+        words = diag.message_primary or str(error)
+        return code and distinct(code, diag.source_function), words, diag.context or ""
     code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # asyncpg, psycopg2
     of_psycopg2 = getattr(error, "diag", None)
     routine = getattr(of_psycopg2, "source_function", None) or getattr(error, "server_source_function", None)
     words = getattr(of_psycopg2, "message_primary", None) or str(error)
-    return (distinct(code, routine) if isinstance(code, str) else None), words
+    context = getattr(of_psycopg2, "context", None) or getattr(error, "context", None) or ""
+    return (distinct(code, routine) if isinstance(code, str) else None), words, context
 
 
 def distinct(code: str, routine: str | None) -> str:
@@ -94,10 +101,14 @@ def distinct(code: str, routine: str | None) -> str:
     return OLD_PLAN if (code, routine) == _OLD_PLAN else code
 
 
-def refusal(code: str, message: str, where: str) -> StorageError:
+def refusal(code: str, message: str, where: str, context: str = "") -> StorageError:
     """The error that a caller gets for an error of the server."""
     if code == MARKED:
         return shut(decode_mark(message), where)
+    if code in _LOCKED:
+        found = _HELD.search(context.partition("\n")[0])
+        what = _WHAT[found[1]] if found else "a lock"
+        return Locked(where, what if code == "55P03" else f"{what} ({message.strip()} [{code}])")
     advice = _ADVICE.get(code)
     words = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
     if code in _FULL:
@@ -115,9 +126,9 @@ def translated(error: BaseException, where: str) -> BaseException:
         return error
     if isinstance(error, Cut):
         return StorageUnavailable(f"{where}: {error}")
-    code, message = _said(error)
+    code, message, context = _said(error)
     if code is not None:
-        return refusal(code, message, where)
+        return refusal(code, message, where, context)
     if isinstance(error, psycopg.OperationalError) or _is_psycopg2_outage(error):
         return StorageUnavailable(f"{where}: {str(error).strip()}")
     if isinstance(error, (OSError, EOFError)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from treadle.storage.postgres.address import Address
@@ -107,33 +107,45 @@ class Pool:
             if line is not None:
                 line.close()
 
-    async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
-        """One statement, as a transaction of its own. It may run more than once: every verb may be repeated."""
+    async def run(
+        self, text: str, values: Sequence[Value], often: bool = True, begun: Callable[[int], object] | None = None
+    ) -> list[Row]:
+        """One statement, as a transaction of its own. It may run more than once: every verb may be repeated.
+
+        begun  is called with the server's process as the statement is sent
+        """
         sent = self._statements.sent(text)
         for attempt in range(TRIES):
             try:
-                return await self._once(sent, values, often)
+                return await self._once(sent, values, often, begun)
             except (ServerError, Cut, TimeoutError, OSError) as error:
                 if not isinstance(error, ServerError) or error.code not in AGAIN or attempt == TRIES - 1:
                     raise translated(error, self._address.shown) from error
             await asyncio.sleep(PAUSE * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")
 
-    async def _once(self, sent: str, values: Sequence[Value], often: bool) -> list[Row]:
+    async def _once(
+        self, sent: str, values: Sequence[Value], often: bool, begun: Callable[[int], object] | None
+    ) -> list[Row]:
         """Uses an open connection if there is one; if that turns out to be dead or out of date, a new one."""
         limit = self._address.timeout + 1.0  # the server times out first
         async with self._places:
             line = self._take()
             if line is not None:
+                if begun is not None:
+                    begun(line.made.pgconn.backend_pid)
                 try:
                     return await self._over(line, sent, values, limit, often)
                 except Cut:
-                    self._drop_free()
+                    self.drop_free()
                 except ServerError as error:
                     if not error.stale:
                         raise
-                    self._drop_free()
-            return await self._over(await self.connect(), sent, values, limit, often)
+                    self.drop_free()
+            line = await self.connect()
+            if begun is not None:
+                begun(line.made.pgconn.backend_pid)
+            return await self._over(line, sent, values, limit, often)
 
     def _take(self) -> Connection | None:
         """An idle connection that is open and belongs to this loop and this process."""
@@ -160,8 +172,8 @@ class Pool:
             elif line.open:
                 self._free.append(line)
 
-    def _drop_free(self) -> None:
-        """After one idle connection died, the others are probably dead too."""
+    def drop_free(self) -> None:
+        """Close the idle connections, for example because one died: the others are probably dead too."""
         for line in self._free:
             line.close()
         self._free.clear()

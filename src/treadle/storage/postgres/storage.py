@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Page, Query
 from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
@@ -16,12 +17,13 @@ from treadle.storage.optional_parts import Risk
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
+from treadle.storage.postgres.contention import Contention
 from treadle.storage.postgres.health import PostgresHealth, health
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.look_only import LookRunner, look_runner
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.notifier import Notifier
-from treadle.storage.postgres.pool import Pool, is_missing
+from treadle.storage.postgres.pool import Pool, Runner, is_missing
 from treadle.storage.postgres.risks import durability
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
@@ -31,13 +33,14 @@ from treadle.storage.postgres.vacuum import VacuumPacer
 from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState
+from treadle.storage.value_checks import check_jobs
 
 
 class _Renewed(Caller):
     """Runs statements over the pool. If our tables or functions are missing, it migrates once and repeats the
     statement."""
 
-    def __init__(self, pool: Pool, address: urls.Address, publish: Callable[[Noted], None]) -> None:
+    def __init__(self, pool: Runner, address: urls.Address, publish: Callable[[Noted], None]) -> None:
         self._pool, self._address, self._publish = pool, address, publish
 
     async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
@@ -92,6 +95,12 @@ class PostgresStorage(Verbs):
         )
         self._looking: LookRunner | None = None
         self._renewed = _Renewed(self._pool, self._address, self._publish)
+        self._contention = Contention(
+            self._address,
+            self._statements,
+            self._renewed,
+            lambda runner: _Renewed(runner, self._address, self._publish),
+        )
         super().__init__(self._renewed, now, self._sweeper)
 
     def _publish(self, noted: Noted) -> None:
@@ -110,6 +119,7 @@ class PostgresStorage(Verbs):
             return
         await migrate(self._address)
         self._pool.open()
+        self._contention.open()
         [row] = await self._pool.run(IDENTITY, asked(self._address), often=False)
         self._identity.known = found_in(row).mark
         if self._address.notifier is not None:
@@ -131,7 +141,12 @@ class PostgresStorage(Verbs):
             await notifier.close()
         await self._commits.close()
         await self._sweeper.close()
+        await self._contention.close()
         self._pool.close()
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        check_jobs(jobs)
+        return await self._contention.enqueue(jobs, self._moment()) if jobs else []
 
     async def find(self, query: Query) -> Page:
         return await super().find(query) if self._looking is None else await self._looking.find(query)

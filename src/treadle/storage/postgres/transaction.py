@@ -104,11 +104,11 @@ class UserTransaction:
             return []
         parts = self._parts
         joined = await self._join()
+        now = None if parts.now is None else parts.now()
         if joined.session.encoding != "UTF8":
-            return await self._do(joined, lambda verbs: verbs.enqueue(jobs))
+            return await self._do(joined, lambda _: enqueue(joined, jobs, now, WITHIN))
         if not parts.identity.is_verified(joined.session.identity):
             await self._verify(joined, writes=True)
-        now = None if parts.now is None else parts.now()
         return await self._renewed(joined, lambda: enqueue(joined, jobs, now, WITHIN), saved=False)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:

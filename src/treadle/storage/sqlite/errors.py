@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from treadle.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
+from treadle.errors import Locked, NotADatabase, StorageError, StorageFull, StorageUnavailable
+from treadle.storage.sqlite.lock_holders import writer_of
 
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
 FOREIGN = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
@@ -19,7 +21,10 @@ def translated(error: BaseException, path: str) -> BaseException:
     found: StorageError
     if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode"):
         code = error.sqlite_errorcode & 0xFF
-        if code in FULL:
+        if code in BUSY:
+            pid, program = writer_of(path)
+            found = Locked(path, f"the write lock of the file ({error})", pid=pid, application=program)
+        elif code in FULL:
             found = StorageFull(f"{path}: {error}; nothing of the call was stored")
         elif code in FOREIGN:
             found = NotADatabase(f"{path}: {error}")

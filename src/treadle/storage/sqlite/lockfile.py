@@ -19,7 +19,8 @@ from typing import Final
 from treadle.concurrency import forks
 from treadle.core import clock
 from treadle.core.private_files import FILE, share
-from treadle.errors import StorageUnavailable
+from treadle.errors import Locked, StorageUnavailable
+from treadle.storage.sqlite.lock_holders import holder_of, writer_of
 
 if sys.platform == "win32":
     import msvcrt
@@ -27,7 +28,7 @@ else:
     import fcntl
 
 
-WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
+WAIT: Final = 10.0  # s to wait for other writers, then Locked
 PATIENCE: Final = struct.Struct("<dd")
 PATIENCE_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
 
@@ -136,11 +137,17 @@ class LockFile:
             os.close(fd)
 
 
-def held(lock: LockFile) -> StorageUnavailable:
-    """The error to raise after WAIT seconds."""
-    return StorageUnavailable(
-        f"another process has held {lock.path} for {WAIT:.0f} s: look for one that is stopped (Ctrl-Z, a debugger) or "
-        f"hangs, for example with `lsof {lock.path}`; end it, and repeat the call"
+def held(lock: LockFile) -> Locked:
+    """The error to raise after WAIT seconds. The process that has the lock file may itself wait for SQLite's lock."""
+    database = lock.path.removesuffix("-lock")
+    pid, program = writer_of(database)
+    if pid is None:
+        pid, program = holder_of(lock.path)
+    return Locked(
+        database,
+        f"the lock file {lock.path}, for {WAIT:.0f} s (`lsof {lock.path}` shows a process that is stopped or hangs)",
+        pid=pid,
+        application=program,
     )
 
 

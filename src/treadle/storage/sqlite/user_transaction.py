@@ -15,13 +15,14 @@ from typing import Any, TypeVar, cast
 
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, StorageError, StorageUnavailable
+from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import FileSession, plain_cursor, plain_texts
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.errors import translated
+from treadle.storage.sqlite.lock_holders import writer_of
 from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, newest
 from treadle.storage.sqlite.settle import settle
@@ -105,9 +106,9 @@ class UserTransaction:
                 return await session.call(lambda raw: self._act(raw, steps))
             except _Busy as error:
                 if clock.monotonic() > until:
-                    raise StorageUnavailable(
-                        f"{self._path}: another transaction has written for {WAIT:.0f} s; repeat the call"
-                    ) from error.__cause__
+                    pid, program = writer_of(self._path)
+                    what = f"the write lock of the file, for {WAIT:.0f} s"
+                    raise Locked(self._path, what, pid=pid, application=program) from error.__cause__
             await _pause()
 
     def _act(self, raw: sqlite3.Connection, steps: Steps[T]) -> T:

@@ -14,6 +14,7 @@ import pytest
 from treadle.core.limit_model import Limit
 from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage
+from treadle.storage.locked_calls import patiently
 from treadle.storage.optional_parts import Transaction, Transactional
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
@@ -233,7 +234,7 @@ async def test_more_an_enqueue_waits_for_a_transaction_with_its_key(
     """The second enqueue waits for the transaction, and returns the row that it stored."""
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).enqueue([job("a", key="k")])
-        second = asyncio.create_task(storage.enqueue([job("b", key="k")]))
+        second = asyncio.ensure_future(patiently(lambda: storage.enqueue([job("b", key="k")])))
         done_, _ = await asyncio.wait([second], timeout=0.05)
         assert not done_
         await user.commit()

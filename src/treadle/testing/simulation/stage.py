@@ -23,6 +23,7 @@ from treadle.concurrency.threads import Answer, Threads
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
+from treadle.producer.sender import Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
 from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
@@ -136,7 +137,7 @@ def borrowed(
             change(core, name, value)
         change(core, "life", core.new_life(core.choice))
         change(client, "at_hand", core.life.at_hand)
-        change(client, "_enqueue", OfEach(lambda: Batcher(client._store, 1_000, at_once=True)))
+        change(client, "_enqueue", OfEach(lambda: Sender(client._store)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
         for name in ("names", "moved", "run_now"):
             change(client, name, None)

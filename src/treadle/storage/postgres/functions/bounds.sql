@@ -2,7 +2,8 @@
 -- [max_waiting or null, when_full]}. There is no such row while no queue has a bound.
 --
 -- Enqueues of a bounded queue take turns (`lock_bounds`), or two of them would each count the room that the other takes.
--- No other verb takes this lock: a claim lowers the number, and what raises it needs no room.
+-- No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last lock that an
+-- enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
 
 -- Derive the row of `meta` from the facts.
 CREATE FUNCTION derive_bounds() RETURNS void LANGUAGE plpgsql AS $$
@@ -21,16 +22,23 @@ CREATE FUNCTION bound_of(bounds json, line text) RETURNS json LANGUAGE sql IMMUT
     FROM (SELECT coalesce(bounds -> ('queue:' || line), bounds -> 'queue') AS bound) AS b
 $$;
 
--- Lock the bounded ones of these queues until the transaction ends -> these queues.
+-- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has no
+-- limit of its own: each holder only counts, sheds and commits.
 CREATE FUNCTION lock_bounds(bounds json, lines text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     bounded text[] := ARRAY(
         SELECT DISTINCT u.line COLLATE "C" FROM unnest(lines) AS u (line) WHERE bound_of(bounds, u.line) IS NOT NULL ORDER BY 1);
+    before constant text := current_setting('lock_timeout');
     line text;
 BEGIN
+    IF cardinality(bounded) = 0 OR current_setting('treadle.gates', true) = 'never' THEN
+        RETURN bounded;
+    END IF;
+    PERFORM set_config('lock_timeout', '0', true);
     FOREACH line IN ARRAY bounded LOOP
         PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' bound ' || line, 0));
     END LOOP;
+    PERFORM set_config('lock_timeout', before, true);
     RETURN bounded;
 END $$;
 
@@ -44,13 +52,14 @@ CREATE FUNCTION waiting_in(line text) RETURNS bigint LANGUAGE sql AS $$
     ) AS a
 $$;
 
--- For the bulk paths: lock the bounded ones of the queues of these jobs -> whether they have room for all of the jobs.
-CREATE FUNCTION have_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
+-- For the bulk paths: lock the bounded ones of these queues -> whether they have room for the jobs that this call has
+-- inserted.
+CREATE FUNCTION had_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     line text;
 BEGIN
     FOREACH line IN ARRAY lock_bounds(bounds, lines) LOOP
-        IF waiting_in(line) + cardinality(array_positions(lines, line)) > (bound_of(bounds, line) ->> 0)::int THEN
+        IF waiting_in(line) > (bound_of(bounds, line) ->> 0)::int THEN
             RETURN false;
         END IF;
     END LOOP;

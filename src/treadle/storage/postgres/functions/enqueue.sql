@@ -3,6 +3,8 @@
 
 -- Each array is a column; NULL: the default for all jobs. limits, costs, labels: per job the text of an array, or ''.
 -- chosen: the caller has chosen an id; if it is known, it may belong to another job, and enqueue_any decides.
+-- patience: ms to wait for a lock of another transaction, which may be a user's and stay open; NULL: no limit, because
+-- no other transaction can have these ids, or one that the caller has set.
 --
 -- Arrays take 0.7 us of the server for a job; JSON takes 2, because it is parsed twice and turned into a hash for each
 -- row. They are read by index, because `unnest` of nine arrays opens nine tables: 15 us a call.
@@ -10,7 +12,7 @@
 -- -> the time, then for each known id: the id and its row. Or 'general' in `more` of the first row: nothing was stored,
 -- because an id is known and one is chosen.
 CREATE FUNCTION enqueue_plain(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
-    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean) RETURNS TABLE (
+    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean, patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -26,12 +28,10 @@ DECLARE
     over text[];                -- those of them that have ended
 BEGIN
     PERFORM enter(NULL);
-    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
-    IF bounds IS NOT NULL AND NOT have_room(bounds::json, queues) THEN
-        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
-            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, 'general'::text;
-        RETURN;
+    IF patience IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
     END IF;
+    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     -- nearly always all ids are new; ON CONFLICT would check each first and record which row stayed: 1.3 us a job
     BEGIN
         WITH put AS (
@@ -43,13 +43,16 @@ BEGIN
             FROM generate_series(1, cardinality(ids)) AS n RETURNING queue, task
         )
         INSERT INTO count_change SELECT queue, task, NULL, 'q', count(*) FROM put GROUP BY queue, task;
+        IF bounds IS NOT NULL AND NOT had_room(bounds::json, queues) THEN
+            RAISE unique_violation;     -- undoes the above
+        END IF;
     EXCEPTION WHEN unique_violation THEN
-        general := chosen;
+        general := chosen OR bounds IS NOT NULL;
         fresh := put_in((SELECT json_agg(x) FROM (
             SELECT ids[n] AS id, tasks[n] AS task, queues[n] AS queue, coalesce(ranks[n], 0) AS rank, keeps[n] AS keep,
                 keeps_failed[n] AS keep_failed, nullif(limits[n], '')::text[] AS limits,
                 nullif(costs[n], '')::int[] AS costs, 0 AS failures_allowed, specs[n] AS spec
-            FROM generate_series(1, cardinality(ids)) AS n WHERE NOT chosen) AS x), t);
+            FROM generate_series(1, cardinality(ids)) AS n WHERE NOT general) AS x), t);
         stored := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(fresh));
     END;
     -- A new statement: it sees jobs that ended since the last one. Ids are usually in the order of their time, so
@@ -85,7 +88,7 @@ BEGIN
 END $$;
 
 -- -> one row with the refusal in `more`; or for each id asked for, the row that is returned for it.
-CREATE FUNCTION enqueue_any(moment float8, jobs json) RETURNS TABLE (
+CREATE FUNCTION enqueue_any(moment float8, jobs json, patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -100,15 +103,16 @@ DECLARE
     gone text[] := '{}';        -- jobs that were shed
 BEGIN
     PERFORM enter(NULL);
+    IF patience IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
+    END IF;
     SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     BEGIN
-        IF bounds IS NOT NULL THEN
-            PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
-        END IF;
         PERFORM lock_ahead(jobs, '{}', NULL);
         t := instant(moment);       -- the holder of a key may have ended while this call waited
         SELECT * INTO p FROM prepare(jobs, moment, t, NULL, NULL, NULL);
         IF bounds IS NOT NULL THEN
+            PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
             gone := make_room(bounds::json, jobs, t, p.asked, p.answers, p.fresh);
         END IF;
         PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, gone, array_fill(5, ARRAY[cardinality(gone)]));
@@ -120,4 +124,26 @@ BEGIN
         RETURN;
     END;
     RETURN QUERY SELECT * FROM answering(p.asked, p.answers);
+END $$;
+
+-- The ids of those jobs that would wait for a lock of another transaction: each is stored alone, and undone. The caller
+-- stores the others without them. It ends after `most` ms, so it may miss some, which the next call meets.
+CREATE FUNCTION locked_jobs(moment float8, jobs json, most int) RETURNS SETOF text LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET lock_timeout = '5ms' AS $$
+DECLARE
+    began constant timestamptz := clock_timestamp();
+    x json;
+BEGIN
+    FOR x IN SELECT value FROM json_array_elements(jobs) LOOP
+        BEGIN
+            PERFORM enqueue_any(moment, json_build_array(x), NULL);
+            RAISE SQLSTATE 'TR004';
+        EXCEPTION
+            WHEN lock_not_available THEN
+                RETURN NEXT x ->> 'id';
+            WHEN OTHERS THEN        -- it was stored; or it is refused without a wait
+                NULL;
+        END;
+        EXIT WHEN clock_timestamp() > began + make_interval(secs => most / 1000.0);
+    END LOOP;
 END $$;

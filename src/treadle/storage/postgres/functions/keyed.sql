@@ -9,7 +9,7 @@
 -- a single job at the start of a worker.
 CREATE FUNCTION enqueue_keyed(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
     keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], keys text[], words text[],
-    leases float8[]) RETURNS TABLE (
+    leases float8[], patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -27,12 +27,10 @@ DECLARE
     bounds text;                -- of queues; NULL: none has one
 BEGIN
     PERFORM enter(NULL);
-    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
-    IF bounds IS NOT NULL AND NOT have_room(bounds::json, queues) THEN
-        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
-            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, 'general'::text;
-        RETURN;
+    IF patience IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
     END IF;
+    SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     BEGIN
         -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
         -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises
@@ -88,7 +86,7 @@ BEGIN
                 WHERE e.id BETWEEN (SELECT min(i COLLATE "C") FROM unnest(ids) AS i)
                     AND (SELECT max(i COLLATE "C") FROM unnest(ids) AS i))
             AND EXISTS (SELECT 1 FROM ended e WHERE e.id = ANY (ids)));
-        IF general THEN
+        IF general OR (bounds IS NOT NULL AND NOT had_room(bounds::json, queues)) THEN
             RAISE unique_violation;     -- undoes all of the above
         END IF;
         IF heirs IS NOT NULL THEN

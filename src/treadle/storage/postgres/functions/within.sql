@@ -1,17 +1,23 @@
 -- Enqueue in a user's transaction, in one round trip: the verbs of enqueue.sql and keyed.sql in a subtransaction. So an
 -- error of ours leaves the user's transaction intact, as a savepoint would, which takes two round trips more.
 --
--- -> the rows of the verb; or one row with the error in `more`: ["failed", SQLSTATE, message], or ["isolation", level].
+-- -> the rows of the verb; or one row with the error in `more`: ["failed", SQLSTATE, message, context], or ["isolation",
+-- level].
 -- A statement that the server cancels (statement_timeout) does abort the transaction: it cannot be caught.
 
 -- The error of a transaction in which no job can be stored, else NULL. Statements of a repeatable read keep their old
 -- snapshot: a job would wait for jobs that have ended since.
-CREATE FUNCTION enter_within() RETURNS text LANGUAGE plpgsql AS $$
+--
+-- patience: ms to wait for a lock of another transaction, unless the user's own lock_timeout is shorter.
+CREATE FUNCTION enter_within(patience int) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    own constant float8 := extract(epoch FROM current_setting('lock_timeout')::interval) * 1000;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RETURN json_build_array('isolation', current_setting('transaction_isolation'))::text;
     END IF;
     PERFORM set_config('treadle.gates', 'never', true);     -- it may last for minutes, so it takes no gates of limits
+    PERFORM set_config('lock_timeout', least(nullif(own, 0), patience)::int::text, true);
     RETURN NULL;
 END $$;
 
@@ -24,60 +30,75 @@ CREATE FUNCTION failed_within(error text) RETURNS TABLE (
 $$;
 
 CREATE FUNCTION enqueue_plain_within(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
-    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean) RETURNS TABLE (
+    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean, patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
-    error text := enter_within();
+    before constant text := current_setting('lock_timeout');
+    error text := enter_within(patience);
+    context text;
 BEGIN
     IF error IS NULL THEN
         BEGIN
             RETURN QUERY SELECT * FROM enqueue_plain(moment, ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits,
-                costs, labels, chosen);
+                costs, labels, chosen, NULL);
+            PERFORM set_config('lock_timeout', before, true);
             RETURN;
         EXCEPTION WHEN OTHERS THEN
-            error := json_build_array('failed', SQLSTATE, SQLERRM)::text;
+            GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT;
+            error := json_build_array('failed', SQLSTATE, SQLERRM, context)::text;
         END;
     END IF;
+    PERFORM set_config('lock_timeout', before, true);
     RETURN QUERY SELECT * FROM failed_within(error);
 END $$;
 
 CREATE FUNCTION enqueue_keyed_within(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
     keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], keys text[], words text[],
-    leases float8[]) RETURNS TABLE (
+    leases float8[], patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
-    error text := enter_within();
+    before constant text := current_setting('lock_timeout');
+    error text := enter_within(patience);
+    context text;
 BEGIN
     IF error IS NULL THEN
         BEGIN
             RETURN QUERY SELECT * FROM enqueue_keyed(moment, ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits,
-                costs, labels, keys, words, leases);
+                costs, labels, keys, words, leases, NULL);
+            PERFORM set_config('lock_timeout', before, true);
             RETURN;
         EXCEPTION WHEN OTHERS THEN
-            error := json_build_array('failed', SQLSTATE, SQLERRM)::text;
+            GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT;
+            error := json_build_array('failed', SQLSTATE, SQLERRM, context)::text;
         END;
     END IF;
+    PERFORM set_config('lock_timeout', before, true);
     RETURN QUERY SELECT * FROM failed_within(error);
 END $$;
 
-CREATE FUNCTION enqueue_any_within(moment float8, jobs json) RETURNS TABLE (
+CREATE FUNCTION enqueue_any_within(moment float8, jobs json, patience int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
     return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
-    error text := enter_within();
+    before constant text := current_setting('lock_timeout');
+    error text := enter_within(patience);
+    context text;
 BEGIN
     IF error IS NULL THEN
         BEGIN
-            RETURN QUERY SELECT * FROM enqueue_any(moment, jobs);
+            RETURN QUERY SELECT * FROM enqueue_any(moment, jobs, NULL);
+            PERFORM set_config('lock_timeout', before, true);
             RETURN;
         EXCEPTION WHEN OTHERS THEN
-            error := json_build_array('failed', SQLSTATE, SQLERRM)::text;
+            GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT;
+            error := json_build_array('failed', SQLSTATE, SQLERRM, context)::text;
         END;
     END IF;
+    PERFORM set_config('lock_timeout', before, true);
     RETURN QUERY SELECT * FROM failed_within(error);
 END $$;

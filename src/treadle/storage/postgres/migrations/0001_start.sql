@@ -217,6 +217,9 @@ CREATE TABLE limit_fact (
 -- again. Not unique, because two calls that note the same limit would wait for each other.
 CREATE TABLE recheck (key text COLLATE "C" NOT NULL);
 CREATE INDEX recheck_key ON recheck (key);
+-- For publications of all tables, which refuse deletes from a table without a key. migrate.py gives it to older schemas.
+ALTER TABLE count_change REPLICA IDENTITY FULL;
+ALTER TABLE recheck REPLICA IDENTITY FULL;
 -- The measurements of workers. By span first: there are few spans, and the rows of an interval are found span by span.
 CREATE TABLE metrics (
     span float8 NOT NULL,
