@@ -19,7 +19,7 @@ from typing import Final
 
 from treadle.core import clock
 from treadle.storage.sqlite.bulk_read import Ours
-from treadle.storage.sqlite.lockfile import LockFile, held, patiently
+from treadle.storage.sqlite.lockfile import PATIENCE, LockFile, patiently
 
 EVERY: Final = 400  # commits
 LOOK: Final = 16  # commits between two checks of the log's size
@@ -91,8 +91,7 @@ class Checkpoints:
         if self._synchronous == "normal":
             sync(self._log)
         huge = is_long(self._log, HUGE)
-        if not patiently(self._lock):
-            raise held(self._lock)
+        patiently(self._lock, until=clock.monotonic() + PATIENCE)  # its holder may be stopped
         try:
             self._move(self._lock, huge)
         finally:
@@ -109,12 +108,15 @@ class Checkpoints:
 
     def _move(self, lock: LockFile, huge: bool) -> None:
         """Move the pages that no reader needs any more. Of a huge log, wait for readers, move everything, and truncate
-        it. If a reader did not end, no process waits for it again during a pause, which doubles each time."""
+        it. If a reader did not end, no process waits for it again during a pause, which doubles each time.
+
+        FULL holds SQLite's write lock, unlike PASSIVE, and without a busy timeout it waits for no reader. SQLite before
+        3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length."""
         assert self.db is not None
         now, (until, pause) = clock.wall(), lock.patience()
         cut = huge and not now < until <= now + PAUSE_MOST
-        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut else 0}")
-        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'PASSIVE'})")
+        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut or not lock.is_held else 0}")
+        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'FULL'})")
         blocked = bool(busy) or moved < pages
         self._kept = os.path.getsize(self._log) if blocked else 0
         if not huge:
