@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
+from treadle.concurrency.threads import let_threads_start, starting
 from treadle.errors import StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
@@ -169,6 +170,8 @@ class SharedTransactions:
     def _steps(self, lock: LockFile, group: list[Request], weight: int, topics: set[str]) -> Steps[list[Any]]:
         """The transaction. Nothing of it needs the loop, which may be blocked after each `yield`."""
         db = self._file.db
+        if starting:
+            let_threads_start()
         try:
             if not ((lock.try_lock() or lock.is_stuck) and begin(db)):
                 yield partial(begin_patiently, lock, db)  # for example a shell writes
