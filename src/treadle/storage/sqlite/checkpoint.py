@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -40,10 +41,15 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Checkpoints:
-    """Runs checkpoints on its own connection, in its own thread. `db`: that connection; None before it is needed."""
+    """Runs checkpoints on its own connection, in its own thread.
 
-    def __init__(self, path: str, synchronous: str) -> None:
+    check_files  raises if the log of this name is not the one that is open
+    db           that connection; None before it is needed
+    """
+
+    def __init__(self, path: str, synchronous: str, check_files: Callable[[], None]) -> None:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
+        self._check_files = check_files
         self._since = 0
         # as much as a checkpoint moves was written while one ran: the disk is slow, so writers wait
         self.is_behind = False
@@ -87,12 +93,14 @@ class Checkpoints:
         elif not self._lock.is_in_place():
             self._lock.reopen()
         if self.db is None:
+            self._check_files()  # another log would be opened with our index
             self.db = self._connection()
         if self._synchronous == "normal":
             sync(self._log)
         huge = is_long(self._log, HUGE)
         patiently(self._lock, until=clock.monotonic() + PATIENCE)  # its holder may be stopped
         try:
+            self._check_files()
             self._move(self._lock, huge)
         finally:
             self._lock.unlock()

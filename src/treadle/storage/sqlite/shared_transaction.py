@@ -164,6 +164,7 @@ class SharedTransactions:
             answers: list[Any] = stop.value
         else:
             answers = await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
+        file.confirm()
         file.checkpoints.count(file.loop)
         return answers
 
