@@ -29,7 +29,7 @@ LONGEST = 60.0  # s until a wait counts as endless
 
 async def fanned_in(storage: SqliteStorage) -> None:
     """A call of many turns of the loop: one ending that releases 300 jobs."""
-    [row] = (await storage.claim(ask())).records
+    [row] = (await storage.claim(ask(1, 1))).records
     [settled] = await storage.settle([Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED)])
     assert settled.status == "applied"
 
