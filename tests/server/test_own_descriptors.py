@@ -11,6 +11,8 @@ import contextlib
 import functools
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -21,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.tools import Command
 from tests.served import host
 from treadle import App
 from treadle.cli.root import run
@@ -32,6 +35,7 @@ from treadle.server import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
+JOBS, BATCH = int(os.environ.get("TEST_JOBS", "5000")), 100
 STREAMS = ("/v1/overview/events", "/v1/jobs/{id}/events")  # they end only with their client
 BODIES: dict[str, Any] = {
     "/v1/jobs": {"task": "t", "args": [2]},
@@ -171,3 +175,37 @@ async def test_the_guard_notices_a_descriptor(app: App, path: Path) -> None:
         await app.stub("t").enqueue(1)
         with pytest.raises(AssertionError), only_sqlite_opens(path):
             await asyncio.to_thread(path.read_bytes)
+
+
+@pytest.mark.slow
+def test_no_confirmed_job_is_lost_while_health_is_polled(path: Path, tmp_path: Path) -> None:
+    """Other processes open and close the file meanwhile, and the server is killed. TEST_JOBS=100000 stores as many."""
+    confirmed = set[str]()
+    app = f"from treadle import App\napp = App('sqlite:///{path}')\n@app.task(name='t')\nasync def t(n: int) -> None: ...\n"
+    (tmp_path / "shop.py").write_text(app)
+    visitor = [sys.executable, "-m", "treadle", "stats", "--url", f"sqlite:///{path}"]
+    with Command("server", "--app", "shop:app", "--port", "0", cwd=tmp_path, PYTHONPATH=str(tmp_path)) as server:
+        url = re.findall(r"http://[\w.:]+", server.wait_for("http://"))[0]
+        visits = subprocess.Popen(visitor, stdout=subprocess.DEVNULL)
+        try:
+            for batch in range(JOBS // BATCH):
+                body = {"jobs": [{"task": "t", "args": [batch * BATCH + number]} for number in range(BATCH)]}
+                confirmed |= {each["id"] for each in answer(f"{url}/v1/jobs/batch", body)["jobs"]}
+                answer(f"{url}/v1/doctor")
+                if visits.poll() is not None:
+                    visits = subprocess.Popen(visitor, stdout=subprocess.DEVNULL)
+        finally:
+            visits.wait(60)
+        server.process.kill()
+        server.process.wait()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        stored = {id for (id,) in db.execute("SELECT id FROM job")}
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert len(confirmed) == JOBS // BATCH * BATCH
+    assert confirmed - stored == set()
+
+
+def answer(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as found:
+        return json.load(found)

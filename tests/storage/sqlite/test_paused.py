@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.storage.sqlite.support import ask, child, integrity, job, jobs, line, opened, sql, tell
-from tests.waiting import Signal
+from tests.storage.sqlite.support import ask, integrity, job, line, opened, sql
+from tests.waiting import Signal, until
+from treadle import App
 from treadle.concurrency.threads import let_threads_start, starting
 from treadle.core.model import Outcome, State
 from treadle.storage.sqlite import SqliteStorage, shared_transaction, threads
@@ -177,3 +180,78 @@ def test_a_thread_that_waits_for_the_gil_begins_before_a_transaction() -> None:
     thread.join()
     assert begun.is_set()
     let_threads_start()
+
+
+# --- whole processes
+
+WORKER = """
+import asyncio, ctypes, os, sys, time
+from treadle import App, Worker
+
+app = App(sys.argv[1])
+LIBC = ctypes.PyDLL(None)  # its functions keep the GIL, as some extensions do
+
+@app.task(name="blocks")
+async def blocks() -> None:
+    await asyncio.sleep(0.01)  # as after one await of a client
+    os.write(1, b"in\\n")
+    time.sleep(float(sys.argv[2]))
+
+@app.task(name="keeps")
+def keeps() -> None:
+    LIBC.write(1, b"in\\n", 3)
+    LIBC.usleep(int(float(sys.argv[2]) * 1e6))
+
+@app.task(name="stops")
+async def stops() -> None:
+    await asyncio.sleep(0.2)  # the worker's next claim is over
+    os.write(1, b"in\\n")
+    await asyncio.sleep(0.5)
+
+@app.task(name="small")
+async def small() -> None:
+    await asyncio.sleep(0.002)
+
+async def main() -> None:
+    async with app, Worker(app):
+        os.write(1, b"up\\n")
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+PAUSE = 2.5  # s; twice as long as a call waits here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["blocks", "keeps", "stops"])
+async def test_a_paused_worker_refuses_no_enqueue_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A task blocks the loop, or keeps the GIL, amid other jobs; or the process is stopped between its transactions.
+    Each call elsewhere is answered. TEST_ROUNDS=100 makes as many rounds."""
+    monkeypatch.setattr("treadle.storage.sqlite.lockfile.WAIT", PAUSE / 2)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = App(url)
+    pause, small = app.stub(how), app.stub("small")
+    async with app:
+        with subprocess.Popen(
+            [sys.executable, "-c", WORKER, url, str(PAUSE)], stdout=subprocess.PIPE, text=True
+        ) as worker:
+            try:
+                assert await asyncio.to_thread(line, worker) == "up"
+                for _ in range(ROUNDS):
+                    before = [small.job() for _ in range(0 if how == "stops" else 100)]
+                    await app.enqueue([*before, pause.job(), *before])
+                    assert await asyncio.to_thread(line, worker) == "in"
+                    if how == "stops":
+                        worker.send_signal(signal.SIGSTOP)
+                    for _ in range(3):
+                        await small.enqueue()
+                    worker.send_signal(signal.SIGCONT)
+                    await until(lambda: _is_idle(app), "all jobs have ended")
+            finally:
+                worker.kill()
+
+
+async def _is_idle(app: App) -> bool:
+    return all(not each.queued and not each.running for each in (await app.storage.glance()).queues)

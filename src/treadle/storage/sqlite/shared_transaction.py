@@ -180,9 +180,9 @@ class SharedTransactions:
             counts = Changes()
             answers = yield from self._answers(group, topics, counts)
             counts.write(db)
-            # one ending may release a million jobs
-            weight = max(weight, (db.total_changes - before) // ROWS)
-            syncs = self._file.synchronous == "full"
+            written = db.total_changes - before
+            weight = max(weight, written // ROWS)  # one ending may release a million jobs
+            syncs = self._file.synchronous == "full" and written > 0
             inline = self._syncs.are_fast(weight) if syncs else weight <= LARGE
             took = self._commit(lock) if inline else (yield partial(self._commit, lock))
             if syncs:
