@@ -69,6 +69,14 @@ for path, start, count in ((sys.argv[1], 0x40000002, 510), (sys.argv[1] + "-shm"
 """
 
 
+SHOP = """
+from treadle import App
+app = App("sqlite:///{path}")
+@app.task(name="t")
+async def t(n: int) -> None: ...
+"""
+
+
 class Opened:
     """The paths that Python code of this process opens."""
 
@@ -181,8 +189,7 @@ async def test_the_guard_notices_a_descriptor(app: App, path: Path) -> None:
 def test_no_confirmed_job_is_lost_while_health_is_polled(path: Path, tmp_path: Path) -> None:
     """Other processes open and close the file meanwhile, and the server is killed. TEST_JOBS=100000 stores as many."""
     confirmed = set[str]()
-    app = f"from treadle import App\napp = App('sqlite:///{path}')\n@app.task(name='t')\nasync def t(n: int) -> None: ...\n"
-    (tmp_path / "shop.py").write_text(app)
+    (tmp_path / "shop.py").write_text(SHOP.format(path=path))
     visitor = [sys.executable, "-m", "treadle", "stats", "--url", f"sqlite:///{path}"]
     with Command("server", "--app", "shop:app", "--port", "0", cwd=tmp_path, PYTHONPATH=str(tmp_path)) as server:
         url = re.findall(r"http://[\w.:]+", server.wait_for("http://"))[0]

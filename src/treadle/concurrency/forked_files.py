@@ -18,7 +18,7 @@ from treadle.errors import StorageError
 
 SHARED: Final = 0x4000_0002, 510  # the bytes of the database that an open connection has locked, and their number
 IN_USE: Final = 128, 1  # those of the log's index
-CURE: Final = "start the child as a new program (`multiprocessing` with \"spawn\"), or close the app before the fork"
+CURE: Final = 'start the child as a new program (`multiprocessing` with "spawn"), or close the app before the fork'
 
 Place = tuple[int, int]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 Answer = tuple[Any, BaseException | None]
 
 SHORT: Final = 0.000_05  # s of sleep in which a thread that waits for the GIL gets it
-STARTING: Final = 0.005  # s to wait at most for such threads
+STARTING: Final = 0.05  # s to wait at most for such threads
 
 starting: Final = set[object]()
 """The calls for which a thread is free, but has not begun: it waits for the GIL."""

@@ -242,7 +242,7 @@ async def test_a_lock_that_is_never_released_is_an_outage(tmp_path: Path, monkey
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StorageUnavailable, match="jobs.db locked"):
+            with pytest.raises(StorageUnavailable, match=r"jobs\.db locked"):
                 await storage.enqueue(jobs(1))
             other.execute("COMMIT")
         assert len(await storage.enqueue(jobs(1))) == 1

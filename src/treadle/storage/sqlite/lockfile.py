@@ -158,9 +158,7 @@ def held(lock: LockFile) -> StorageUnavailable:
     )
 
 
-def patiently(
-    lock: LockFile, unwanted: Callable[[], bool] = lambda: False, until: float | None = None
-) -> bool:
+def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False, until: float | None = None) -> bool:
     """Wait for the lock in a thread. False: not acquired within WAIT seconds (`until`: on the monotonic clock), or
     `unwanted` returned True."""
     until = clock.monotonic() + WAIT if until is None else until

@@ -42,7 +42,11 @@ class Request:
     __slots__ = ("future", "jobs", "run", "weight")
 
     def __init__(
-        self, run: Callable[[UnitOfWork], Steps[Any]], weight: int, future: asyncio.Future[Any], jobs: Sequence[Any] | None
+        self,
+        run: Callable[[UnitOfWork], Steps[Any]],
+        weight: int,
+        future: asyncio.Future[Any],
+        jobs: Sequence[Any] | None,
     ) -> None:
         self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
 
