@@ -113,7 +113,7 @@ async def one(app: App, worker: Any, how: str) -> float | None:
     except StorageUnavailable:
         longest = None
     worker.send_signal(signal.SIGCONT)
-    while any(each.queued or each.running for each in (await app.storage.glance()).queues):
+    while any(each.queued or each.running for each in (await app.storage.glance()).queues):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return longest
 

@@ -30,7 +30,7 @@ else:
 
 
 WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
-PATIENCE: Final = 0.2  # s to wait for the lock; with 8 busy processes, 1 wait in 1,000 is longer (measured)
+PATIENCE: Final = 0.2  # s to wait for the lock: longer than the transactions of some busy processes take
 PAUSE: Final = 0.002  # s between two attempts to begin a transaction
 READERS: Final = struct.Struct("<dd")
 READERS_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
