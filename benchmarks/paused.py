@@ -53,7 +53,7 @@ def keeps() -> None:
 def later() -> None:
     time.sleep(0.01)
     sum(range(300_000))
-    libc.write(1, b"in\n", 3)
+    libc.write(1, b"in\\n", 3)
     libc.usleep(int(pause * 1e6))
 
 @app.task(name="stops")
