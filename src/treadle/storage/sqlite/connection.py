@@ -25,7 +25,8 @@ from treadle.storage.sqlite.waiting_workers import WaitingWorkers
 
 LOOK: Final = 1.0  # seconds between two checks that the path still names the open file; 3 us each
 PARTS: Final = ("", "-wal", "-shm")  # what SQLite keeps open
-COARSE: Final = 2_100_000_000  # ns: in a folder that changed later than this ago, its time may hide another change
+TICK: Final = 20_000_000  # ns in which several changes of a folder may get the same time
+COARSE_TICK: Final = 2_100_000_000  # the same where a file system counts seconds
 
 Place = tuple[int, int] | None
 
@@ -180,7 +181,8 @@ class OpenFile:
             changed = -1
         if changed != self._folder_seen:
             self._check_files()
-            self._folder_seen = changed if time.time_ns() - changed > COARSE else 0
+            tick = TICK if changed % 1_000_000_000 else COARSE_TICK
+            self._folder_seen = changed if time.time_ns() - changed > tick else 0
 
     def _check_files(self) -> None:
         """Raise if a path names another file than the one open here: no other process would see what is stored."""
