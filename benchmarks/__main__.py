@@ -26,6 +26,7 @@ bulk            the time of large enqueue calls
 singles         the cost of hints
 within          the cost of an enqueue in a transaction against a plain INSERT
 readers         the cost of a forgotten reader
+paused          the effect of a paused worker on the other processes at a SQLite file
 waits           how long calls wait for each other on PostgreSQL
 strangers       how long plain enqueues take while other calls wait for a user's open transaction
 django          the cost of enqueuing a Django task, next to django-tasks-db
@@ -64,6 +65,7 @@ SMALLER = {
     "singles": "singles",
     "within": "within",
     "readers": "readers",
+    "paused": "paused",
     "fleet-lines": "fleet_lines",
     "server-hostile": "hostile",
     "waits": "waits",

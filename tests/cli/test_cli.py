@@ -497,16 +497,7 @@ def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
     code, verdicts = checked(cli, "--full")
     assert code == 0
     assert set(verdicts.values()) <= {"ok", "warn"}
-    assert "journal" not in verdicts
     assert verdicts["integrity"] == verdicts["file"] == verdicts["storage"] == verdicts["lost"] == "ok"
-
-
-def test_doctor_finds_a_changed_journal_mode(cli: Run, here: Path) -> None:
-    cli("migrate")
-    with closing(sqlite3.connect(here / "treadle.db")) as db:
-        db.execute("PRAGMA journal_mode = delete")
-    _, verdicts = checked(cli)
-    assert verdicts["journal"] == "warn"
 
 
 def test_doctor_needs_no_package_of_the_server(cli: Run, here: Path) -> None:

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from tests.servers import postgres, valkey
 from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
-from treadle.storage.sqlite.lockfile import LockFile, patiently
 from treadle.testing.proxy import Proxy
 
 _numbers = itertools.count()
@@ -213,18 +212,19 @@ class SqliteStage(Stage):
 
     name = "sqlite"
     ways = ("locked",)
-    patience = ("treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.shared_transaction.WAIT")
+    patience = ("treadle.storage.sqlite.lockfile.WAIT",)
 
     def __init__(self, shared: bool = False) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")
         path = Path(self.folder.name, "jobs.db")
         self.path = path
         self.url, self.direct = f"sqlite:///{path}?synchronous=normal", f"sqlite:///{path}"
-        self.lock = LockFile(f"{path}-lock")
-        self.outages = {"locked": (aside(functools.partial(patiently, self.lock)), _at_once(self.lock.unlock))}
+        self.writer = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        begin, end = (functools.partial(self.writer.execute, each) for each in ("BEGIN IMMEDIATE", "ROLLBACK"))
+        self.outages = {"locked": (aside(begin), _at_once(end))}
 
     async def close(self) -> None:
-        self.lock.close()
+        self.writer.close()
         self.folder.cleanup()
 
     def check(self) -> None:

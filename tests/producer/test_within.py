@@ -31,7 +31,7 @@ from treadle import (
     chain,
     flow,
 )
-from treadle.storage.sqlite.shared_transaction import SharedTransactions
+from treadle.storage.sqlite import shared_transaction
 from treadle.tasks.options import Key
 from treadle.testing.shows import shows
 
@@ -356,7 +356,7 @@ async def test_a_worker_waits_for_an_open_transaction_and_continues(
     app: App, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker claims during an open transaction of the user's; nothing is lost of either."""
-    waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
+    waits = Signal().around(monkeypatch, shared_transaction, "begin_patiently")
     async with Worker(app):
         with closing(sqlite3.connect(path)) as db:
             first = await app.enqueue(spec(app, "first"), within=db)

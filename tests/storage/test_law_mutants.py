@@ -16,7 +16,7 @@ from treadle.core.model import Claim, Claimed, NewJob, Outcome, Record, Settled
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, conformance
 
-GIVEN = {"durable": False, "speaks": True}  # the fixtures of a memory storage
+GIVEN = {"durable": False, "speaks": True, "two_loops": False}  # the fixtures of a memory storage
 Test = Callable[..., None]
 
 

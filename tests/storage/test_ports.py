@@ -49,6 +49,11 @@ def make_storage(request: Any, tmp_path: Path) -> MakeStorage:
 
 
 @pytest.fixture
+def two_loops() -> bool:
+    return False
+
+
+@pytest.fixture
 def spoil_count() -> SpoilCount:
     async def spoil(storage: Storage, queue: str, task: str, kind: Kind, by: int) -> None:
         assert isinstance(storage, ComposedStorage)

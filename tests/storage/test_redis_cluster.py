@@ -31,11 +31,12 @@ from treadle.testing.conformance import (
     laws_versions,
     run,
     speaks,
+    two_loops,
     user_transaction,
 )
 from treadle.testing.conformance.run import MakeStorage
 
-__all__ = ["durable", "speaks", "user_transaction"]
+__all__ = ["durable", "speaks", "two_loops", "user_transaction"]
 for _laws in (
     laws_queue_order,
     laws_storing,

@@ -11,10 +11,10 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import QUEUES, REFUSED, expect, makes
-from treadle.testing.conformance import durable, laws_lanes, laws_queue_order, laws_storing, run, speaks
+from treadle.testing.conformance import durable, laws_lanes, laws_queue_order, laws_storing, run, speaks, two_loops
 from treadle.testing.conformance.run import MakeStorage
 
-__all__ = ["durable", "speaks"]
+__all__ = ["durable", "speaks", "two_loops"]
 globals().update(run.tests_of(laws_queue_order) | run.tests_of(laws_storing) | run.tests_of(laws_lanes))
 
 _names = (f"sa{n}" for n in itertools.count())

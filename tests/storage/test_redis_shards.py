@@ -37,13 +37,14 @@ from treadle.testing.conformance import (
     laws_waiting,
     run,
     speaks,
+    two_loops,
     user_transaction,
 )
 from treadle.testing.conformance.property import Step, agrees_with_memory
 from treadle.testing.conformance.run import MakeStorage, SpoilCount
 from treadle.testing.shows import shows
 
-__all__ = ["durable", "speaks", "user_transaction"]
+__all__ = ["durable", "speaks", "two_loops", "user_transaction"]
 for _laws in (
     laws_queue_order,
     laws_storing,

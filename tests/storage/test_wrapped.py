@@ -24,6 +24,11 @@ def durable() -> bool:
 
 
 @pytest.fixture
+def two_loops() -> bool:
+    return False
+
+
+@pytest.fixture
 def make_storage() -> MakeStorage:
     made: list[Storage] = []
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.concurrency import forks
+from treadle.concurrency import forked_files, forks
+from treadle.concurrency.forked_files import take_locks
 from treadle.core import clock as clocks
 from treadle.core.private_files import make_file
 from treadle.errors import StorageUnavailable
@@ -101,6 +102,7 @@ class FileStore:
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            take_locks(str(self._path))
             make_file(self._path)
             with forks.opening:
                 db = self._made = sqlite3.connect(
@@ -117,7 +119,7 @@ class FileStore:
     def forked(self) -> None:
         """Drop the parent's connection unclosed: closing it in a child would undo the parent's transaction."""
         if self._made is not None:
-            forks.leave(self._made)
+            forked_files.leave(self._made, str(self._path))
         self._db = self._made = None
         self._changes.forget()
 

@@ -19,10 +19,10 @@ from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs,
 from tests.waiting import Signal, each_turn, turn
 from treadle.core.model import State
 from treadle.errors import BadOption, KeyHeld, Locked, StorageError, StorageFull, UnknownUpstream
-from treadle.storage.sqlite import SqliteStorage, lockfile, shared_transaction, user_transaction
+from treadle.storage.sqlite import SqliteStorage, checkpoint, lockfile, shared_transaction, user_transaction
+from treadle.storage.sqlite.checkpoint import is_long
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -213,12 +213,14 @@ async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
 
 async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process holds it: the loop continues, and the call is done when it is let go."""
-    waits = Signal().around(monkeypatch, SharedTransactions, "_wait_for")
+    waits = Signal().around(monkeypatch, shared_transaction, "begin_patiently")
     path = tmp_path / "jobs.db"
     body = """
         assert storage._file.lock.try_lock()
+        storage._file.db.execute("BEGIN IMMEDIATE")
         say("locked")
         sys.stdin.readline()
+        storage._file.db.execute("COMMIT")
         storage._file.lock.unlock()
         sys.stdin.readline()
     """
@@ -237,7 +239,7 @@ async def test_a_lock_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 async def test_an_open_transaction_that_writes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite has one writer. A call gives up in the end, and names the process where the system lists locks."""
-    monkeypatch.setattr(shared_transaction, "WAIT", 0.05)
+    monkeypatch.setattr(lockfile, "WAIT", 0.05)
     monkeypatch.setattr(user_transaction, "WAIT", 0.05)
     async with opened(tmp_path / "jobs.db") as storage:
         with closing(sqlite3.connect(storage.path)) as other:
@@ -255,13 +257,30 @@ async def test_an_open_transaction_that_writes_is_named(tmp_path: Path, monkeypa
 
 async def test_a_lock_that_is_never_released_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockfile, "WAIT", 0.05)
-    async with opened(tmp_path / "jobs.db") as storage:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Locked, match=r"write lock of the file.*jobs\.db-lock"):
+                await storage.enqueue(jobs(1))
+            other.execute("COMMIT")
+        assert len(await storage.enqueue(jobs(1))) == 1
+
+
+async def test_a_lock_file_whose_holder_does_nothing_stops_no_writer(tmp_path: Path) -> None:
+    """Its process is stopped, or waits for the GIL, before or after its transaction."""
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()
-        with pytest.raises(Locked, match="lock"):
-            await storage.enqueue(jobs(1))
+        for number in range(2 * checkpoint.EVERY):
+            assert len(await storage.enqueue([job(f"a{number}")])) == 1
+        await storage._file.checkpoints.finish()
+        assert len(await storage.enqueue([job("b")])) == 1
+        assert not is_long(f"{storage.path}-wal", 20 * 4096), "the log is written back too"
         other.close()
-        assert len(await storage.enqueue(jobs(1))) == 1
+        assert len(await storage.enqueue([job("c")])) == 1
+        assert not storage._file.lock.is_stuck  # type: ignore[union-attr]
+    assert integrity(tmp_path / "jobs.db") == "ok"
 
 
 async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ from tests.waiting import Signal
 from treadle.core.model import State
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
 from treadle.storage import connect
-from treadle.storage.sqlite import SqliteStorage
+from treadle.storage.sqlite import SqliteStorage, shared_transaction
 from treadle.storage.sqlite.migrate import APPLICATION_ID, known
-from treadle.storage.sqlite.shared_transaction import SharedTransactions
 
 
 async def refused(path: Path, kind: type[Exception], match: str) -> None:
@@ -327,7 +326,7 @@ async def test_prune_leaves_nothing_behind(tmp_path: Path) -> None:
 
 async def test_a_shell_may_look_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's sqlite3 holds the write lock: the call waits for it."""
-    waits = Signal().around(monkeypatch, SharedTransactions, "_begin_patiently")
+    waits = Signal().around(monkeypatch, shared_transaction, "begin_patiently")
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as shell:

@@ -160,7 +160,7 @@ async def test_a_job_that_was_not_stored_is_not_handed_off(
     address, got = posted(storage)
     await in_vain(storage, "w#1", address)
 
-    def refuse() -> float:
+    def refuse(lock: object) -> float:
         raise StorageUnavailable("the disk is away")
 
     with monkeypatch.context() as patched:

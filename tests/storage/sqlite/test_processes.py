@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.sqlite.support import child, integrity, job, jobs, line, names, opened, played, sql, tell
+from tests.storage.sqlite.support import ask, child, integrity, job, jobs, line, names, opened, played, sql, tell
 from treadle.errors import BadSession, Locked, StorageError, StorageUnavailable
-from treadle.storage.sqlite import SqliteStorage, connection, lockfile
+from treadle.storage.sqlite import SqliteStorage, checkpoint, connection, lockfile
 from treadle.storage.sqlite.lockfile import LockFile
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -133,16 +133,18 @@ async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
     path = tmp_path / "jobs.db"
     stopped = LockFile(f"{path}-lock")
     assert stopped.try_lock()
-    with pytest.raises(Locked, match=r"jobs.db-lock.*lsof"):
+    with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
         await SqliteStorage(str(path)).open()
     stopped.unlock()
     async with opened(path) as storage:
-        assert stopped.try_lock()
-        with pytest.raises(Locked, match=r"jobs.db-lock.*lsof"):
-            await storage.enqueue([job("a")])
-        storage._file.checkpoints._since = 10_000
-        storage._file.count_commit()
-        await storage._file.checkpoints.finish()
+        with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            assert stopped.try_lock()
+            with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
+                await storage.enqueue([job("a")])
+            storage._file.checkpoints._since = 10_000
+            storage._file.count_commit()
+            await storage._file.checkpoints.finish()
     stopped.close()
 
 
@@ -287,6 +289,47 @@ async def test_a_file_that_was_replaced_is_left_alone(tmp_path: Path, monkeypatc
         assert "jobs.db-wal" in names(tmp_path)
         with child(path, "say(*[row.id for row in await storage.get(['a', 'b']) if row])") as other:
             assert line(other) == "b"
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_missing_log_is_noticed_before_the_next_answer(tmp_path: Path, end: str, how: str) -> None:
+    """Its jobs would be in a file without a name: no other process would see them, and a kill would lose them."""
+    path = tmp_path / "jobs.db"
+    storage = SqliteStorage(str(path))
+    await storage.open()
+    await storage.enqueue([job("a")])
+    os.unlink(f"{path}{end}")
+    if how == "replaced":
+        os.mknod(f"{path}{end}")
+    for call in (storage.enqueue([job("b")]), storage.claim(ask()), storage.begin(False), storage.get(["a"])):
+        with pytest.raises(StorageUnavailable, match=f"jobs.db{end} was deleted.*restart this process"):
+            await call
+    storage._file.checkpoints._since = checkpoint.EVERY  # another log must not be moved into the file
+    storage._file.count_commit()
+    await storage._file.checkpoints.finish()
+    await storage.close()
+    if how == "deleted":  # the connections were closed, which has written their log back
+        assert ("a",) in sql(path, "SELECT id FROM job")
+        assert integrity(path) == "ok"
+
+
+async def test_no_orderly_use_of_the_file_is_taken_for_a_missing_log(tmp_path: Path) -> None:
+    """Other processes open and close it, write it, and truncate its log."""
+    path = tmp_path / "jobs.db"
+    async with opened(path, "normal") as storage:
+        for number in range(3):
+            with child(path, "await storage.enqueue([NewJob(id=f'{os.getpid()}', task='t')])") as other:
+                assert other.wait() == 0
+            for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA journal_mode = WAL"):
+                sql(path, statement)
+            assert len(await storage.enqueue([job(f"a{number}")])) == 1
+            assert len((await storage.claim(ask(number))).records) == 2
+        (tmp_path / "unrelated").touch()
+        own = await storage.begin(False)
+        await own.commit()
+        await own.close()
+    assert sql(path, "SELECT count(*) FROM job") == [(6,)]
 
 
 async def test_a_missing_lock_file_is_created_again(

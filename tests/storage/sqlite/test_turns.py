@@ -14,7 +14,7 @@ from tests.waiting import Signal, Turns
 from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
-from treadle.storage.sqlite import SqliteStorage, shared_transaction, single_caller
+from treadle.storage.sqlite import SqliteStorage, lockfile, single_caller
 from treadle.storage.sqlite.lockfile import LockFile
 
 
@@ -121,7 +121,7 @@ def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
     left: list[SqliteStorage] = []
 
     async def leave(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shared_transaction, "WAIT", 0.05)
+        monkeypatch.setattr(lockfile, "WAIT", 0.05)
         storage = SqliteStorage(str(path))
         await storage.open()
         left.append(storage)

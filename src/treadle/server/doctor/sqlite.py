@@ -1,6 +1,7 @@
 """Checks of a SQLite file for `treadle doctor`: schema, permissions, file system, locks, free space, log.
 
-They open the file read-only, and not as a storage.
+SQLite opens the file, read-only. This process may have it open as a storage too: closing a descriptor of our own would
+drop the locks of its connections, and confirmed jobs would be lost.
 """
 
 from __future__ import annotations
@@ -163,23 +164,10 @@ def _library() -> Check:
     return ok("library", text)
 
 
-def _is_wal(file: Path) -> bool:
-    """Whether the file is in WAL mode, from its header: for a file that is read as immutable, PRAGMA journal_mode
-    answers `delete`."""
-    with file.open("rb") as opened:
-        return opened.read(20)[18:] == b"\x02\x02"
-
-
 def _inside(file: Path, full: bool) -> Iterator[Check]:
     try:
         with looking(file) as db:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # raises if it is no database
-            if not _is_wal(file):
-                yield warn(
-                    "journal",
-                    "journal_mode is not wal",
-                    "Treadle sets it when it opens the file; do not change it",
-                )
             if full:
                 found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
                 if found == ["ok"]:

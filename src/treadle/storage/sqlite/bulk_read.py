@@ -9,20 +9,21 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from treadle.concurrency import forks
+from treadle.concurrency import forked_files, forks
 
 
 class Ours(sqlite3.Connection):
     """A connection that a forked child never closes. Closing it there would roll back, in the shared index of the log,
     the write that the parent has in progress."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, path: str, *args: Any, **options: Any) -> None:
+        self._path = path
         with forks.opening:
-            super().__init__(*args, **options)
+            super().__init__(path, *args, **options)
             forks.register(self)
 
     def forked(self) -> None:
-        forks.leave(self)
+        forked_files.leave(self, self._path)
 
 
 class Gathering(Ours):

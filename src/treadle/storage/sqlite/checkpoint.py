@@ -14,12 +14,13 @@ import contextlib
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from treadle.core import clock
 from treadle.storage.sqlite.bulk_read import Ours
-from treadle.storage.sqlite.lockfile import LockFile, held, patiently
+from treadle.storage.sqlite.lockfile import PATIENCE, LockFile, patiently
 
 EVERY: Final = 400  # commits
 LOOK: Final = 16  # commits between two checks of the log's size
@@ -40,10 +41,15 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Checkpoints:
-    """Runs checkpoints on its own connection, in its own thread. `db`: that connection; None before it is needed."""
+    """Runs checkpoints on its own connection, in its own thread.
 
-    def __init__(self, path: str, synchronous: str) -> None:
+    check_files  raises if the log of this name is not the one that is open
+    db           that connection; None before it is needed
+    """
+
+    def __init__(self, path: str, synchronous: str, check_files: Callable[[], None]) -> None:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
+        self._check_files = check_files
         self._since = 0
         # as much as a checkpoint moves was written while one ran: the disk is slow, so writers wait
         self.is_behind = False
@@ -87,13 +93,14 @@ class Checkpoints:
         elif not self._lock.is_in_place():
             self._lock.reopen()
         if self.db is None:
+            self._check_files()  # another log would be opened with our index
             self.db = self._connection()
         if self._synchronous == "normal":
             sync(self._log)
         huge = is_long(self._log, HUGE)
-        if not patiently(self._lock):
-            raise held(self._lock)
+        patiently(self._lock, until=clock.monotonic() + PATIENCE)  # its holder may be stopped
         try:
+            self._check_files()
             self._move(self._lock, huge)
         finally:
             self._lock.unlock()
@@ -109,12 +116,15 @@ class Checkpoints:
 
     def _move(self, lock: LockFile, huge: bool) -> None:
         """Move the pages that no reader needs any more. Of a huge log, wait for readers, move everything, and truncate
-        it. If a reader did not end, no process waits for it again during a pause, which doubles each time."""
+        it. If a reader did not end, no process waits for it again during a pause, which doubles each time.
+
+        FULL holds SQLite's write lock, unlike PASSIVE, and without a busy timeout it waits for no reader. SQLite before
+        3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length."""
         assert self.db is not None
         now, (until, pause) = clock.wall(), lock.patience()
         cut = huge and not now < until <= now + PAUSE_MOST
-        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut else 0}")
-        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'PASSIVE'})")
+        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut or not lock.is_held else 0}")
+        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'FULL'})")
         blocked = bool(busy) or moved < pages
         self._kept = os.path.getsize(self._log) if blocked else 0
         if not huge:

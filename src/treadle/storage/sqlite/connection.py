@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,11 @@ from treadle.storage.sqlite.threads import in_thread
 from treadle.storage.sqlite.waiting_workers import WaitingWorkers
 
 LOOK: Final = 1.0  # seconds between two checks that the path still names the open file; 3 us each
+PARTS: Final = ("", "-wal", "-shm")  # what SQLite keeps open
+TICK: Final = 20_000_000  # ns in which several changes of a folder may get the same time
+COARSE_TICK: Final = 2_100_000_000  # the same where a file system counts seconds
+
+Place = tuple[int, int] | None
 
 log = logging.getLogger("treadle.storage.sqlite")
 
@@ -34,6 +40,7 @@ class OpenFile:
         self.named = os.path.abspath(path)
         # one lock and one folder of sockets, through whatever link the file is opened
         self.path = os.path.realpath(path)
+        self._folder = os.path.dirname(self.path)
         self.now, self.synchronous = now, synchronous
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
@@ -41,7 +48,8 @@ class OpenFile:
         self.unwritable = ""  # why this process cannot write; "" if it can
         self._shared = shared
         self._closed: asyncio.Task[None] | None = None  # set while the file is being closed
-        self._place: tuple[int, int] | None = None  # device and inode of the open file
+        self._places: list[Place] = []  # of each of PARTS
+        self._folder_seen = 0  # when the folder had last changed, as far as its files were checked
         self._look_at = 0.0
         self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
         self._replaced: list[sqlite3.Connection] = []  # its former connections: a search may still use one
@@ -78,8 +86,9 @@ class OpenFile:
         if self.lock is not None:
             self.asks = WaitingWorkers(self.lock)
         self.loop, self.closing = loop, False
-        self._place, self._look_at = place_of(self.path), clock.monotonic() + LOOK
-        self.checkpoints = Checkpoints(self.path, self.synchronous)
+        self._places, self._folder_seen = self._places_now(), 0
+        self._look_at = clock.monotonic() + LOOK
+        self.checkpoints = Checkpoints(self.path, self.synchronous, self._check_files)
 
     async def close(self) -> None:
         """Close the file. If the caller is cancelled, closing continues; the next `open` or `close` waits for it."""
@@ -109,7 +118,8 @@ class OpenFile:
         """Close all connections, under the lock: the last one to close runs a checkpoint."""
         self._searches.shutdown(wait=True, cancel_futures=True)  # a search whose caller was cancelled may still read
         try:
-            if place_of(self.named) == self._place:
+            now = self._places_now()
+            if now[0] == self._places[0] and not any(a and a != b for a, b in zip(now, self._places, strict=True)):
                 self._close_connections()
             else:  # SQLite would delete the log by its name, which belongs to another database now
                 for each in (*self._replaced, self.search, self.look, self.checkpoints.db, self.db):
@@ -151,6 +161,7 @@ class OpenFile:
         self.db, self.look, self.search = opened.db, opened.look, opened.search
         if not opened.still:
             self._state = None
+        self._places = self._places_now()
 
     def _check_owner(self) -> None:
         if self.loop is None:
@@ -161,14 +172,38 @@ class OpenFile:
                 "SQLite connections do not survive a fork; open a new storage in the child"
             )
 
+    def confirm(self) -> None:
+        """Raise if the transaction that was just committed may be in a file that no other process reads. One `stat` of
+        the folder, 1.3 us, unless a file in it was created, deleted or renamed meanwhile."""
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            changed = -1
+        if changed != self._folder_seen:
+            self._check_files()
+            tick = TICK if changed % 1_000_000_000 else COARSE_TICK
+            self._folder_seen = changed if time.time_ns() - changed > tick else 0
+
+    def _check_files(self) -> None:
+        """Raise if a path names another file than the one open here: no other process would see what is stored."""
+        for end, place, now in zip(PARTS, self._places, self._places_now(), strict=False):
+            if place != now:
+                self._look_at = 0.0
+                cure = "or put the file back" if not end else "and every other one that has it open"
+                raise StorageUnavailable(
+                    f"{self.named}{end} was deleted, moved or replaced while this process had it open, so other "
+                    f"processes do not see its changes: restart this process, {cure}"
+                )
+
+    def _places_now(self) -> list[Place]:
+        """Where the files are. One that is read without a log has none of it."""
+        parts = PARTS if self._state is None else PARTS[:1]
+        return [place_of(self.path + end if end else self.named) for end in parts]
+
     def _check_place(self) -> None:
-        """Raise if the path names another file than the one open here: no other process would see what is stored. A
-        deleted lock file is created again; it holds nothing that must be kept."""
-        if place_of(self.named) != self._place:
-            raise StorageUnavailable(
-                f"{self.named} was deleted, moved or replaced while this process had it open, so other processes "
-                "do not see its changes: restart this process, or put the file back"
-            )
+        """Raise if a path names another file. A deleted lock file is created again; it holds nothing that must be
+        kept."""
+        self._check_files()
         self._look_at = clock.monotonic() + LOOK
         if self.lock is not None and self.task is None and not self.lock.is_in_place():
             log.warning("%s was deleted while the database is in use; creating it again", self.lock.path)
@@ -198,7 +233,7 @@ class OpenFile:
         return await in_thread(self.loop, self._searches, lambda: read(self.search), finish=False)
 
 
-def place_of(path: str) -> tuple[int, int] | None:
+def place_of(path: str) -> Place:
     """Device and inode of the file that a path names. None: there is no file."""
     try:
         found = os.stat(path)

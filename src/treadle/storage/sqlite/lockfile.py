@@ -1,8 +1,9 @@
 """The lock file next to the database: a process takes its lock before each write transaction.
 
 With SQLite's lock alone, two busy processes share the writes 11 to 89, and one of them waits half a second (measured).
-SQLite before 3.51.3 may also corrupt a log that one connection writes while another resets it. The holder may leave
-notes in the file for the next holders (waiting_workers.py).
+So the lock only orders the writers; SQLite's write lock protects the file. A process that does not get the lock within
+PATIENCE writes without it, because its holder may be stopped, or may wait for the GIL. A writer may leave notes in the
+file for the next ones (waiting_workers.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sqlite3
 import struct
 import sys
 import time
@@ -29,8 +31,10 @@ else:
 
 
 WAIT: Final = 10.0  # s to wait for other writers, then Locked
-PATIENCE: Final = struct.Struct("<dd")
-PATIENCE_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
+PATIENCE: Final = 0.2  # s to wait for the lock: longer than the transactions of some busy processes take
+PAUSE: Final = 0.002  # s between two attempts to begin a transaction
+READERS: Final = struct.Struct("<dd")
+READERS_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
 
 
 class LockFile:
@@ -39,6 +43,7 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.is_held = self.is_stuck = False  # stuck: the last wait for the lock was in vain
         with forks.opening:
             self._fd = self._open()
             forks.register(self)
@@ -85,11 +90,15 @@ class LockFile:
                 msvcrt.locking(self._fd, msvcrt.LK_NBLCK, 1)
             except OSError:
                 return False
+            self.is_held, self.is_stuck = True, False
             return True
 
         def unlock(self) -> None:
-            os.lseek(self._fd, 0, os.SEEK_SET)
-            msvcrt.locking(self._fd, msvcrt.LK_UNLCK, 1)
+            """Release the lock, if it is held through this object."""
+            if self.is_held:
+                self.is_held = False
+                os.lseek(self._fd, 0, os.SEEK_SET)
+                msvcrt.locking(self._fd, msvcrt.LK_UNLCK, 1)
 
     else:
 
@@ -98,10 +107,14 @@ class LockFile:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
+            self.is_held, self.is_stuck = True, False
             return True
 
         def unlock(self) -> None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            """Release the lock, if it is held through this object."""
+            if self.is_held:
+                self.is_held = False
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def note(self, most: int) -> bytes:
         """The note that an earlier holder left; b"" on systems without `pread`."""
@@ -118,17 +131,17 @@ class LockFile:
     def patience(self) -> tuple[float, float]:
         """Until when no process waits for readers, and how many seconds that pause was: the note of the last holder
         that waited for them in vain. Zeros: no note."""
-        found = os.pread(self._fd, PATIENCE.size, PATIENCE_AT) if hasattr(os, "pread") else b""
-        if len(found) < PATIENCE.size:
+        found = os.pread(self._fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
+        if len(found) < READERS.size:
             return 0.0, 0.0
-        until, pause = PATIENCE.unpack(found)
+        until, pause = READERS.unpack(found)
         return until, pause
 
     def set_patience(self, until: float, pause: float) -> None:
         """Leave that note. It is only a hint: if the disk is full, nothing is noted."""
         if hasattr(os, "pwrite"):
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, PATIENCE.pack(until, pause), PATIENCE_AT)
+                os.pwrite(self._fd, READERS.pack(until, pause), READERS_AT)
 
     def close(self) -> None:
         """Close the descriptor, which also releases the lock. A second call does nothing."""
@@ -139,21 +152,23 @@ class LockFile:
 
 def held(lock: LockFile) -> Locked:
     """The error to raise after WAIT seconds. The process that has the lock file may itself wait for SQLite's lock."""
-    database = lock.path.removesuffix("-lock")
-    pid, program = writer_of(database)
+    path = lock.path.removesuffix("-lock")
+    pid, program = writer_of(path)
     if pid is None:
         pid, program = holder_of(lock.path)
     return Locked(
-        database,
-        f"the lock file {lock.path}, for {WAIT:.0f} s (`lsof {lock.path}` shows a process that is stopped or hangs)",
+        path,
+        f"the write lock of the file, for {WAIT:.0f} s (`lsof {path} {lock.path}` shows the processes that have it "
+        "open: look for one that is stopped, hangs, or keeps a transaction open)",
         pid=pid,
         application=program,
     )
 
 
-def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:
-    """Wait for the lock in a thread. False: not acquired within WAIT seconds, or `unwanted` returned True."""
-    until = clock.monotonic() + WAIT
+def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False, until: float | None = None) -> bool:
+    """Wait for the lock in a thread. False: not acquired within WAIT seconds (`until`: on the monotonic clock), or
+    `unwanted` returned True."""
+    until = clock.monotonic() + WAIT if until is None else until
     pause = 0.0002
     while not lock.try_lock():
         if clock.monotonic() > until or unwanted():
@@ -161,3 +176,26 @@ def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> b
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
     return True
+
+
+def begin(db: sqlite3.Connection) -> bool:
+    """Begin a transaction that writes. False: another connection does. `db` must not wait in SQLite."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def begin_patiently(lock: LockFile, db: sqlite3.Connection, unwanted: Callable[[], bool] = lambda: False) -> None:
+    """Wait in a thread for the lock, then for the database; at most PATIENCE seconds for the lock, WAIT for both. Try
+    every 2 ms: SQLite's own waiting sleeps up to 100 ms, and a process that tries more often would overtake it."""
+    start = clock.monotonic()
+    if not (lock.is_held or lock.is_stuck):
+        lock.is_stuck = not patiently(lock, unwanted, start + min(PATIENCE, WAIT))
+    while not begin(db):
+        if clock.monotonic() > start + WAIT or unwanted():
+            raise held(lock)
+        time.sleep(PAUSE)

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import NamedTuple
 
+from treadle.concurrency.forked_files import take_locks
 from treadle.core import clock
 from treadle.core.private_files import make_file, share
 from treadle.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, StorageUnavailable
@@ -46,6 +47,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     connection may open it.
     """
     folder = _folder_of(path)
+    take_locks(path)
     why = _unwritable(path, folder)
     if why and not os.path.exists(path):
         raise StorageFull(f"{path} cannot be created: {why}")
@@ -60,6 +62,7 @@ def look_at_file(path: str, shared: bool = False, why: str = "it was opened only
     why  the reason that the first write raises
     """
     _folder_of(path)
+    take_locks(path)
     if not os.path.exists(path):
         raise SchemaTooOld(0, newest(), path)
     return _named(path, lambda: _open_to_look(path, None, why, shared))

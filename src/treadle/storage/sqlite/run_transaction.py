@@ -17,7 +17,7 @@ from treadle.core import clock
 from treadle.errors import BadSession
 from treadle.storage.sqlite.bulk_read import Ours
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.lockfile import LockFile, held, patiently
+from treadle.storage.sqlite.lockfile import WAIT, LockFile, begin_patiently
 from treadle.storage.sqlite.opening import new_connection
 from treadle.storage.sqlite.threads import in_thread
 from treadle.storage.sqlite.user_transaction import Known, UserTransaction
@@ -73,11 +73,11 @@ class RunTransaction:
 
     def _open(self) -> None:
         self._lock = LockFile(self._path + "-lock")
-        if not patiently(self._lock, lambda: self._unwanted):
-            raise held(self._lock)
         self.raw = new_connection(self._path, TaskConnection)
         self.raw.execute(f"PRAGMA synchronous = {self._synchronous}")
-        self.raw.execute("BEGIN IMMEDIATE")
+        self.raw.execute("PRAGMA busy_timeout = 0")
+        begin_patiently(self._lock, self.raw, lambda: self._unwanted)
+        self.raw.execute(f"PRAGMA busy_timeout = {WAIT * 1000:.0f}")
 
     async def commit(self) -> None:
         assert self.raw is not None

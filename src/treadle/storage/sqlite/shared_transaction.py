@@ -2,7 +2,7 @@
 
 Statements run on the loop's thread: the sqlite3 module drops the GIL at every row, and next to a busy loop a thread
 may not get it back for seconds. A thread does only work that waits: a taken lock, the COMMIT when it syncs and the disk
-is slow, checkpoints, searches.
+is slow, checkpoints, searches. If the loop is blocked in the middle of a transaction, that thread runs the rest of it.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from treadle.concurrency.spawn import begin, started
-from treadle.core import clock
+from treadle.concurrency.spawn import begin as begin_task
+from treadle.concurrency.spawn import started
+from treadle.concurrency.threads import let_threads_start, starting
 from treadle.errors import StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
+from treadle.storage.sqlite.lockfile import LockFile, begin, begin_patiently
 from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.single_caller import SingleCaller
+from treadle.storage.sqlite.threads import Relay, Steps
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # seconds of statements after which the loop gets a turn between two requests
 LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
 ROWS: Final = 4  # rows that storing a job writes, at least
-PAUSE: Final = 0.002  # seconds between two attempts to begin a transaction
-
-Steps = Generator[Any, Any, Any]
 
 
 class Request:
@@ -42,7 +42,11 @@ class Request:
     __slots__ = ("future", "jobs", "run", "weight")
 
     def __init__(
-        self, run: Callable[[UnitOfWork], Steps], weight: int, future: asyncio.Future[Any], jobs: Sequence[Any] | None
+        self,
+        run: Callable[[UnitOfWork], Steps[Any]],
+        weight: int,
+        future: asyncio.Future[Any],
+        jobs: Sequence[Any] | None,
     ) -> None:
         self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
 
@@ -57,7 +61,7 @@ class SharedTransactions:
     def __init__(
         self,
         file: OpenFile,
-        merge: Callable[[UnitOfWork, Sequence[Any]], Steps],
+        merge: Callable[[UnitOfWork, Sequence[Any]], Steps[Any]],
         committed: Callable[[set[str]], None],
     ) -> None:
         self._file, self._merge, self._committed = file, merge, committed
@@ -67,7 +71,7 @@ class SharedTransactions:
         self._callers = SingleCaller()
 
     def submit(
-        self, run: Callable[[UnitOfWork], Steps], weight: int = 1, jobs: Sequence[Any] | None = None
+        self, run: Callable[[UnitOfWork], Steps[Any]], weight: int = 1, jobs: Sequence[Any] | None = None
     ) -> asyncio.Future[Any]:
         """Run this call in the next transaction. With `jobs`, neighbouring calls of the same kind are merged into one
         insert. For a single caller the call is done when this returns, unless it needs a thread."""
@@ -81,7 +85,7 @@ class SharedTransactions:
         if self._file.task is not None:
             self._callers.met()
         elif self._callers.is_alone(loop, weight):
-            self._file.task = begin(loop, self._work())
+            self._file.task = begin_task(loop, self._work())
         else:
             self._file.task = started(self._work(), loop=loop)
         return future
@@ -150,43 +154,52 @@ class SharedTransactions:
                 await self._transaction([request], request.weight)
 
     async def _run(self, group: list[Request], weight: int, topics: set[str]) -> list[Any]:
-        lock = self._file.lock
-        if lock is None or self._file.unwritable:
-            self._file.check_writable()
-        assert lock is not None
-        if self._file.checkpoints.is_behind:
-            await self._file.checkpoints.finish()
-        if not lock.try_lock():
-            await self._wait_for(lock)
+        file = self._file
+        if file.lock is None or file.unwritable:
+            file.check_writable()
+        assert file.lock is not None
+        assert file.loop is not None
+        if file.checkpoints.is_behind:
+            await file.checkpoints.finish()
+        steps = self._steps(file.lock, group, weight, topics)
         try:
-            try:
-                self._file.db.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                    raise
-                await self._file.in_thread(self._begin_patiently)  # for example a shell that writes
-            before = self._file.db.total_changes
+            wanted = next(steps)
+        except StopIteration as stop:
+            answers: list[Any] = stop.value
+        else:
+            answers = await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
+        file.confirm()
+        file.checkpoints.count(file.loop)
+        return answers
+
+    def _steps(self, lock: LockFile, group: list[Request], weight: int, topics: set[str]) -> Steps[list[Any]]:
+        """The transaction. Nothing of it needs the loop, which may be blocked after each `yield`."""
+        db = self._file.db
+        if starting:
+            let_threads_start()
+        try:
+            if not ((lock.try_lock() or lock.is_stuck) and begin(db)):
+                yield partial(begin_patiently, lock, db)  # for example a shell writes
+            before = db.total_changes
             counts = Changes()
-            answers = await self._answers(group, topics, counts)
-            counts.write(self._file.db)
-            # one ending may release a million jobs
-            weight = max(weight, (self._file.db.total_changes - before) // ROWS)
-            if self._file.synchronous == "full":
-                await self._sync(weight)
-            elif weight > LARGE:
-                await self._file.in_thread(self._commit)
-            else:
-                self._commit()
+            answers = yield from self._answers(group, topics, counts)
+            counts.write(db)
+            written = db.total_changes - before
+            weight = max(weight, written // ROWS)  # one ending may release a million jobs
+            syncs = self._file.synchronous == "full" and written > 0
+            inline = self._syncs.are_fast(weight) if syncs else weight <= LARGE
+            took = self._commit(lock) if inline else (yield partial(self._commit, lock))
+            if syncs:
+                self._syncs.took(took, inline)
         except BaseException:
             self._leases.forget()  # rows stored in the same transaction are gone, and so are their numbers
             self._roll_back()
             raise
         finally:
             lock.unlock()
-        self._file.checkpoints.count(self._file.loop)
         return answers
 
-    async def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> list[Any]:
+    def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> Steps[list[Any]]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
         thread."""
         answers, at, begun = list[Any](), 0, time.perf_counter()
@@ -196,17 +209,14 @@ class SharedTransactions:
                 while end < len(group) and group[end].jobs is not None:
                     end += 1
             if at and time.perf_counter() - begun > HELD:
-                await asyncio.sleep(0)
+                yield None
                 begun = time.perf_counter()
             unit = UnitOfWork(self._file.db, self._file.now(), topics, counts, self._leases)
             alone = end - at == 1
             steps = request.run(unit) if alone else self._merge(unit, [each.jobs or () for each in group[at:end]])
             try:
-                wanted = next(steps)
-                while True:
-                    wanted = steps.send(await self._between(wanted))
-            except StopIteration as stop:
-                answers += [stop.value] if alone else stop.value
+                answer = yield from steps
+                answers += [answer] if alone else answer
             except REFUSALS as refused:  # raised before anything was written
                 if not alone:
                     raise
@@ -214,21 +224,11 @@ class SharedTransactions:
             at = end
         return answers
 
-    async def _between(self, wanted: Callable[[], Any] | None) -> Any:
-        return await (asyncio.sleep(0) if wanted is None else self._file.in_thread(wanted))
-
-    async def _sync(self, weight: int) -> None:
-        """Commit with a sync to disk: on the loop if commits are fast here, else in a thread."""
-        if held := self._syncs.are_fast(weight):
-            took = self._commit()
-        else:
-            took = await self._file.in_thread(self._commit)
-        self._syncs.took(took, held)
-
-    def _commit(self) -> float:
-        """Commit. Return how many seconds it took."""
+    def _commit(self, lock: LockFile) -> float:
+        """Commit, and release the lock in this thread: the loop may be blocked. Return how many seconds it took."""
         begun = time.perf_counter()
         self._file.db.execute("COMMIT")
+        lock.unlock()
         return time.perf_counter() - begun
 
     def _roll_back(self) -> None:
@@ -237,36 +237,6 @@ class SharedTransactions:
                 self._file.db.execute("ROLLBACK")
         except sqlite3.Error:
             pass  # SQLite has rolled back by itself; the next BEGIN shows it
-
-    def _begin_patiently(self) -> None:
-        """Try every 2 ms: SQLite's own waiting sleeps up to 100 ms, and a process that tries more often would overtake
-        it."""
-        until = clock.monotonic() + WAIT
-        while True:
-            try:
-                self._file.db.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() > until:
-                    raise
-            time.sleep(PAUSE)
-
-    async def _wait_for(self, lock: LockFile) -> None:
-        """Wait for the lock in a thread. Release it if the caller is cancelled: the thread may have it by then."""
-        got = False
-
-        def wait() -> None:
-            nonlocal got
-            got = patiently(lock)
-
-        try:
-            await self._file.in_thread(wait)
-        except BaseException:
-            if got:
-                lock.unlock()
-            raise
-        if not got:
-            raise held(lock)
 
 
 def _fail(request: Request, error: BaseException) -> None:

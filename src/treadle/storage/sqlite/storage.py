@@ -276,6 +276,7 @@ class SqliteStorage:
     async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
         self._file.check_writable()
+        self._file.confirm()  # a connection that is opened now would open another log
         own = RunTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
         await own.begin()
         return own
@@ -286,6 +287,7 @@ class SqliteStorage:
         return 0.0
 
     def _joined(self, topics: set[str]) -> None:
+        self._file.confirm()
         self._file.count_commit()
         self._committed(topics)
 

@@ -1,4 +1,4 @@
-"""The open claims of idle workers, noted in the lock file: only the holder of the lock reads and writes them.
+"""The open claims of idle workers, noted in the lock file: only a transaction that writes reads and changes them.
 
 So an enqueue can claim a job for a waiting worker. In a table, each claim that finds nothing would have to be
 committed: a sync, while others wait for the lock. A note may be lost at any time; no row depends on it.
@@ -48,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(list[WaitingWorker]).decode
 
 
 class WaitingWorkers:
-    """Each method must be called under the lock. The latest claim comes last."""
+    """Each method must be called in a transaction that writes. The latest claim comes last."""
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock

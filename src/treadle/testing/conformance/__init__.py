@@ -19,7 +19,8 @@ A test module like this one runs all of them, each law under its own name:
         return make
 
 The suite closes the storages. Other fixtures are optional: `durable` (default True: the data outlives the object),
-`speaks` (default True: `watch` wakes when a topic is published; return False if it only sleeps), `spoil_count` (changes
+`speaks` (default True: `watch` wakes when a topic is published; return False if it only sleeps), `two_loops` (default
+True: two event loops of one process may use the data, each with a storage object of its own), `spoil_count` (changes
 a kept count behind the storage's back; without it the laws of repairs are skipped), and `user_transaction` for a
 Transactional storage (see `OpenTransaction` in `run.py`; its laws are skipped if the fixture is missing).
 
@@ -33,7 +34,7 @@ from importlib import import_module
 
 import pytest
 
-from treadle.testing.conformance.run import durable, speaks, spoil_count, tests_of, user_transaction
+from treadle.testing.conformance.run import durable, speaks, spoil_count, tests_of, two_loops, user_transaction
 
 LAWS = (
     "queue_order",
@@ -42,6 +43,7 @@ LAWS = (
     "lanes",
     "versions",
     "lease",
+    "paused",
     "repeats",
     "acts",
     "capabilities",
@@ -82,4 +84,4 @@ pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
 _tests = {name: test for law in LAWS for name, test in tests_of(import_module(f"{__name__}.laws_{law}")).items()}
 globals().update(_tests)
 
-__all__ = ["durable", "speaks", "spoil_count", "user_transaction", *_tests]  # noqa: PLE0604 - the names of the tests
+__all__ = ["durable", "speaks", "spoil_count", "two_loops", "user_transaction", *_tests]  # noqa: PLE0604 - the names of the tests

@@ -37,6 +37,12 @@ def durable() -> bool:
     return True
 
 
+@pytest.fixture
+def two_loops() -> bool:
+    """Whether two event loops of one process may use the data at once, each with a connection of its own."""
+    return True
+
+
 class OpenTransaction(Protocol):
     """A transaction that a user of the storage's database opened, on a separate connection."""
 

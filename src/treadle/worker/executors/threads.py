@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from treadle.concurrency import forks
-from treadle.concurrency.threads import Answer, Threads
+from treadle.concurrency.threads import Answer, Threads, starting
 from treadle.worker.executors.django import close_connections, close_old_connections
 
 Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
@@ -40,8 +40,11 @@ class DaemonThreads:
         """Call it in a thread. The future's result is (value, None) or (None, exception); it never raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
+        is_idle = self._idle.acquire(blocking=False)
+        if is_idle or self._started < self._limit:
+            starting.add(future)
         self._items.put((call, loop, future))
-        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+        if not is_idle and self._started < self._limit:
             self._started += 1
             name = f"{self._name}-{self._started}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -63,6 +66,7 @@ class DaemonThreads:
                 close_connections()
                 return
             call, loop, future = item
+            starting.discard(future)
             close_old_connections()
             result = outcome(call)
             close_old_connections()  # before the job ends, so that its connection is free then
