@@ -59,6 +59,7 @@ from treadle.workflow.finisher import WorkflowFinisher
 log = logging.getLogger("treadle")
 
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
+LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is away and nothing is left to settle
 
 
 def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
@@ -337,7 +338,7 @@ class WorkerSession:
     async def stop(self, grace: float) -> None:
         """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first."""
         state = self.state
-        self.outage.give_up_at = self.loop.time() + grace + self.config.lease
+        self.outage.stop(self.loop.time() + grace + self.config.lease)
         try:
             await self._let_end(grace)
         finally:  # also if this is cancelled: a loop left behind would renew leases for ever
@@ -373,22 +374,27 @@ class WorkerSession:
         ends = self.loop.time() + grace
         if ends < self._grace_ends:
             self._grace_ends = ends
-            self.outage.give_up_at = ends + self.config.lease
+            self.outage.stop(ends + self.config.lease)
             self._shortened.set()
 
     async def _let_end(self, grace: float) -> None:
-        """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released."""
+        """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released. If the storage
+        is away and the worker holds no job, a loop can only repeat a claim whose answer was lost: do not wait for it."""
         self._grace_ends = min(self._grace_ends, self.loop.time() + grace)
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:
-            done = asyncio.Task(asyncio.wait(loops))
+            done, waits_in_vain = asyncio.Task(asyncio.wait(loops)), 0
             while not done.done() and not hurry.done() and (left := self._grace_ends - self.loop.time()) > 0:
                 self._shortened.clear()
+                left = min(left, LOOK)
                 await asyncio.wait([done, hurry, shortened], timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if shortened.done():
                     shortened = asyncio.Task(self._shortened.wait())
-            if not done.done():
+                waits_in_vain = waits_in_vain + 1 if self.outage.away is not None and self.state.holds_nothing else 0
+                if waits_in_vain > 1:
+                    break
+            if not done.done() and not waits_in_vain:
                 self.cancel_runs()
                 # Async functions end now. A function in a thread keeps its slot until it returns.
                 await asyncio.wait([done], timeout=HURRY if self.hurry.is_set() else max(1.0, min(grace, 5.0)))
