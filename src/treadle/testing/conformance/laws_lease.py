@@ -172,14 +172,29 @@ async def test_law04_a_heartbeat_merges_checkpoints_and_replaces_the_note(storag
 
 
 async def test_law04_the_lease_of_a_job_takes_precedence(storage: Storage, clock: HandClock) -> None:
-    """The job's lease takes precedence over the task's, and that one over the worker's, at claims and at heartbeats."""
+    """The job's lease takes precedence over the task's, and that one over the worker's, at claims. A renewal lasts as
+    long as the heartbeat says, at most as long as the job's own lease."""
     await storage.enqueue([job("own", lease=100.0), job("task", task="slow"), job("plain")])
     own, plain, task = await claim(storage, 9, lease=10, tasks={"t": (None, None), "slow": (None, 50.0)})
     begun = clock()
     assert [each.due_at for each in (own, task, plain)] == [begun + 100, begun + 50, begun + 10]
-    await beat(storage, renewal(own), renewal(plain), lease=20)
+    await beat(storage, renewal(own), lease=200)
     assert (await row(storage, "own")).due_at == begun + 100
+    await beat(storage, renewal(own), renewal(plain), lease=20)
+    assert (await row(storage, "own")).due_at == begun + 20
     assert (await row(storage, "plain")).due_at == begun + 20
+
+
+async def test_law04_a_lease_ends_at_once_after_a_renewal_of_no_length(storage: Storage, clock: HandClock) -> None:
+    """What the supervisor of a process that has ended does for it, with a checkpoint or without."""
+    await storage.enqueue([job("a-own", lease=100.0), job("b-noted"), job("c-other")])
+    own, noted, _ = await claim(storage, 9, lease=10)
+    assert await beat(storage, renewal(own), renewal(noted, checkpoints=(("s", "1"),)), lease=0) == set()
+    clock.advance(0.001)
+    assert await claim_ids(storage, 9, worker="another") == ["a-own", "b-noted"]
+    rows = [await row(storage, id) for id in ("a-own", "b-noted", "c-other")]
+    assert [(each.lost, each.worker) for each in rows] == [(1, "another"), (1, "another"), (0, "w")]
+    assert dict(rows[1].checkpoints) == {"s": "1"}
 
 
 async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: HandClock) -> None:
