@@ -24,6 +24,7 @@ from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
+from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.health import WorkerHealth, WorkerStage
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
@@ -55,6 +56,7 @@ class WorkerCore:
         self.app, self.config, self.patient = app, config, patient
         self.pools = Executors(config.name, config.concurrency)
         self.session: WorkerSession | None = None
+        self.exits = False  # the process exits when `run` returns, and with it the threads of functions
         self.failed: ResourceFailed | None = None  # why it stops by itself
         self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
         self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
@@ -270,7 +272,7 @@ class WorkerCore:
 
     async def _stop(self, session: WorkerSession, grace: float) -> None:
         try:
-            await session.stop(grace)
+            await session.stop(grace, self.exits)
         finally:
             self.session = self._stopping = self._outage = None
             try:
@@ -278,6 +280,8 @@ class WorkerCore:
                 await self._leave(session)
                 self._tell("worker.stopped")
                 await self.app.emitter.settle(LISTENERS)
+                if self.exits:
+                    await session.leave()
             finally:
                 await self.app.release()
 
@@ -313,6 +317,17 @@ class WorkerCore:
         """Claim and start those of these jobs that may start now, as far as slots are free."""
         if self.session is not None:
             await self.session.run_ids(ids)
+
+    # --- for the supervisor of the process, on the loop of the worker
+
+    @property
+    def shortest_lease(self) -> float:
+        """Seconds of the shortest lease that this worker renews; 0: it does not run."""
+        return 0.0 if self.session is None else 3 * self.session.state.heartbeat_in
+
+    def jobs_of_others(self) -> JobsOfOthers | None:
+        """Acts for other workers of this fleet; None: this one does not run."""
+        return None if self.session is None else self.session.jobs_of_others()
 
     def _tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)

@@ -8,14 +8,14 @@ one, because the id and the version of a row are its lease.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.model import LeaseRenewal, Pairs, Presence, Record, State
+from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Record, State
 from treadle.core.query_model import Query
 from treadle.policy.guilt import stop_note
 from treadle.storage.contract import Storage
@@ -60,14 +60,18 @@ class Place(Struct, frozen=True):
 class JobsOfOthers:
     """Acts for other workers in the storage of this one.
 
-    presence  of this worker, which each of its heartbeats stores
-    lease     of the workers of this fleet, in seconds
+    beat   sends a heartbeat of this worker, with these renewals
+    lease  of the workers of this fleet, in seconds
     """
 
     def __init__(
-        self, storage: Storage, tasks: dict[str, TaskCore], presence: Callable[[], Presence], lease: float
+        self,
+        storage: Storage,
+        tasks: Mapping[str, TaskCore],
+        beat: Callable[[Sequence[LeaseRenewal], float], Awaitable[HeartbeatResult]],
+        lease: float,
     ) -> None:
-        self._storage, self._tasks, self._presence, self._lease = storage, tasks, presence, lease
+        self._storage, self._tasks, self._beat, self._lease = storage, tasks, beat, lease
 
     async def end(self, death: Death) -> list[Place]:
         """Note this death in the jobs of the worker, and let their leases expire. Returns those jobs."""
@@ -79,9 +83,9 @@ class JobsOfOthers:
                 LeaseRenewal(row.job.id, row.version, () if is_system(row) else _noted(row, death))
                 for row in rows[first : first + PAGE]
             ]
-            await self._storage.heartbeat(self._presence(), renewals, OVER)
+            await self._beat(renewals, OVER)
         if rows:
-            await self._storage.heartbeat(self._presence(), [], self._lease)  # it queues the jobs
+            await self._beat([], self._lease)  # it queues the jobs
         return [self._place(row) for row in rows if not is_system(row)]
 
     async def renew(self, worker: str, jobs: Collection[Lease]) -> list[Place]:
@@ -94,7 +98,7 @@ class JobsOfOthers:
             lease = row.job.lease or (None if task is None else task.lease) or self._lease
             by_lease.setdefault(lease, []).append(LeaseRenewal(row.job.id, row.version))
         for lease, renewals in by_lease.items():
-            await self._storage.heartbeat(self._presence(), renewals, lease)
+            await self._beat(renewals, lease)
         return [self._place(row) for row in rows]
 
     async def _of(self, worker: str) -> list[Record]:

@@ -12,6 +12,7 @@ from typing import Any
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
+from treadle.core.model import HeartbeatResult, LeaseRenewal
 from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
@@ -34,6 +35,7 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
@@ -59,6 +61,7 @@ from treadle.workflow.finisher import WorkflowFinisher
 log = logging.getLogger("treadle")
 
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
+EXIT = 2.0  # s from the last renewal of a process that exits until the jobs of its threads are queued again
 LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is away and nothing is left to settle
 
 
@@ -322,6 +325,13 @@ class WorkerSession:
         """See `ClaimsById.run`."""
         await self.by_id.run(ids)
 
+    def jobs_of_others(self) -> JobsOfOthers:
+        """Acts for other workers of this fleet."""
+        return JobsOfOthers(self.storage, self.app.tasks, self._beat, self.config.lease)
+
+    async def _beat(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        return await self.calls.make(self.storage.heartbeat(self.heartbeat.presence(), renewals, lease))
+
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")
@@ -329,14 +339,18 @@ class WorkerSession:
     def claim_no_more(self) -> None:
         """Claim and start nothing more, and request the running functions to stop."""
         self.state.stop()
+        self.state.heartbeat_now.set()  # it notes the stop in the running jobs
         for run in list(self.state.running.values()):
             if self.batches.waits(run.job_run):
                 run.stop("stop")  # its call has not begun, so another worker may run it
             else:
                 run.request_stop()
 
-    async def stop(self, grace: float) -> None:
-        """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first."""
+    async def stop(self, grace: float, exits: bool = False) -> None:
+        """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first.
+
+        exits  the process exits right after
+        """
         state = self.state
         self.outage.stop(self.loop.time() + grace + self.config.lease)
         try:
@@ -354,8 +368,9 @@ class WorkerSession:
             await asyncio.gather(*self.loops, *self.side_loops, return_exceptions=True)
         if state.running:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
-            text = "worker %s stops while %d jobs are still running (%s); their leases will expire"
-            log.warning(text, state.name, len(state.running), names)
+            text = "worker %s stops while %d jobs are still running (%s); they are queued again, uncounted, when %s"
+            when = "this process is gone" if exits else "their leases have expired"
+            log.warning(text, state.name, len(state.running), names, when)
         self.heartbeat.gone = True
         last: list[LastCall] = [self.election.leave]
         if self.metrics is not None and self.config.metrics:
@@ -368,6 +383,11 @@ class WorkerSession:
             if self.metrics is not None:
                 self.metrics.end()
         await self.lost.settled()
+
+    async def leave(self) -> None:
+        """Let the leases of the jobs that still run end soon: the last act of a process that exits, which ends them."""
+        if self.state.running:
+            await sign_off(self.calls, [partial(self.heartbeat.once, EXIT)], self.hurry)
 
     def shorten_grace(self, grace: float) -> None:
         """During a stop, cancel the running jobs after at most this many seconds."""

@@ -13,7 +13,8 @@ from treadle.health import Verdict
 def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess]) -> Verdict:
     """Alive: every event loop answers. Ready: every process claims, and the storage answers each of them."""
     kept = list(children)
-    stuck = [words for each in live if (words := each.stuck) is not None]
+    # Not the trial process: a suspect may well be stuck there, which is no reason to restart all.
+    stuck = [words for each in live if not each.orders.trial and (words := each.stuck) is not None]
     unready = [words for each in kept if (words := _unready(each)) is not None]
     status = f"{plural(len(kept), 'worker process')} {'claims' if len(kept) == 1 else 'claim'} jobs"
     return Verdict(_first(stuck), _first(unready), status)
