@@ -78,7 +78,7 @@ class Fleet:
     @property
     def verdict(self) -> Verdict:
         """Its health."""
-        return verdict_of(self._children.values(), self._shared.live)
+        return verdict_of(self._children.values(), self._shared.live, self._recycling.restart_stuck)
 
     @property
     def patience(self) -> float:

@@ -111,7 +111,7 @@ class StuckWatch:
         process, words = silent.process, silent.process.stuck
         busy = await busiest(process.pid)
         stacks = parsed(await process.stacks(WRITING))
-        culprit = culprit_of(process.pid, busy, stacks, process.vitals)
+        culprit = culprit_of(process.pid, busy, stacks, process.vitals, silent.jobs)
         if culprit is None:
             self._say(f"{words}; {self._bound()}")
             return

@@ -21,6 +21,7 @@ SAMPLE: Final = 0.5  # s between two looks at the processor time of the threads
 BUSY: Final = 0.3  # share of SAMPLE from which a thread counts as busy
 WRITING: Final = 1.0  # s that the process gets to write its stacks
 _HEAD: Final = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+).*most recent call first", re.MULTILINE)
+_LOOP: Final = re.compile(r"[/\\](?:selectors\.py|(?:asyncio|uvloop)[/\\]\w+\.\w+)$")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
@@ -31,6 +32,11 @@ class Stack:
     ident: int
     text: str
     frames: tuple[tuple[str, int, str], ...]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is that of an event loop which waits, for events or for the interpreter's lock."""
+        return bool(self.frames) and _LOOP.search(self.frames[0][0]) is not None
 
     def runs(self, place: Place) -> bool:
         """Whether the function of this job is on the stack."""
@@ -90,19 +96,24 @@ async def busiest(pid: int) -> int | None:
     return None if most is None or used[most] < BUSY * SAMPLE else most
 
 
-def culprit_of(pid: int, busy: int | None, stacks: Sequence[Stack], vitals: Vitals | None) -> Culprit | None:
-    """The thread that keeps the process from answering: the one that computes, otherwise that of the event loop.
-
-    A thread that began after the last vitals is the one whose identifier they do not name.
-    """
+def culprit_of(
+    pid: int, busy: int | None, stacks: Sequence[Stack], vitals: Vitals | None, jobs: Sequence[Place]
+) -> Culprit | None:
+    """The thread that keeps the process from answering: the one that computes; otherwise that of the event loop, unless
+    it waits and only one other thread runs a job. A thread that began after the last vitals is the one whose identifier
+    they do not name."""
     known = {native: (ident, name) for native, ident, name in (() if vitals is None else vitals.threads)}
-    idents = {ident for ident, _ in known.values()}
+    names = dict(known.values())
     main = vitals.threads[0][1] if vitals is not None and vitals.threads else 0
-    if busy is not None and busy != pid:
-        ident, name = known.get(busy, (0, f"thread {busy}"))
-        new = [stack for stack in stacks if stack.ident not in idents]
-        chosen = [stack for stack in stacks if stack.ident == ident] or (new if len(new) == 1 else [])
-        if chosen:
-            return Culprit(chosen[0], name)
     loop = [stack for stack in stacks if stack.ident == main] or list(stacks[-1:])  # the main thread is listed last
+    others = [stack for stack in stacks if stack not in loop]
+    if busy is not None and busy != pid:
+        new = [stack for stack in others if stack.ident not in names]
+        others = [stack for stack in others if stack.ident == known.get(busy, (0, ""))[0]] or new
+    elif busy == pid or not loop or not loop[0].is_idle:
+        others = []
+    else:
+        others = [stack for stack in others if any(stack.runs(job) for job in jobs)]
+    if len(others) == 1:
+        return Culprit(others[0], names.get(others[0].ident, f"thread {others[0].ident:#x}"))
     return Culprit(loop[0], None) if loop else None
