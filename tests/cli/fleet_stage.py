@@ -78,7 +78,10 @@ class Stage:
         def found() -> str | None:
             return next((line for line in self.said[after:] if re.search(pattern, line)), None)
 
-        return str(await self.changed.until(found, f"{pattern!r} in {self.said}"))
+        try:
+            return str(await self.changed.until(found, repr(pattern)))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; said: {self.said}") from error
 
     async def enqueue(self, task: str, *args: object) -> Job[int]:
         return await self.app.enqueue(self.app.stub(f"jobs.{task}").job(*args))

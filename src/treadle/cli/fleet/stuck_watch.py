@@ -10,17 +10,18 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from treadle.cli.fleet.child_process import Shared
 from treadle.cli.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
 from treadle.cli.fleet.worker_process import PROBES, WorkerProcess
-from treadle.cli.output import lasts
 from treadle.core.clock import monotonic
 from treadle.worker.jobs_of_others import Lease, Place
 
 EVERY: Final = 1.0  # s between two checks, at most
 SHARE: Final = 3  # parts of a lease, one renewal in each
+NAMING: Final = 10.0  # s to wait for the names of its jobs: another process may have to start
 ENDING: Final = 2.0  # s that a process gets to print its stacks before it is killed
 
 
@@ -29,7 +30,8 @@ class Silent:
 
     def __init__(self, process: WorkerProcess) -> None:
         self.process = process
-        self.jobs: Sequence[Place] = ()  # that it runs, known from the first renewal on
+        self.jobs: Sequence[Place] = ()  # that it runs
+        self.known = asyncio.Event()  # they are known, from the first renewal on
         self.reported = self.killed = False
         self.renewing: asyncio.Task[None] | None = None
         self.telling: asyncio.Task[None] | None = None
@@ -94,7 +96,7 @@ class StuckWatch:
             silent.telling = asyncio.create_task(self._tell(silent))
         if self._restart is not None and process.unanswered >= self._restart and not silent.killed:
             silent.killed = True
-            process.killed_for = f" after its event loop had not answered for {lasts(self._restart)}"
+            process.killed_for = f" after its event loop had not answered for {self._restart:g} s"
             self._say(f"{process.stuck or process.label}; it will be killed and restarted")
             process.signal(signal.SIGABRT)
             asyncio.get_running_loop().call_later(ENDING, process.signal, signal.SIGKILL)
@@ -105,12 +107,16 @@ class StuckWatch:
         jobs = await helper.renew_for(process.hello.worker, list(self._leases(process)))
         if jobs is not None:
             silent.jobs, silent.renewed_at = jobs, monotonic()
+            silent.known.set()
 
     async def _tell(self, silent: Silent) -> None:
         """Say which job in which thread keeps the process from answering, and print the stack of that thread."""
         process, words = silent.process, silent.process.stuck
         busy = await busiest(process.pid)
         stacks = parsed(await process.stacks(WRITING))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NAMING):
+                await silent.known.wait()
         culprit = culprit_of(process.pid, busy, stacks, process.vitals, silent.jobs)
         if culprit is None:
             self._say(f"{words}; {self._bound()}")
@@ -119,5 +125,5 @@ class StuckWatch:
         print(culprit.stack.text, file=sys.stderr, flush=True)
 
     def _bound(self) -> str:
-        until = "until it answers" if self._restart is None else f"until it answers, at most {lasts(self._restart)}"
+        until = "until it answers" if self._restart is None else f"until it answers, at most {self._restart:g} s"
         return f"the leases of its jobs are renewed {until}"

@@ -21,7 +21,7 @@ SAMPLE: Final = 0.5  # s between two looks at the processor time of the threads
 BUSY: Final = 0.3  # share of SAMPLE from which a thread counts as busy
 WRITING: Final = 1.0  # s that the process gets to write its stacks
 _HEAD: Final = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+).*most recent call first", re.MULTILINE)
-_LOOP: Final = re.compile(r"[/\\](?:selectors\.py|(?:asyncio|uvloop)[/\\]\w+\.\w+)$")
+_LOOP: Final = re.compile(r"[/\\](?:selectors\.py|threading\.py|(?:asyncio|uvloop)[/\\]\w+\.\w+)$")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
@@ -54,7 +54,8 @@ class Culprit:
 
     def words(self, jobs: Sequence[Place]) -> str:
         """What it does, with the jobs of the process that it may run."""
-        does = "the event loop is blocked" if self.thread is None else f"{self.thread} keeps the interpreter's lock"
+        who = self.thread or ("something" if self.stack.is_idle else None)
+        does = "the event loop is blocked" if who is None else f"{who} keeps the interpreter's lock"
         suspects = [job for job in jobs if self.stack.runs(job)]
         if not suspects:
             return does
@@ -65,10 +66,9 @@ class Culprit:
 
 def parsed(text: str) -> list[Stack]:
     """The stacks in what `faulthandler` has written, each thread once."""
-    heads = list(_HEAD.finditer(text))
-    ends = [head.start() for head in heads[1:]] + [len(text)]
+    starts = [head.start() for head in _HEAD.finditer(text)]
     found: dict[int, Stack] = {}
-    for head, end in zip(heads, ends, strict=True):
+    for head, end in zip(_HEAD.finditer(text), [*starts[1:], len(text)], strict=False):
         part, ident = text[head.start() : end], int(head[1], 16)
         frames = tuple((file, int(line), name) for file, line, name in _FRAME.findall(part))
         found.setdefault(ident, Stack(ident, part.rstrip(), frames))
