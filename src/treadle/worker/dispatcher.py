@@ -21,6 +21,7 @@ from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
 from treadle.worker.parts import WorkerParts
 from treadle.worker.settler import Settler
+from treadle.worker.trials import Trials
 from treadle.worker.unconfirmed import Ended
 
 NOTHING = Claimed()
@@ -53,12 +54,13 @@ class Dispatcher:
         handoff: HandOff,
         executor: Executor,
         settler: Settler,
+        trials: Trials,
     ) -> None:
         self._number, self._batch_size, self._settles_only = number, *share_of(parts)
         self._state, self._storage, self._batches = parts.state, parts.storage, parts.batches
         self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
         self._build_claim, self._handoff = build_claim, handoff
-        self._executor, self._settler = executor, settler
+        self._executor, self._settler, self._trials = executor, settler, trials
         self._fused, self._capacity = fused(parts.storage), parts.capacity
         self._included_system_queue = True  # in the last claim
         self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
@@ -90,7 +92,7 @@ class Dispatcher:
     def _limit(self) -> int:
         """How many jobs the next claim may bring; 0: no claim."""
         state, demand = self._state, self._state.demand
-        if not state.claiming or state.pause:
+        if self._trials.look() or not state.claiming or state.pause:
             return 0
         if self._leaves_all_to_first() or (self._number and demand.one_is_enough and not demand.notified):
             return 0
@@ -109,6 +111,8 @@ class Dispatcher:
     async def _request(self, ended: list[Ended], limit: int) -> None:
         """Settle these outcomes, claim up to `limit` jobs, and start them."""
         state, handoff = self._state, self._handoff
+        if limit and not self._trials.census.begin_claim(self._trials):
+            limit = 0
         was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
@@ -122,6 +126,8 @@ class Dispatcher:
             taken = len(claimed.records)
         except BaseException:
             state.unconfirmed.put_back(ended)
+            if limit:
+                self._trials.census.end_claim(self._trials)
             raise
         finally:
             state.slots.release(reserved - taken)
@@ -134,7 +140,11 @@ class Dispatcher:
             if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:
-            await self._start(claimed.records, more=taken >= limit or self._number > 0)
+            try:
+                await self._start(claimed.records, more=taken >= limit or self._number > 0)
+            finally:
+                if limit:
+                    self._trials.census.end_claim(self._trials)
         elif limit:
             await self._found_nothing(claimed.next_in, outstanding)
 
@@ -150,6 +160,7 @@ class Dispatcher:
         state, demand = self._state, self._state.demand
         had_jobs = demand.nothing()
         self._handoff.claim_ended(outstanding)
+        self._trials.census.end_claim(self._trials)
         if outstanding and not self._handoff.outstanding:
             return  # a job has already arrived for the request
         if self._plan is not None and self._plan.narrow:

@@ -55,6 +55,7 @@ from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
+from treadle.worker.trials import Offer, Trials
 from treadle.worker.turns import Turns
 from treadle.workflow.finisher import WorkflowFinisher
 
@@ -84,6 +85,7 @@ class WorkerSession:
         opened: Opened,
         outage: StorageOutage,
         patient: bool,
+        offer: Offer | None = None,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
         storage, self.life = opened
@@ -115,16 +117,25 @@ class WorkerSession:
         self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
+        self.trials = Trials(
+            parts,
+            self.heartbeat,
+            self.calls,
+            lambda: self.handoff.outstanding,
+            offer,
+            lambda: self.by_id.claim_late(),
+        )
         self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_all
         self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
         build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.maintains)
         handoffs = [self.handoff, *(HandOff(self.state, start) for _ in range(dispatchers_for(config, storage) - 1))]
         self.dispatchers = [
-            Dispatcher(number, parts, build, handoff, self.executor, settler) for number, handoff in enumerate(handoffs)
+            Dispatcher(number, parts, build, handoff, self.executor, settler, self.trials)
+            for number, handoff in enumerate(handoffs)
         ]
         self.loops: list[asyncio.Task[None]] = []
-        self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
+        self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops, self.trials)
         self.side_loops: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
         self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
@@ -179,6 +190,7 @@ class WorkerSession:
             WorkerDurableBackend(parts, self.heartbeat, pools.threads, self.calls),
             settler,
             self.heartbeat.lose,
+            self.trials,
         )
 
     async def restore_declared(self) -> None:
@@ -332,6 +344,16 @@ class WorkerSession:
     async def _beat(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         return await self.calls.make(self.storage.heartbeat(self.heartbeat.presence(), renewals, lease))
 
+    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+        """See `WorkerCore.try_alone`."""
+        record = await self.trials.held(id, version)
+        if record is None or self.state.stopping:
+            return False
+        over = self.trials.expect(record, taken)
+        self.state.slots.take()
+        self.executor.start_all([record])
+        return await over
+
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")
@@ -341,7 +363,7 @@ class WorkerSession:
         self.state.stop()
         self.state.heartbeat_now.set()  # it notes the stop in the running jobs
         for run in list(self.state.running.values()):
-            if self.batches.waits(run.job_run):
+            if self.batches.waits(run.job_run) or self.trials.waits(run):
                 run.stop("stop")  # its call has not begun, so another worker may run it
             else:
                 run.request_stop()
@@ -359,6 +381,7 @@ class WorkerSession:
             for task in (*self.loops, *self.side_loops):
                 task.cancel()
             self.handoff.close()
+            self.trials.close()
             self.stop_logging()
             if self.capture is not None:
                 self.capture.detach()

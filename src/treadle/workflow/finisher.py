@@ -15,6 +15,7 @@ from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.stored_text import FORMS
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge
+from treadle.policy.guilt import cleared_note, guilt_of
 from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
@@ -53,8 +54,9 @@ class WorkflowFinisher:
 
         raised  called with the exception of a reducer that failed
         """
-        if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost
-            return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
+        alone = guilt_of(record).alone  # since its function has returned
+        if max_lost and alone >= max_lost:
+            return failure(record, f"{alone} workers were lost while they ended this job alone")
         plan = plan_of(record)
         try:
             children = await rows_of(self._whole, record.after)
@@ -121,6 +123,7 @@ def waits_again(record: Record) -> Outcome:
         after=record.after,
         failures_allowed=None,
         function_done=True,
+        checkpoints=cleared_note(record),
     )
 
 
