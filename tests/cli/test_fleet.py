@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.cli.fleet_stage import Made
+from tests.cli.fleet_stage import TASKS, Made
 from tests.waiting import until
 from treadle import App, Job
 from treadle.cli.child_protocol import Vitals
@@ -38,7 +38,9 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
     async with stage(2, Recycling(restart_stuck=None)) as here:
         await until(lambda: here.fleet.verdict.problem is None, "a probe of both since they claim")
         job = await here.enqueue("block", "go")
-        await here.until_said(r"worker [12] \(pid \d+\): its event loop has not answered for 0 s\. .*Its stack is below")
+        await here.until_said(
+            r"worker [12] \(pid \d+\): its event loop has not answered for 0 s\. .*Its stack is below"
+        )
         verdict = here.fleet.verdict
         assert verdict.stuck is not None
         assert re.fullmatch(r"worker [12] \(pid \d+\): its event loop has not answered for \d+ s", verdict.stuck)

@@ -24,8 +24,8 @@ from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
-from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.health import WorkerHealth, WorkerStage
+from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost

@@ -19,13 +19,11 @@ from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.throttle import AIMD
-from treadle.storage.capabilities import hand_offs, with_blobs
+from treadle.storage.capabilities import hand_offs
 from treadle.worker import job_log
-from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.capacity import Capacity
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
-from treadle.worker.collector import Collector
 from treadle.worker.config import WorkerConfig
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
@@ -37,26 +35,21 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.leader import LeaderDuties, LeaderElection
-from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
-from treadle.worker.loop_lag import watch_lag
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.place import place_of
-from treadle.worker.pruner import Pruner
-from treadle.worker.redrive import Redriver
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.run_reports import reporter_of
 from treadle.worker.settler import Settler
+from treadle.worker.side_loops import side_loops
 from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Offer, Trials
-from treadle.worker.turns import Turns
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
@@ -225,39 +218,7 @@ class WorkerSession:
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
         self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
-        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
-
-    def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """All loops except the dispatchers, by their names in StorageOutage."""
-        answered, throttle = self.outage.answered, self.config.throttle
-        listener = Listener(self.state, self.storage, self.queues)
-        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": lambda: self.heartbeat.run(self.calls, answered),
-            "listen": lambda: listener.run(answered),
-        }
-        if self.maintains:
-            pruner = Pruner(self.storage, self.election.is_leader)
-            loops["prune"] = lambda: pruner.run(answered)
-            folder = MetricsFolder(self.storage, self.election.is_leader)
-            loops["fold"] = lambda: folder.run(answered)
-            if blobs := with_blobs(self.storage):
-                collector = Collector(blobs, self.election.is_leader)
-                loops["collect"] = lambda: collector.run(answered)
-            if self.queues:
-                loops["declared"] = self.restore_declared
-            if self.config.role is not None:
-                loops["lead"] = lambda: self.election.run(self.calls, answered)
-        relay = self.app.relay if self.config.relay else None
-        if relay is not None:
-            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
-        if self.app.counts is not None:
-            loops["lag"] = partial(watch_lag, self.app.counts.lagged)
-        if self.metrics is not None and self.config.metrics:
-            loops["metrics"] = partial(self.metrics.run, self.storage, self.calls)
-        if throttle is not None:
-            throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
-            loops["throttle"] = lambda: throttler.run(answered)
-        return loops | self.optional_loops()
+        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in side_loops(self).items()]
 
     # --- duties of the leader
 
@@ -281,33 +242,6 @@ class WorkerSession:
     def on_leader_change(self) -> None:
         """The leader has changed, so there may be other tasks to claim."""
         self.state.demand.notify()
-
-    def optional_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops of optional settings."""
-        config, loops = self.config, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
-        if config.on_backlog is not None:
-            loops["backlog"] = BacklogMonitor(
-                config.on_backlog,
-                config.backlog_after,
-                config.backlog_every,
-                self.state,
-                self.storage,
-                self.queues,
-                self.outage.answered,
-            ).run
-        if self.capacity is not None:
-            loops["turns"] = Turns(self.capacity, self.storage, self.queues, self.outage.answered).run
-        if config.redrive is not None:
-            loops["redrive"] = Redriver(
-                config.redrive,
-                self.state,
-                self.storage,
-                self.queues,
-                self.tasks_to_redrive,
-                self.app.now,
-                self.outage.answered,
-            ).run
-        return loops
 
     def tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)
@@ -422,7 +356,7 @@ class WorkerSession:
 
     async def _let_end(self, grace: float) -> None:
         """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released. If the storage
-        is away and the worker holds no job, a loop can only repeat a claim whose answer was lost: do not wait for it."""
+        is away and the worker holds no job, a loop can only repeat a lost claim: it is not waited for."""
         self._grace_ends = min(self._grace_ends, self.loop.time() + grace)
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())

@@ -34,9 +34,7 @@ class Deaths:
             return
         how = ended(code) + process.killed_for
         but = [id for id, _ in self._moved()]
-        death = Death(
-            worker=process.hello.worker, how=how, at=wall(), asked=process.asked, jobs=list(jobs), but=but
-        )
+        death = Death(worker=process.hello.worker, how=how, at=wall(), asked=process.asked, jobs=list(jobs), but=but)
         noting = asyncio.create_task(self._note(process.label, death))
         self._noting.add(noting)
         noting.add_done_callback(self._noting.discard)

@@ -91,9 +91,7 @@ class Fleet:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
         children = [asyncio.create_task(child.run()) for child in self._children.values()]
-        watch = StuckWatch(
-            shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need
-        )
+        watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
         beside = [asyncio.create_task(each.run()) for each in (watch, self._trials)]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from treadle.cli.fleet.child_process import Shared
 from treadle.cli.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
 from treadle.cli.fleet.worker_process import PROBES, WorkerProcess
+from treadle.cli.output import note
 from treadle.core.clock import monotonic
 from treadle.worker.jobs_of_others import Lease, Place
 
@@ -122,7 +122,7 @@ class StuckWatch:
             self._say(f"{words}; {self._bound()}")
             return
         self._say(f"{words}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}")
-        print(culprit.stack.text, file=sys.stderr, flush=True)
+        note(culprit.stack.text)
 
     def _bound(self) -> str:
         until = "until it answers" if self._restart is None else f"until it answers, at most {self._restart:g} s"

@@ -115,6 +115,8 @@ class Trials:
                         self._due.clear()
                         await self._any(self._due, over=process.over)
                         continue
+                if any(other.needs_renewals for other in self._shared.live):
+                    continue  # it renews their leases
                 self._drain(process, "no suspect waits")
                 break
             self._current, self._is_taken = suspect, False
@@ -154,7 +156,9 @@ class Trials:
     def _give_up(self) -> None:
         """Leave the suspects to the workers that hold them."""
         if self._waiting:
-            self._say(f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves")
+            self._say(
+                f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
+            )
         for holder in {holder for holder, _ in self._waiting.values()}:
             holder.send(TrialsFailed())
         self._waiting = {}

@@ -81,8 +81,10 @@ class WorkerProcess:
         self.killed_for = ""  # why the supervisor has killed it, as a clause
         self._numbers = itertools.count(1)
         self._found: dict[int, asyncio.Future[list[Place] | None]] = {}  # requests without a reply
-        self._stacks = tempfile.TemporaryFile("ab+", buffering=0)  # it writes them at SIGURG, see `show_stacks`
+        # Where it writes its stacks at SIGURG, see `show_stacks`; closed when it is over.
+        self._stacks = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115
         self.over: asyncio.Task[int] = asyncio.create_task(self._run())
+        self.over.add_done_callback(lambda _: self._stacks.close())
 
     @property
     def pid(self) -> int:
@@ -153,16 +155,16 @@ class WorkerProcess:
 
     async def stacks(self, patience: float) -> str:
         """Let it write the stacks of all threads -> what it has written within so many seconds."""
-        file, text, end = self._stacks, b"", monotonic() + patience
-        if file.closed:
+        text, end = b"", monotonic() + patience
+        if self.over.done():
             return ""
-        before = os.fstat(file.fileno()).st_size
+        before = os.fstat(self._stacks.fileno()).st_size
         self.signal(signal.SIGURG)
         while monotonic() < end:
             await asyncio.sleep(0.05)
-            if file.closed:  # the process has ended
+            if self.over.done():
                 break
-            text, size = os.pread(file.fileno(), STACKS, before), len(text)
+            text, size = os.pread(self._stacks.fileno(), STACKS, before), len(text)
             if len(text) == size > 0:  # it writes no more
                 break
         return text.decode(errors="replace")
@@ -197,7 +199,6 @@ class WorkerProcess:
                 )
             except BaseException:
                 ours.close()
-                self._stacks.close()
                 raise
         if self._early is not None:
             self.signal(self._early)
@@ -215,7 +216,6 @@ class WorkerProcess:
                 each.cancel()
             await asyncio.gather(*talking, return_exceptions=True)
             writer.transport.abort()
-            self._stacks.close()
             if child.returncode is None:
                 child.kill()
                 await child.wait()
