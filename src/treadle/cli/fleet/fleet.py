@@ -29,6 +29,7 @@ from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.health import Verdict
 
+SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
 AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
 
 Say = Callable[[str], None]
@@ -64,7 +65,8 @@ class Fleet:
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
-        self._trials = Trials(shared, self._spawn_trial, say)
+        lease = defaults.LEASE if orders.lease is None else orders.lease
+        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and lease < SHORT)
         self._deaths = Deaths(shared, say, self._trials.moved)
         self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}

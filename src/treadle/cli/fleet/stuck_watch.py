@@ -77,19 +77,19 @@ class StuckWatch:
         live = self._shared.live
         self._silent = {process: silent for process, silent in self._silent.items() if process in live}
         for process in tuple(live):
-            if process.needs_renewals or process.stuck is not None:
+            if process.may_need_renewals or process.stuck is not None:
                 self._act_for(self._silent.setdefault(process, Silent(process)))
             elif (silent := self._silent.pop(process, None)) is not None and silent.reported:
                 self._say(f"{process.label}: its event loop answers again")
 
     def _act_for(self, silent: Silent) -> None:
         process, now = silent.process, monotonic()
+        if process.may_need_renewals and self._shared.helper() is None:
+            self._need()
         is_renewing = silent.renewing is not None and not silent.renewing.done()
         if process.needs_renewals and not is_renewing and now - silent.renewed_at >= process.lease / SHARE:
             helper = self._shared.helper()
-            if helper is None:
-                self._need()
-            else:
+            if helper is not None:
                 silent.renewing = asyncio.create_task(self._renew(silent, helper))
         if process.stuck is not None and not silent.reported:
             silent.reported = True

@@ -23,9 +23,16 @@ STARTS: Final = 3  # starts in a row after which no suspect ran; then the worker
 
 
 class Trials:
-    """All calls belong to the event loop of the fleet. spawn: makes the process."""
+    """All calls belong to the event loop of the fleet.
 
-    def __init__(self, shared: Shared, spawn: Callable[[], WorkerProcess], say: Callable[[str], None]) -> None:
+    spawn   makes the process
+    stands  it runs all the time: a fleet of one process whose leases are too short to start another one in time
+    """
+
+    def __init__(
+        self, shared: Shared, spawn: Callable[[], WorkerProcess], say: Callable[[str], None], stands: bool = False
+    ) -> None:
+        self._stands = stands
         self._shared, self._spawn, self._say = shared, spawn, say
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
@@ -76,6 +83,9 @@ class Trials:
     async def run(self) -> None:
         """Run processes as they are needed, until the fleet stops."""
         shared, failures = self._shared, 0
+        if self._stands:
+            await self._any(shared.first)
+            self._due.set()
         while not shared.stop.is_set():
             await self._any(self._due)
             self._due.clear()
@@ -92,7 +102,7 @@ class Trials:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BACKOFF[0] * 2**failures):
                         await shared.stop.wait()
-            if self._waiting:
+            if self._waiting or self._stands:
                 self._due.set()
 
     async def _until_it_starts(self, process: WorkerProcess) -> bool:
@@ -115,7 +125,7 @@ class Trials:
                         self._due.clear()
                         await self._any(self._due, over=process.over)
                         continue
-                if any(other.needs_renewals for other in self._shared.live):
+                if self._stands or any(other.may_need_renewals for other in self._shared.live):
                     continue  # it renews their leases
                 self._drain(process, "no suspect waits")
                 break

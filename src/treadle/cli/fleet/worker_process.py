@@ -39,7 +39,7 @@ from treadle.worker.jobs_of_others import Death, Lease, Place
 EVERY: Final = 1.0  # s from an answer to the next probe
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
 UNRENEWED: Final = 4  # parts of a lease, one of which may pass without an answer until others renew the leases
-PROBES: Final = 8  # parts of a lease, at least one Probe in each
+PROBES: Final = 16  # parts of a lease, at least one Probe in each
 STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
 LAST: Final = 0.2  # s for reading what an ended process has sent; a child of its own may keep the socket open
 MESSAGE: Final = 16 * 2**20  # bytes of a message at most
@@ -106,6 +106,11 @@ class WorkerProcess:
     def needs_renewals(self) -> bool:
         """Whether its event loop has been silent for so long that others must renew its leases."""
         return self.hello is not None and self.unanswered >= min(STUCK, self.lease / UNRENEWED)
+
+    @property
+    def may_need_renewals(self) -> bool:
+        """Whether others will have to renew its leases soon: there is time to start one that can."""
+        return self.hello is not None and self.unanswered >= min(STUCK, self.lease / UNRENEWED) / 2
 
     @property
     def may_help(self) -> bool:
