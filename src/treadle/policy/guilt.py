@@ -33,7 +33,7 @@ class Guilt(Struct, frozen=True, omit_defaults=True):
                asked to stop
     alone      how many of the others were lost while nothing else ran in the process
     kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
-    waits      how often the job has waited in vain to be alone
+    waits      how often the job has waited in vain to be alone, since it last lost a lease
     """
 
     reopening: Natural = 0
@@ -60,6 +60,7 @@ def guilt_of(record: Record) -> Guilt:
         alone=noted.alone + (noted.kind == "alone"),
         cleared=noted.cleared + (noted.kind == "stopping"),
         kind=None,
+        waits=0,
     )
 
 

@@ -119,7 +119,7 @@ class WorkerSession:
             self.calls,
             lambda: self.handoff.outstanding,
             offer,
-            lambda: self.by_id.claim_late(),
+            lambda: self.by_id.claim_late(),  # noqa: PLW0108 - `by_id` is made later
         )
         self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_all
