@@ -20,7 +20,7 @@ from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
 from treadle.errors import StorageError
 from treadle.execution.runner import SystemTask
 from treadle.policy import guilt, judge
-from treadle.worker.census import Waiting
+from treadle.worker.census import Census, Waiting
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
@@ -77,13 +77,14 @@ class Trials:
         parts: WorkerParts,
         heartbeat: Heartbeat,
         calls: UncutCalls,
+        census: Census,
         arriving: Callable[[], bool],
         offer: Offer | None,
         on_open: Callable[[], None],
     ) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._has_turns = parts.config.lease, parts.config.ordered
-        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, parts.app.census, arriving, offer
+        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, census, arriving, offer
         self._calls, self._on_open = calls, on_open
         self.loop, self.claims = parts.state.loop, 0
         self._waiting: dict[RunningJob, Waiting] = {}  # those that wait to run here, or run here alone
