@@ -14,13 +14,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.model import Outcome, Pairs, Record
+from treadle.core.model import Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 from treadle.errors import UNREADABLE
+from treadle.policy import attempts
 
 NOTE: Final = "treadle:lost"  # the name of the checkpoint
 OLD: Final = re.compile("([0-9]{1,9}):([0-9]{1,9})")  # what 0.9 stored there: the reopenings, and the cleared losses
 
+Standing = Literal["waits", "alone"]
 Kind = Literal["alone", "stopping"]
 
 
@@ -33,7 +35,7 @@ class Guilt(Struct, frozen=True, omit_defaults=True):
                asked to stop
     alone      how many of the others were lost while nothing else ran in the process
     kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
-    waits      how often the job has waited in vain to be alone
+    waits      how often the job has waited in vain to be alone, since it last lost a lease
     """
 
     reopening: Natural = 0
@@ -60,6 +62,7 @@ def guilt_of(record: Record) -> Guilt:
         alone=noted.alone + (noted.kind == "alone"),
         cleared=noted.cleared + (noted.kind == "stopping"),
         kind=None,
+        waits=0,
     )
 
 
@@ -76,6 +79,24 @@ def _stored(record: Record) -> Guilt:
 def is_suspect(record: Record) -> bool:
     """Whether this job may have killed its worker: it runs next while nothing else runs in its process."""
     return record.lost > 0 and guilt_of(record).cleared < record.lost
+
+
+def standing(record: Record) -> Standing | None:
+    """What an unfinished suspect does: it runs alone, or waits for that. None: it is no suspect."""
+    if record.state.final or not is_suspect(record):
+        return None
+    return "alone" if record.state is State.RUNNING and guilt_of(record).kind == "alone" else "waits"
+
+
+def words(record: Record) -> str | None:
+    """A clause for people about an unfinished suspect, such as "it is a suspect, because worker 'a' was killed by
+    SIGKILL at ..., and will be tried alone"; None: it is no suspect."""
+    stands = standing(record)
+    if stands is None:
+        return None
+    deaths = attempts.deaths(record)
+    why = f", because {attempts.death_words(deaths[-1])}" if deaths else ""
+    return f"it is a suspect{why}, and {'runs alone now' if stands == 'alone' else 'will be tried alone'}"
 
 
 def trial_note(record: Record) -> Pairs:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure, is_ours
-from treadle.policy import guilt
+from treadle.policy import attempts, guilt
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
@@ -166,6 +166,8 @@ def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
     if lost < rules.max_lost or rules.max_lost == 0:
         return None
     text = f"{lost} workers were lost while they ran this job alone; it will not run again (max_lost={rules.max_lost})"
+    if deaths := [attempts.death_words(each) for each in attempts.deaths(record)[-lost:]]:
+        text = cut(f"{text}: {', '.join(deaths)}")
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt, reason=LOST, error=text
     )

@@ -19,8 +19,8 @@ class Member(Protocol):
     loop: asyncio.AbstractEventLoop
     claims: int  # under way; the census counts them
 
-    def runs(self) -> int:
-        """How many jobs run here or may still arrive, without the claims under way."""
+    def runs(self, but: str) -> int:
+        """How many jobs except this one run here or may still arrive, without the claims under way."""
         ...
 
     def changed(self) -> None:
@@ -29,12 +29,12 @@ class Member(Protocol):
 
 
 class Waiting:
-    """One suspect that waits to run alone, or runs alone."""
+    """One suspect that waits to run alone, or runs alone. `id`: an earlier run of the same job is no other job."""
 
-    __slots__ = ("granted", "member")
+    __slots__ = ("granted", "id", "member")
 
-    def __init__(self, member: Member, granted: Callable[[], None]) -> None:
-        self.member, self.granted = member, granted
+    def __init__(self, member: Member, id: str, granted: Callable[[], None]) -> None:
+        self.member, self.id, self.granted = member, id, granted
 
 
 class Census:
@@ -111,8 +111,9 @@ class Census:
         with self._lock:
             if self._alone is not None or not self._waiting:
                 return
-            waits = [each.member for each in self._waiting]
-            if any(member.claims or member.runs() > waits.count(member) for member in self._members):
+            first = self._waiting[0]
+            others = [each.member for each in self._waiting if each is not first]
+            if any(member.claims or member.runs(first.id) > others.count(member) for member in self._members):
                 return
             waiting = self._alone = self._waiting.popleft()
         if not _call(waiting.member, waiting.granted):

@@ -22,6 +22,7 @@ from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
 from treadle.storage.contract import Storage
+from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
@@ -61,6 +62,7 @@ class WorkerCore:
         self.failed: ResourceFailed | None = None  # why it stops by itself
         self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
         self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
+        self.census: Census = app.census  # of the process in which it runs
         self.offer_suspects: Offer | None = None  # set before the start: another process runs the suspects
         self._outage: StorageOutage | None = None  # of this start
         self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
@@ -111,6 +113,7 @@ class WorkerCore:
                 opened,
                 outage,
                 self.patient,
+                self.census,
                 self.offer_suspects,
             )
             self.session.start()

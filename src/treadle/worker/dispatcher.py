@@ -69,8 +69,8 @@ class Dispatcher:
         """Make requests until the worker has stopped and every outcome is settled."""
         state = self._state
         while True:
+            limit = self._limit()  # before the outcomes are taken: a suspect has ended once its outcome is stored
             ended = [] if self._leaves_all_to_first() else state.unconfirmed.take()
-            limit = self._limit()
             if ended or limit or self._handoff.outstanding:
                 await self._request(ended, limit)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain

@@ -154,9 +154,7 @@ class Executor:
             if run.cancelled:
                 raise asyncio.CancelledError
             if run.record.lost:
-                outcome = self._lost_too_often(run)
-                if outcome is None and self._trials.is_due(run):
-                    outcome = await self._alone(run)
+                outcome = self._lost_too_often(run) or await self._alone(run)
             if isinstance(task, SystemTask):
                 outcome = await self._runner.run_system_task(task, job_run, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
@@ -171,19 +169,21 @@ class Executor:
         except (asyncio.CancelledError, Exception) as error:
             outcome = self._broken_off(run, error)
         finally:
-            if run.noted and outcome is not None:
-                outcome = guilt.without_kind(run.record, outcome)
             if job_run.transaction is not None:
                 outcome = await shielded(self._end_jointly(run, outcome))
             elif self._run_reports is not None and run.called:
                 self._run_reports.report(run, outcome)
-            self._state.end(run, outcome)
-            if run.record.lost:
-                self._trials.ended(run, outcome)
+            if run.noted:
+                self._trials.end(run, outcome)
+            else:
+                self._state.end(run, outcome)
         return outcome
 
     async def _alone(self, run: RunningJob) -> Outcome | None:
-        """Wait until nothing else runs here. Returns the outcome of a job that waits for that in vain."""
+        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of one that
+        waits for that in vain."""
+        if not self._trials.is_due(run):
+            return None
         outcome = await self._trials.turn(run)
         if outcome is None and run.rules.timeout is not None:
             self._timeouts.add(run.rules.timeout, run, "timeout")
@@ -238,9 +238,9 @@ class Executor:
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
+            if run.noted and outcome is not None:
+                outcome = guilt.without_kind(run.record, outcome)
             left = await commit.end(run, outcome, self._storage, self._state.troubles)
-            if run.noted and left is not None:
-                left = guilt.without_kind(run.record, left)
         except commit.AlreadyCommitted:
             assert outcome is not None
             if self._run_reports is not None:
@@ -261,10 +261,8 @@ class Executor:
         try:
             if run.cancelled:
                 raise asyncio.CancelledError
-            if record.lost and self._trials.is_due(run):
-                outcome = await self._alone(run)
-                if outcome is not None:
-                    return
+            if record.lost and (outcome := await self._alone(run)) is not None:
+                return
             outcome = run.job_run.with_carried(await self._finisher.end(record, max_lost, raised.append))
             if outcome.state is not State.SUCCEEDED:
                 self._state.troubles[run.job_run] = raised[0] if raised else None
@@ -275,13 +273,9 @@ class Executor:
             outcome = failure(record, judge.text_of(error))
             self._state.troubles[run.job_run] = error
         finally:
-            if run.noted and outcome is not None:
-                outcome = guilt.without_kind(record, outcome)
             if self._run_reports is not None:
                 self._run_reports.ending(run, outcome)
-            self._state.end(run, outcome)
-            if record.lost:
-                self._trials.ended(run, outcome)
+            self._trials.end(run, outcome)
 
     async def _accepts(self, run: RunningJob) -> bool:
         assert self._accept is not None

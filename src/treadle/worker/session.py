@@ -22,6 +22,7 @@ from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
 from treadle.worker import job_log
 from treadle.worker.capacity import Capacity
+from treadle.worker.census import Census
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.config import WorkerConfig
@@ -78,6 +79,7 @@ class WorkerSession:
         opened: Opened,
         outage: StorageOutage,
         patient: bool,
+        census: Census,
         offer: Offer | None = None,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
@@ -114,9 +116,10 @@ class WorkerSession:
             parts,
             self.heartbeat,
             self.calls,
+            census,
             lambda: self.handoff.outstanding,
             offer,
-            lambda: self.by_id.claim_late(),
+            lambda: self.by_id.claim_late(),  # noqa: PLW0108 - `by_id` is made later
         )
         self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_all

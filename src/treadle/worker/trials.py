@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -18,7 +20,7 @@ from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
 from treadle.errors import StorageError
 from treadle.execution.runner import SystemTask
 from treadle.policy import guilt, judge
-from treadle.worker.census import Waiting
+from treadle.worker.census import Census, Waiting
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
@@ -27,8 +29,8 @@ log = logging.getLogger("treadle")
 
 LABEL: Final = "trials"  # the name of these calls in StorageOutage
 MOST: Final = 1_000  # suspects that a worker holds for another process
-LONGEST: Final = 3_600.0  # s between two tries of a suspect that is never alone
-SHARE: Final = 8  # the workers of an app begin no claims for at most this part of the time for such a suspect
+LONGEST: Final = 3_600.0  # s for which nothing else may begin beside a suspect
+WAITS: Final = 3  # times that a suspect waits to be alone; then it runs beside others
 PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
 
 
@@ -44,12 +46,12 @@ Offer = Callable[[Sequence[Suspect]], None]
 
 
 class _Held:
-    """A suspect that this worker holds for another process."""
+    """A suspect that this worker holds for another process. `back`: it runs here after all."""
 
-    __slots__ = ("future", "run")
+    __slots__ = ("back", "run")
 
-    def __init__(self, run: RunningJob, future: asyncio.Future[bool]) -> None:
-        self.run, self.future = run, future  # whether the other process has taken it
+    def __init__(self, run: RunningJob, back: asyncio.Future[None]) -> None:
+        self.run, self.back = run, back
 
 
 class _Expected:
@@ -75,29 +77,34 @@ class Trials:
         parts: WorkerParts,
         heartbeat: Heartbeat,
         calls: UncutCalls,
+        census: Census,
         arriving: Callable[[], bool],
         offer: Offer | None,
         on_open: Callable[[], None],
     ) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._has_turns = parts.config.lease, parts.config.ordered
-        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, parts.app.census, arriving, offer
+        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, census, arriving, offer
         self._calls, self._on_open = calls, on_open
         self.loop, self.claims = parts.state.loop, 0
         self._waiting: dict[RunningJob, Waiting] = {}  # those that wait to run here, or run here alone
         self._held: dict[tuple[str, int], _Held] = {}
         self._new: list[Suspect] = []  # not offered yet
         self._ended: RunningJob | None = None  # its outcome is not stored yet
+        self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin beside it
         self._expected: dict[tuple[str, int], _Expected] = {}
         self.census.join(self)
 
     def close(self) -> None:
+        for task in self._sharing.values():
+            task.cancel()
         self.census.leave(self)
 
     # --- what the census asks
 
-    def runs(self) -> int:
-        return len(self._state.running) + self._arriving()
+    def runs(self, but: str) -> int:
+        running = self._state.running
+        return len(running) - (but in running) - len(self._held) + self._arriving()
 
     def changed(self) -> None:
         self._state.demand.notify()
@@ -134,31 +141,52 @@ class Trials:
             await self._store(run, guilt.plain_note(run.record))
         if self._may_offer(run):
             if len(self._held) >= MOST:
-                return self._put_off(run, self._lease_of(run), waited=False)
-            if await self._hold(run):
-                run.cancelled = True
-                run.job_run.stop("lost")
-                raise asyncio.CancelledError
+                return self._put_off(run, self._lease, waited=False)
+            await self._hold(run)
         outcome = await self._wait(run)
-        if outcome is None:
+        if outcome is None and run in self._waiting:
             await self._store(run, guilt.trial_note(run.record))
             log.info("%s %s runs alone: its last worker was lost", run.record.job.task, run.record.job.id)
             expected = self._expected.get(_key(run))
             if expected is not None:
                 expected.begun = True
                 expected.taken()
+            else:
+                run.job_run.on_wait = partial(self._share_soon, run)
+                self.loop.call_later(LONGEST, self._share, run)
         return outcome
 
-    def ended(self, run: RunningJob, outcome: Outcome | None) -> None:
-        """The run of a suspect has ended. Until its outcome is stored, its lease counts as lost alone, so nothing else
-        may begin."""
+    def end(self, run: RunningJob, outcome: Outcome | None) -> None:
+        """End a run, in whose row a note may stand. While a note says that it is alone, nothing else may begin: its
+        lease would count if it were lost now."""
+        if run.noted and outcome is not None:
+            outcome = guilt.without_kind(run.record, outcome)
+        self._state.end(run, outcome)
         if run not in self._waiting:
             return
-        if outcome is None or not run.noted:
+        if outcome is None:
             self._over(run)
         else:
             self._ended = run
             self._state.wake.set()
+
+    def _share_soon(self, run: RunningJob) -> None:
+        """The suspect is going to wait for another job, which may need this process. May be called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._share, run)
+
+    def _share(self, run: RunningJob) -> None:
+        if run in self._waiting and run is not self._ended and run not in self._sharing:
+            self._sharing[run] = asyncio.create_task(self._begin_sharing(run))
+
+    async def _begin_sharing(self, run: RunningJob) -> None:
+        """Let other jobs begin beside a suspect, once its row no longer says that it is alone."""
+        try:
+            await self._store(run, guilt.plain_note(run.record))
+            if run in self._waiting and run is not self._ended:
+                self._over(run)
+        finally:
+            del self._sharing[run]
 
     def _over(self, run: RunningJob) -> None:
         self.census.over(self._waiting.pop(run))
@@ -169,18 +197,23 @@ class Trials:
     # --- in this process
 
     async def _wait(self, run: RunningJob) -> Outcome | None:
-        """Wait until nothing else runs for this app in this process."""
+        """Wait until nothing else runs for this app in this process. For a lease: a job that never ends must not hold
+        up the others, and a suspect that is never alone must not wait for ever."""
+        waits = guilt.guilt_of(run.record).waits
+        if waits >= WAITS:
+            log.warning("%s %s runs beside other jobs: they left it no time alone", run.task.name, run.record.job.id)
+            return None
         granted = self.loop.create_future()
 
         def grant() -> None:
             if not granted.done():
                 granted.set_result(None)
 
-        waiting = self._waiting[run] = Waiting(self, grant)
+        waiting = self._waiting[run] = Waiting(self, run.record.job.id, grant)
         self.census.wait(waiting)
         behind = self.census.tries
         try:
-            async with asyncio.timeout(self._patience(run)):
+            async with asyncio.timeout(self._lease):
                 await asyncio.shield(granted)
             return None
         except TimeoutError:
@@ -188,16 +221,11 @@ class Trials:
                 await granted
                 return None
             waited = not behind and not self.census.tries  # in vain; behind another suspect, its turn may come soon
+        except asyncio.CancelledError:
+            self._over(run)
+            raise
         self._over(run)
-        return self._put_off(run, self._delay(run) if waited else 0.0, waited)
-
-    def _patience(self, run: RunningJob) -> float:
-        """The seconds to wait for the other jobs to end: a lease, and longer for a suspect that has waited often."""
-        return max(self._lease_of(run), self._delay(run) / SHARE)
-
-    def _delay(self, run: RunningJob) -> float:
-        waits = guilt.guilt_of(run.record).waits
-        return min(LONGEST, self._lease_of(run) * float(2 ** min(waits, 20)))
+        return self._put_off(run, self._lease * 2**waits if waited else 0.0, waited)
 
     def _lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
@@ -234,8 +262,8 @@ class Trials:
         """Whether another process may run this suspect: none that needs the order or the resources of this worker."""
         return self._offer is not None and not self._has_turns and run.uses is None
 
-    async def _hold(self, run: RunningJob) -> bool:
-        """Keep the lease, without a slot, until another process runs the job. Returns whether one does."""
+    async def _hold(self, run: RunningJob) -> None:
+        """Keep the lease, without a slot, until another process runs the job. Returns if none does."""
         key = _key(run)
         held = self._held[key] = _Held(run, self.loop.create_future())
         if not self._new:
@@ -243,7 +271,7 @@ class Trials:
         self._new.append(Suspect(*key, run.record.job.task))
         self._give_slot(run)
         try:
-            return await held.future
+            await held.back
         finally:
             del self._held[key]
             self._take_slot(run)
@@ -266,15 +294,15 @@ class Trials:
     def handed_over(self, id: str, version: int) -> None:
         """Another process runs this suspect, and renews its lease from now on."""
         held = self._held.get((id, version))
-        if held is not None and not held.future.done():
-            held.future.set_result(True)
+        if held is not None:
+            held.run.stop("lost")
 
     def failed(self) -> None:
         """No other process runs suspects: they run here from now on."""
         self._offer = None
         for held in self._held.values():
-            if not held.future.done():
-                held.future.set_result(False)
+            if not held.back.done():
+                held.back.set_result(None)
 
     # --- for the worker of another process
 

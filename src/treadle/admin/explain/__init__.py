@@ -15,6 +15,7 @@ from treadle.admin.explain.shed import shed
 from treadle.admin.explain.waiting import ended, waiting
 from treadle.admin.explain.wording import MOST_AHEAD, at, command, lasting
 from treadle.core.model import SHED, State
+from treadle.policy import guilt
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
@@ -31,7 +32,7 @@ def explain(facts: Facts) -> str:
     if row.state.final:
         return ended(facts)
     if row.state is State.RUNNING:
-        return running(facts) + _deadline(facts)
+        return running(facts) + _suspect(facts) + _deadline(facts)
     if row.state is State.WAITING:
         return waiting(facts) + _deadline(facts)
     if mark is not None and mark.role == "closing":
@@ -40,7 +41,7 @@ def explain(facts: Facts) -> str:
         return f"{there}; {undo} aborts the move."
     if facts.late:
         return _late(facts)
-    return _ready(facts) + _since(facts) + _deadline(facts)
+    return _ready(facts) + _since(facts) + _suspect(facts) + _deadline(facts)
 
 
 def _ready(facts: Facts) -> str:
@@ -75,6 +76,12 @@ def _since(facts: Facts) -> str:
         return ""
     since = waits_since(row)
     return f" It has waited since {at(since)}." if facts.now - since >= LONG else ""
+
+
+def _suspect(facts: Facts) -> str:
+    """Why the job runs alone, if it may have killed its worker."""
+    words = guilt.words(facts.row)
+    return "" if words is None else f" {words[0].upper()}{words[1:]}."
 
 
 def _deadline(facts: Facts) -> str:
