@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from treadle.core.model import NewJob, Pairs, Record, State
-from treadle.policy import judge
+from treadle.policy import attempts, judge
 from treadle.policy.guilt import (
     NOTE,
     cleared_note,
     guilt_of,
     is_suspect,
     plain_note,
+    standing,
     stop_note,
     trial_note,
     without_kind,
+    words,
 )
 from treadle.policy.retry import DEFAULT, Defer
 from treadle.testing.shows import shows
@@ -54,6 +57,49 @@ def test_only_leases_lost_alone_count() -> None:
     assert ended is not None
     assert (ended.state, ended.reason, ended.attempt) == (State.FAILED, "lost", 0)
     assert judge.lost_too_often(beside, replace(RULES, max_lost=0)) is None
+
+
+@shows("a job with `max_lost=1` is not run again once it has lost a worker, whatever else ran there")
+def test_a_job_that_must_not_run_twice() -> None:
+    rules = replace(RULES, max_lost=1)
+    out = judge.lost_too_often(row(lost=1, reason="lost by w"), rules)
+    assert out is not None
+    assert (
+        out.error == "1 worker was lost while it ran this job; it will not run again (max_lost=1): worker 'w' was lost"
+    )
+    assert judge.lost_too_often(after(row(), stop_note(row()), 1), rules) is None
+    assert judge.lost_too_often(after(row(lost=1), cleared_note(row(lost=1))), rules) is None
+
+
+@shows("a job that failed as lost says when, by which worker and how it lost each of them")
+def test_the_error_names_each_death() -> None:
+    record = row(lost=1)
+    for number in range(2):
+        note = {
+            "lost": record.lost,
+            "worker": f"w{number}",
+            "how": "was killed by SIGKILL",
+            "at": 1_000_000_000 + number,
+        }
+        checkpoints = {**dict(record.checkpoints), **dict(trial_note(record)), "treadle:death": json.dumps(note)}
+        record = replace(
+            record, lost=record.lost + 1, reason=f"lost by w{number}", checkpoints=tuple(checkpoints.items())
+        )
+        record = replace(record, checkpoints=(*record.checkpoints, *attempts.losses(record)))
+    out = judge.lost_too_often(replace(record, reason=None), RULES)
+    assert out is not None
+    assert out.error == (
+        "2 workers were lost while they ran only this job; it will not run again (max_lost=2): "
+        "worker 'w0' was killed by SIGKILL at 2001-09-09 01:46:40 UTC, "
+        "worker 'w1' was killed by SIGKILL at 2001-09-09 01:46:41 UTC"
+    )
+
+
+def test_the_words_for_a_suspect() -> None:
+    lost = row(lost=1, reason="lost by w")
+    assert words(lost) == "it is a suspect, because worker 'w' was lost, and will be tried alone"
+    assert words(after(lost, trial_note(lost))) == "it is a suspect, because worker 'w' was lost, and runs alone now"
+    assert (words(row()), standing(replace(lost, state=State.SUCCEEDED))) == (None, None)
 
 
 def test_a_note_counts_one_lease_however_many_were_lost_since() -> None:

@@ -161,11 +161,16 @@ def kept_upstreams(record: Record) -> Pairs:
 
 
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
-    """The ending of a job that has lost too many workers while nothing else ran there: it crashes them."""
-    lost = guilt.guilt_of(record).alone
+    """The ending of a job that has lost too many workers while nothing else ran there: it crashes them. With a
+    `max_lost` of 1 it does not run again whatever else ran: how far it came is unknown."""
+    found, once = guilt.guilt_of(record), rules.max_lost == 1
+    lost = record.lost - found.cleared if once else found.alone
     if lost < rules.max_lost or rules.max_lost == 0:
         return None
-    text = f"{lost} workers were lost while they ran this job alone; it will not run again (max_lost={rules.max_lost})"
+    how = (
+        "1 worker was lost while it ran this job" if once else f"{lost} workers were lost while they ran only this job"
+    )
+    text = f"{how}; it will not run again (max_lost={rules.max_lost})"
     if deaths := [attempts.death_words(each) for each in attempts.deaths(record)[-lost:]]:
         text = cut(f"{text}: {', '.join(deaths)}")
     return Outcome(

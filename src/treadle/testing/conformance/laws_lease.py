@@ -205,6 +205,27 @@ async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: H
         clock.advance(11)
 
 
+@shows("what a heartbeat stored about a lease is read with the count of lost leases, by every later claim")
+async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: HandClock) -> None:
+    """The engine stores before a run what the loss of its lease will mean. The note and `lost` are of the same row,
+    after an expiry, after a claim that repeats it, and after a release."""
+    await storage.enqueue(jobs("a b"))
+    a, b = await claim(storage, 2, lease=10)
+    await beat(storage, renewal(a, checkpoints=(("treadle:lost", "1"),)), renewal(b), lease=10)
+    clock.advance(11)
+    a, b = sorted(await claim(storage, 2, lease=10), key=lambda found: found.job.id)
+    assert (a.lost, dict(a.checkpoints)) == (1, {"treadle:lost": "1"})
+    assert (b.lost, dict(b.checkpoints)) == (1, {})
+    await settle(storage, back(a), back(b, checkpoints=(("treadle:lost", "2"),)))
+    a, b = sorted(await claim(storage, 2, lease=10), key=lambda found: found.job.id)
+    assert (a.lost, dict(a.checkpoints)) == (1, {"treadle:lost": "1"})
+    assert (b.lost, dict(b.checkpoints)) == (1, {"treadle:lost": "2"})
+    await beat(storage, renewal(a, checkpoints=(("treadle:lost", "3"),)), lease=10, worker="another")
+    clock.advance(11)
+    found = await claim_one(storage, lease=10)
+    assert (found.job.id, found.lost, dict(found.checkpoints)) == ("a", 2, {"treadle:lost": "3"})
+
+
 async def test_law04_a_release_counts_no_loss(storage: Storage) -> None:
     """Handing a job back does not change `lost` or `attempt`."""
     await storage.enqueue(jobs("a"))

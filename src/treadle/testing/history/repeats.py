@@ -55,7 +55,7 @@ def guilt(it: Evidence) -> Iterator[Violation]:
         if row.reason != LOST or (most := MAX_LOST.search(row.error or "")) is None:
             continue
         alone = sum(not _beside(it, run) for run in lost)
-        if alone < int(most[1]):
+        if alone < int(most[1]) != 1:
             text = f"{id} has failed as lost, but was alone at {alone} losses of {len(lost)}, with max_lost={most[1]}"
             yield it.violation("guilt", text, id)
 
