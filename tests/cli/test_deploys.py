@@ -110,7 +110,7 @@ async def rows(app: App, jobs: list[Job[str]]) -> list[Record]:
 
 
 @shows("jobs longer than the grace outlast any number of deploys: async, in threads, in processes and in batches")
-@pytest.mark.parametrize("deploys", [4])
+@pytest.mark.parametrize("deploys", [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 async def test_rolling_deploys_charge_nothing(url: str, deploys: int, tmp_path: Path) -> None:
     words = "worker", "jobs:app", "--grace", "0.5", "--lease", str(LEASE)
     async with App(url) as app:

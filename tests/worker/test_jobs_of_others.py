@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from treadle import App
 from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Presence, Record, State
+from treadle.policy.attempts import DEATH, deaths
 from treadle.policy.guilt import is_suspect
 from treadle.testing import HandClock
 from treadle.testing.shows import shows
 from treadle.worker import jobs_of_others
-from treadle.worker.jobs_of_others import DEATH, Death, JobsOfOthers, Place, named
+from treadle.worker.jobs_of_others import Death, JobsOfOthers, Place, named
 
 LEASE = 30.0
 
@@ -48,9 +50,8 @@ async def test_the_jobs_of_a_dead_process_are_queued_at_once(app: App, clock: Ha
     back = (await app.storage.claim(Claim(worker="next#1", limit=9))).records
     assert sorted(row.job.id for row in back) == sorted(row.job.id for row in ours)
     for row in back:
-        assert (row.lost, row.reason) == (1, f"lost by {row.reason.removeprefix('lost by ')}" if row.reason else "")
-        note = {"lost": 0, "worker": "dead", "how": "was killed by SIGKILL", "at": 5.0}
-        assert msgspec.json.decode(dict(row.checkpoints)[DEATH]) == note
+        [died] = deaths(row)
+        assert (row.lost, died.worker, died.error, died.ended_at) == (1, "dead", "was killed by SIGKILL", 5.0)
         assert is_suspect(row)
     [row] = await app.storage.get([other.job.id])
     assert row is not None
@@ -91,14 +92,11 @@ async def test_the_leases_of_a_stuck_process_are_renewed_for_as_long_as_those_of
     assert [row and row.due_at for row in rows] == [clock() + 100, clock() + LEASE, clock() + LEASE]
 
 
-async def test_more_jobs_than_one_page(app: App, clock: HandClock, monkeypatch: object) -> None:
+async def test_more_jobs_than_one_page(app: App, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = await claimed(app, "dead", 5)
-    before, jobs_of_others.PAGE = jobs_of_others.PAGE, 2  # type: ignore[misc]
-    try:
-        assert len(await helper(app).renew("dead", ())) == 5
-        assert len(await helper(app).end(death("dead"))) == 5
-    finally:
-        jobs_of_others.PAGE = before  # type: ignore[misc]
+    monkeypatch.setattr(jobs_of_others, "PAGE", 2)
+    assert len(await helper(app).renew("dead", ())) == 5
+    assert len(await helper(app).end(death("dead"))) == 5
     clock.advance(0.001)
     back = (await app.storage.claim(Claim(worker="next#1", limit=9))).records
     assert {row.job.id for row in back} == {row.job.id for row in rows}

@@ -17,11 +17,11 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Record, State
 from treadle.core.query_model import Query
+from treadle.policy import attempts
 from treadle.policy.guilt import stop_note
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 
-DEATH: Final = "treadle:death"  # the checkpoint of a job whose worker process has ended
 PAGE: Final = 500  # rows of one call
 OVER: Final = 0.0  # s; the next call of any worker finds that such a lease has expired
 
@@ -143,8 +143,8 @@ def _name(claim_id: str) -> str:
 def _noted(row: Record, death: Death) -> Pairs:
     if death.asked:
         return stop_note(row)
-    note = {"lost": row.lost, "worker": death.worker, "how": death.how, "at": death.at}
-    return ((DEATH, msgspec.json.encode(note).decode()),)
+    note = attempts.Death(row.lost, death.worker, death.how, death.at)
+    return ((attempts.DEATH, msgspec.json.encode(note).decode()),)
 
 
 def named(places: Iterable[Place], most: int = 5) -> str:
