@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups"),
 ]
 
-TASKS = '''
+TASKS = """
 import asyncio
 import ctypes
 import os
@@ -81,7 +81,7 @@ def keep_lock(seconds: float) -> str:
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
     begun("kept_lock")
     return "done"
-'''
+"""
 NAMES = ("in_loop", "in_thread", "in_process", "in_batch")
 LEASE = 4.0
 

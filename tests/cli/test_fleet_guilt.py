@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.fleet_stage import Made, Stage
-from tests.waiting import until
+from tests.waiting import Signal, until
 from treadle import Job
 from treadle.cli.fleet import Recycling, trials, worker_process
 from treadle.core.model import Record, State
@@ -27,6 +27,14 @@ TASKS = """
 def poison() -> None:
     log("poison")
     os.kill(os.getpid(), 9)
+
+
+@app.task
+def deadly_once() -> int:
+    log("deadly_once")
+    if Path("runs").read_text().count("deadly_once") == 1:
+        os.kill(os.getpid(), 9)
+    return os.getpid()
 
 
 @app.task
@@ -92,19 +100,57 @@ async def test_a_poison_job_dies_alone(stage: Made, processes: int) -> None:
         )
 
 
-async def test_a_trial_process_ends_when_it_is_idle_and_leaves_suspects_that_it_cannot_run(
-    stage: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trial_process_ends_when_it_is_idle(stage: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "IDLE", 0.1)
     async with stage(1, tasks=TASKS, lease=600.0) as here:
-        poison = await here.enqueue("poison")
-        await poison.ended(timeout=60)
-        await until(lambda: here.fleet._trials.process is None, "the end of the trial process")
-        (here.folder / "jobs.py").write_text("raise ImportError('broken by a deploy')")
-        # the worker has the old code; no other process can start
-        again = await here.enqueue("healthy", "go")
+        await (await here.enqueue("deadly_once")).result(timeout=60)
+        ended = Signal()
+        process = here.fleet._trials.process
+        assert process is not None
+        process.over.add_done_callback(ended.send)
+        await ended.until(process.over.done, "the end of the trial process")
+        assert process.over.result() == 0
+        await (await here.enqueue("healthy", "jobs.py")).result(timeout=60)
+
+
+@shows("if no trial process can start, a worker tries its suspects itself, when nothing else runs there")
+async def test_a_trial_process_that_cannot_start_leaves_the_suspects_to_their_worker(stage: Made) -> None:
+    breaks = """
+if Path("runs").exists() and Path("runs").read_text().count("imported") == 2:
+    raise ImportError("broken by a deploy")
+log("imported")
+"""
+    async with stage(1, tasks=TASKS + breaks, lease=600.0) as here:
+        job = await here.enqueue("deadly_once")
+        assert await job.result(timeout=100) in here.fleet.pids.values()
+        assert "no trial process could start 3 times in a row; the workers try their suspects themselves" in here.said
+        ended = await row(here, job)
+        assert (ended.attempt, ended.lost) == (1, 1)
+
+
+async def test_a_stop_during_a_trial_releases_the_suspects(stage: Made) -> None:
+    async with stage(1, tasks=TASKS, lease=600.0, grace=0.2) as here:
+        jobs = [await here.enqueue("healthy", "never") for _ in range(3)]
+        await until(lambda: len(runs(here, "healthy")) == 3, "the jobs")
+        await here.enqueue("deadly_once")
+        await until(lambda: len(runs(here, "healthy")) == 4, "a trial")
+    async with here.app:
+        rows = [await row(here, job) for job in jobs]
+        assert {(each.state, each.attempt, each.lost) for each in rows} == {(State.READY, 0, 1)}
+
+
+async def test_a_rolling_restart_lets_a_trial_end(stage: Made) -> None:
+    async with stage(1, tasks=TASKS, lease=600.0) as here:
+        jobs = [await here.enqueue("healthy", "go") for _ in range(2)]
+        await until(lambda: len(runs(here, "healthy")) == 2, "the jobs")
+        deadly = await here.enqueue("deadly_once")
+        await until(lambda: len(runs(here, "healthy")) == 3, "a trial")
+        assert await here.fleet.roll("a test")
         (here.folder / "go").touch()
-        assert await again.result(timeout=60) in here.fleet.pids.values()
+        first, second = [await job.result(timeout=60) for job in jobs]
+        assert first != second  # the second one in a process with the new code
+        assert len(runs(here, "healthy")) == 4
+        assert await deadly.result(timeout=60) == second
 
 
 @shows("the leases of a process whose interpreter's lock is kept are renewed by another one: no job of it runs twice")

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from treadle.cli.fleet.child_process import Shared, ended
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import plural
@@ -21,11 +23,11 @@ AGAIN: Final = 0.2  # s until the next try, while no process can do it
 class Deaths:
     """All calls belong to the event loop of the fleet.
 
-    moved  the jobs under the name of a worker that a trial process runs now
+    tried  the leases of suspects that a trial process runs: the name on them is that of the worker that claimed them
     """
 
-    def __init__(self, shared: Shared, say: Callable[[str], None], moved: Callable[[], Sequence[Lease]]) -> None:
-        self._shared, self._say, self._moved = shared, say, moved
+    def __init__(self, shared: Shared, say: Callable[[str], None], tried: Callable[[], Sequence[Lease]]) -> None:
+        self._shared, self._say, self._tried = shared, say, tried
         self._noting: set[asyncio.Task[None]] = set()
 
     def note(self, process: WorkerProcess, code: int, jobs: Sequence[Lease] = ()) -> None:
@@ -33,8 +35,7 @@ class Deaths:
         if process.hello is None or not process.hello.helps:  # it has claimed nothing, or is of an older version
             return
         how = ended(code) + process.killed_for
-        but = [id for id, _ in self._moved()]
-        death = Death(worker=process.hello.worker, how=how, at=wall(), asked=process.asked, jobs=list(jobs), but=but)
+        death = Death(worker=process.hello.worker, how=how, at=wall(), asked=process.asked, jobs=list(jobs))
         noting = asyncio.create_task(self._note(process.label, death))
         self._noting.add(noting)
         noting.add_done_callback(self._noting.discard)
@@ -42,6 +43,7 @@ class Deaths:
     async def _note(self, label: str, death: Death) -> None:
         while True:
             helper = self._shared.helper()
+            death = replace(death, but=[id for id, _ in self._tried()])
             jobs = None if helper is None else await helper.note(death)
             if jobs is not None:
                 break

@@ -67,7 +67,7 @@ class Fleet:
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
         lease = defaults.LEASE if orders.lease is None else orders.lease
         self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and lease < SHORT)
-        self._deaths = Deaths(shared, say, self._trials.moved)
+        self._deaths = Deaths(shared, say, self._trials.sent)
         self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 

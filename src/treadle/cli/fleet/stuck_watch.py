@@ -14,7 +14,7 @@ from typing import Final
 
 from treadle.cli.fleet.child_process import Shared
 from treadle.cli.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
-from treadle.cli.fleet.worker_process import PROBES, WorkerProcess
+from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import note
 from treadle.core.clock import monotonic
 from treadle.worker.jobs_of_others import Lease, Place
@@ -67,7 +67,7 @@ class StuckWatch:
         """Check once a second, and more often while leases are short."""
         try:
             while True:
-                await asyncio.sleep(min([EVERY, *(process.lease / PROBES for process in self._shared.live)]))
+                await asyncio.sleep(min([EVERY, *(process.probe_every for process in self._shared.live)]))
                 self.check()
         finally:
             await asyncio.gather(*(silent.close() for silent in self._silent.values()))

@@ -60,11 +60,11 @@ class Trials:
 
     def leases(self, process: WorkerProcess) -> list[Lease]:
         """The leases that this process has besides those under its name."""
-        return self.moved() if process is self.process else []
+        return self.sent() if process is self.process and self._is_taken else []
 
-    def moved(self) -> list[Lease]:
-        """The lease of the suspect that the process runs."""
-        return [_key(self._current)] if self._current is not None and self._is_taken else []
+    def sent(self) -> list[Lease]:
+        """The lease of the suspect that the process runs, or is about to run."""
+        return [] if self._current is None else [_key(self._current)]
 
     def told(self, message: Trial) -> None:
         """A message of the process."""
@@ -127,7 +127,7 @@ class Trials:
                         continue
                 if self._stands or any(other.may_need_renewals for other in self._shared.live):
                     continue  # it renews their leases
-                self._drain(process, "no suspect waits")
+                process.signal(signal.SIGTERM)
                 break
             self._current, self._is_taken = suspect, False
             self._over.clear()

@@ -37,6 +37,7 @@ from treadle.metrics import Numbers
 from treadle.worker.jobs_of_others import Death, Lease, Place
 
 EVERY: Final = 1.0  # s from an answer to the next probe
+OFTEN: Final = 0.05  # s; the least pause between two probes
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
 UNRENEWED: Final = 4  # parts of a lease, one of which may pass without an answer until others renew the leases
 PROBES: Final = 16  # parts of a lease, at least one Probe in each
@@ -103,6 +104,11 @@ class WorkerProcess:
         return own if self.vitals is None or not self.vitals.lease else min(own, self.vitals.lease)
 
     @property
+    def probe_every(self) -> float:
+        """Seconds from an answer to the next probe."""
+        return min(EVERY, max(OFTEN, self.lease / PROBES))
+
+    @property
     def needs_renewals(self) -> bool:
         """Whether its event loop has been silent for so long that others must renew its leases."""
         return self.hello is not None and self.unanswered >= min(STUCK, self.lease / UNRENEWED)
@@ -153,7 +159,8 @@ class WorkerProcess:
         reply = self._found[number] = asyncio.get_running_loop().create_future()
         try:
             self.send(request(number))
-            await asyncio.wait((reply, self.over), return_when=asyncio.FIRST_COMPLETED)
+            # Another process may do it if this one is stuck, or its storage does not answer.
+            await asyncio.wait((reply, self.over), timeout=self.lease / 3, return_when=asyncio.FIRST_COMPLETED)
             return reply.result() if reply.done() else None
         finally:
             del self._found[number]
@@ -254,7 +261,7 @@ class WorkerProcess:
             if not self._waiting:
                 self._waiting = True
                 self.send(Probe())
-            every = min(EVERY, self.lease / PROBES)
+            every = self.probe_every
             await asyncio.sleep(every)
             now = monotonic()
             if self._waiting:
