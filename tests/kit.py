@@ -106,7 +106,7 @@ def work(app: App, *args: Any, **options: Any) -> Worker:
 
 
 async def lose(storage: Storage, clock: HandClock, *ids: str, times: int = 1, alone: bool = False) -> None:
-    """Let workers die while they run these jobs; `alone`: one job each, and its row says that nothing ran beside it."""
+    """Let workers die while they run these jobs; `alone`: while nothing else ran there."""
     for _ in range(times):
         dead = f"dead{next(_deaths)}"
         claim = Claim(worker=f"{dead}#0", ids=ids, limit=len(ids), lease=30.0)

@@ -102,7 +102,7 @@ def test_the_words_for_a_suspect() -> None:
     assert (words(row()), standing(replace(lost, state=State.SUCCEEDED))) == (None, None)
 
 
-def test_a_note_counts_one_lease_however_many_were_lost_since() -> None:
+def test_a_note_counts_one_of_several_lost_leases() -> None:
     tried = row(lost=1)
     assert guilt_of(after(tried, trial_note(tried), 5)).alone == 1
 
@@ -114,7 +114,7 @@ def test_a_run_that_begins_alone_and_is_released_no_longer_counts() -> None:
     assert without_kind(tried, judge.succeeded(tried, "1")).checkpoints == ()
 
 
-@shows("a lease that is lost after its worker was asked to stop does not count")
+@shows("a lease that is lost while its worker stops does not count")
 def test_a_lease_lost_during_a_stop_is_cleared() -> None:
     for record in (row(), row(lost=2)):
         stopped = after(record, stop_note(record), 1)
@@ -124,7 +124,7 @@ def test_a_lease_lost_during_a_stop_is_cleared() -> None:
     assert guilt_of(after(tried, stop_note(tried), 1)).alone == 1
 
 
-def test_waiting_in_vain_is_counted_until_the_next_loss() -> None:
+def test_each_wait_to_be_alone_is_counted_until_the_next_loss() -> None:
     record = row(lost=1)
     for waits in range(3):
         assert guilt_of(record).waits == waits
@@ -132,7 +132,7 @@ def test_waiting_in_vain_is_counted_until_the_next_loss() -> None:
     assert guilt_of(after(record, record.checkpoints, 1)).waits == 0
 
 
-def test_a_reopened_job_begins_anew() -> None:
+def test_a_reopened_job_has_no_losses() -> None:
     record = row(lost=1)
     noted = after(record, cleared_note(record))
     assert is_suspect(replace(noted, reopenings=1))

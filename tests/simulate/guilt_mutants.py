@@ -32,7 +32,7 @@ def leases_are_guilt(patch: Patch) -> None:
 
 
 def not_alone(patch: Patch) -> None:
-    """A suspect does not wait for the jobs that run beside it."""
+    """A suspect does not wait for the other jobs of its process."""
 
     def look(self: Any) -> None:
         with self._lock:

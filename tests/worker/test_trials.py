@@ -93,7 +93,7 @@ async def row_of(app: App, id: str) -> Record:
     return row
 
 
-@shows("a job that lost its worker runs when nothing else runs in the process, and nothing begins beside it")
+@shows("a job that lost its worker runs when nothing else runs in the process, and nothing begins next to it")
 async def test_a_suspect_waits_for_the_others_and_runs_alone(
     app: App, clock: HandClock, room: Room, told: Told
 ) -> None:
@@ -127,7 +127,7 @@ async def test_nothing_begins_while_a_suspect_runs(app: App, clock: HandClock, r
 
 
 @shows("before a suspect begins, its row says that it runs alone; when it has ended, its losses count no longer")
-async def test_the_row_says_that_a_suspect_runs_alone(app: App, clock: HandClock, told: Told) -> None:
+async def test_the_row_of_a_suspect_that_runs_alone(app: App, clock: HandClock, told: Told) -> None:
     kinds = []
 
     @app.task(retry=Retry(attempts=3, base=0.0))
@@ -145,9 +145,7 @@ async def test_the_row_says_that_a_suspect_runs_alone(app: App, clock: HandClock
     assert (await row_of(app, id)).lost == 1
 
 
-async def test_a_thread_on_another_loop_is_no_less_beside_it(
-    app: App, clock: HandClock, room: Room, told: Told
-) -> None:
+async def test_a_job_of_another_thread_counts_too(app: App, clock: HandClock, room: Room, told: Told) -> None:
     """Two workers of one app, each on a loop and in a thread of its own."""
     id, stop = await a_suspect(app, clock, room.quick, "suspect", queue="late"), threading.Event()
 
@@ -172,7 +170,7 @@ async def test_a_thread_on_another_loop_is_no_less_beside_it(
 
 
 @shows(
-    "a suspect that is never alone is put off uncounted, so that others are not held up, and at last runs beside them"
+    "a suspect that is never alone is put off uncounted, so that others are not held up, and at last runs next to them"
 )
 async def test_a_suspect_that_is_never_alone(app: App, clock: HandClock, room: Room, spy: Spy, told: Told) -> None:
     id = await a_suspect(app, clock, room.quick, "suspect", queue="late")
@@ -218,7 +216,7 @@ async def test_a_stop_releases_a_suspect(app: App, clock: HandClock, room: Room,
     assert guilt_of(await row_of(app, id)).alone == 0
 
 
-async def test_a_suspect_begins_only_when_its_row_says_so(
+async def test_a_suspect_begins_after_its_note_is_stored(
     app: App, clock: HandClock, room: Room, spy: Spy, told: Told
 ) -> None:
     """The storage is away when the worker wants to store that the job runs alone."""
@@ -235,7 +233,7 @@ async def test_a_suspect_begins_only_when_its_row_says_so(
     assert (await row_of(app, id)).state is State.SUCCEEDED
 
 
-async def test_a_suspect_whose_lease_is_lost_holds_nobody_up(
+async def test_a_suspect_whose_lease_is_lost_blocks_no_other_job(
     app: App, clock: HandClock, room: Room, told: Told
 ) -> None:
     id = await a_suspect(app, clock, room.held, "suspect")
@@ -339,7 +337,7 @@ async def offered(app: App, clock: HandClock, room: Room, *names: str) -> tuple[
     return worker, offers, signal
 
 
-async def test_a_suspect_is_handed_over_to_another_worker(app: App, clock: HandClock, room: Room, told: Told) -> None:
+async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, room: Room, told: Told) -> None:
     holder, [suspect], _ = await offered(app, clock, room, "suspect")
     await room.quick.enqueue("beside")
     await room.had("beside")  # it takes no slot, and holds nobody up

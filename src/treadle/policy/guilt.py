@@ -27,12 +27,12 @@ Kind = Literal["alone", "stopping"]
 
 
 class Guilt(Struct, frozen=True, omit_defaults=True):
-    """What the lost leases of a job mean; the content of the checkpoint.
+    """The meaning of the lost leases of a job; the content of the checkpoint.
 
     reopening  the `Record.reopenings` for which it holds: a reopening resets `Record.lost`
     lost       the `Record.lost` for which it holds
-    cleared    how many of these count for nothing, because a run of the job has ended since, or its worker had been
-               asked to stop
+    cleared    how many of these count for nothing, because a run of the job has ended since, or its worker was
+               stopping
     alone      how many of the others were lost while nothing else ran in the process
     kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
     waits      how often the job has waited in vain to be alone, since it last lost a lease
@@ -50,7 +50,7 @@ _read = msgspec.json.Decoder(Guilt).decode
 
 
 def guilt_of(record: Record) -> Guilt:
-    """What the lost leases of this job mean, those included that were lost since the checkpoint was stored."""
+    """The meaning of the lost leases of this job, those included that were lost since the checkpoint was stored."""
     noted = _stored(record)
     if noted.reopening != record.reopenings or noted.lost > record.lost:
         noted = Guilt(reopening=record.reopenings)
@@ -82,7 +82,7 @@ def is_suspect(record: Record) -> bool:
 
 
 def standing(record: Record) -> Standing | None:
-    """What an unfinished suspect does: it runs alone, or waits for that. None: it is no suspect."""
+    """Whether an unfinished suspect runs alone, or waits for that. None: it is no suspect."""
     if record.state.final or not is_suspect(record):
         return None
     return "alone" if record.state is State.RUNNING and guilt_of(record).kind == "alone" else "waits"
@@ -105,7 +105,7 @@ def trial_note(record: Record) -> Pairs:
 
 
 def stop_note(record: Record) -> Pairs:
-    """For a run whose worker was asked to stop: a lease that is lost from now on counts for nothing."""
+    """For a run whose worker stops: a lease that is lost from now on counts for nothing."""
     return _pair(replace(guilt_of(record), kind="stopping"))
 
 

@@ -1,6 +1,6 @@
 """Gives suspects to runners in other languages: alone, to a runner that holds no other lease. See `policy/guilt.py`.
 
-A lease that such a runner loses counts towards `max_lost`. What this server cannot know to be alone never counts.
+A lease that such a runner loses counts towards `max_lost`. A run that this server cannot know to be alone never counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from treadle.core.query_model import Query
 from treadle.policy import guilt, judge
 from treadle.storage.contract import Storage
 
-WAITS: Final = 3  # times that a suspect waits for a runner without jobs; then it runs beside others
+WAITS: Final = 3  # times that a suspect waits for a runner without jobs; then it runs next to others
 PAGE: Final = 1_000  # running rows of one read
 PAGES: Final = 20  # reads to find the other jobs of a runner
 SERVER: Final = Presence(worker="treadle server", gone=True)  # not listed: runners send heartbeats of their own

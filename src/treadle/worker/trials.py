@@ -29,8 +29,8 @@ log = logging.getLogger("treadle")
 
 LABEL: Final = "trials"  # the name of these calls in StorageOutage
 MOST: Final = 1_000  # suspects that a worker holds for another process
-LONGEST: Final = 3_600.0  # s for which nothing else may begin beside a suspect
-WAITS: Final = 3  # times that a suspect waits to be alone; then it runs beside others
+LONGEST: Final = 3_600.0  # s for which nothing else may begin next to a suspect
+WAITS: Final = 3  # times that a suspect waits to be alone; then it runs next to others
 PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
 
 
@@ -91,7 +91,7 @@ class Trials:
         self._held: dict[tuple[str, int], _Held] = {}
         self._new: list[Suspect] = []  # not offered yet
         self._ended: RunningJob | None = None  # its outcome is not stored yet
-        self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin beside it
+        self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
         self._expected: dict[tuple[str, int], _Expected] = {}
         self.census.join(self)
 
@@ -180,7 +180,7 @@ class Trials:
             self._sharing[run] = asyncio.create_task(self._begin_sharing(run))
 
     async def _begin_sharing(self, run: RunningJob) -> None:
-        """Let other jobs begin beside a suspect, once its row no longer says that it is alone."""
+        """Let other jobs begin next to a suspect, once its row no longer says that it is alone."""
         try:
             await self._store(run, guilt.plain_note(run.record))
             if run in self._waiting and run is not self._ended:
@@ -201,7 +201,7 @@ class Trials:
         up the others, and a suspect that is never alone must not wait for ever."""
         waits = guilt.guilt_of(run.record).waits
         if waits >= WAITS:
-            log.warning("%s %s runs beside other jobs: they left it no time alone", run.task.name, run.record.job.id)
+            log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
             return None
         granted = self.loop.create_future()
 

@@ -205,7 +205,7 @@ async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: H
         clock.advance(11)
 
 
-@shows("what a heartbeat stored about a lease is read with the count of lost leases, by every later claim")
+@shows("a checkpoint of a heartbeat outlives the lease, and every later claim returns it with the count of lost leases")
 async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: HandClock) -> None:
     """The engine stores before a run what the loss of its lease will mean. The note and `lost` are of the same row,
     after an expiry, after a claim that repeats it, and after a release."""
