@@ -1,4 +1,4 @@
-"""Jobs that kill their process or keep its interpreter's lock, and the jobs beside them, under a supervisor."""
+"""Jobs that kill their process or keep its interpreter's lock, and the other jobs of that process, under a supervisor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def row(here: Stage, job: Job[int]) -> Record:
     return found
 
 
-@shows("a job that kills its worker process fails by itself; the jobs beside it end, without an attempt counted")
+@shows("a job that kills its worker process fails by itself; the other jobs of that process end, without an attempt counted")
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_poison_job_dies_alone(stage: Made, processes: int) -> None:
     async with stage(processes, tasks=TASKS, lease=600.0) as here:  # no lease ends by itself

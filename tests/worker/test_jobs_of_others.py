@@ -58,7 +58,7 @@ async def test_the_jobs_of_a_dead_process_are_queued_at_once(app: App, clock: Ha
     assert (row.state, row.due_at) == (State.RUNNING, other.due_at)
 
 
-async def test_jobs_left_by_a_stop_that_was_asked_for_are_no_suspects(app: App, clock: HandClock) -> None:
+async def test_jobs_left_by_a_deliberate_stop_are_no_suspects(app: App, clock: HandClock) -> None:
     await claimed(app, "stopped")
     assert len(await helper(app).end(death("stopped", asked=True))) == 1
     clock.advance(0.001)

@@ -96,9 +96,9 @@ async def test_a_stop_from_another_loop(app: App) -> None:
     await worker.stop()
 
 
-@shows("an idle worker stops within seconds while its storage is away, whatever its grace is")
+@shows("an idle worker stops within seconds while its storage is unavailable, whatever its grace is")
 @pytest.mark.parametrize("how", ["before", "lost"])
-async def test_an_idle_worker_stops_while_the_storage_is_away(how: Literal["before", "lost"]) -> None:
+async def test_an_idle_worker_stops_during_an_outage(how: Literal["before", "lost"]) -> None:
     is_away, failed = False, Signal()
 
     def fault(verb: str, call: int) -> Fault | None:
@@ -189,7 +189,7 @@ async def row_of(app: App, id: str) -> Record:
     return row
 
 
-@shows("a stop that was asked for never counts against a job, also if its worker is killed before the job has ended")
+@shows("a deliberate stop never counts against a job, also if its worker is killed before the job has ended")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_lease_that_is_lost_during_a_stop_makes_no_suspect(
     app: App, spy: Spy, clock: HandClock, kind: str
@@ -240,7 +240,7 @@ async def test_the_last_act_of_a_process_that_exits_is_a_short_lease(
         stubborn.go.set()
 
 
-async def test_a_job_that_a_stop_releases_says_no_longer_that_its_worker_stops(app: App, spy: Spy) -> None:
+async def test_a_job_that_a_stop_releases_has_no_note_of_the_stop(app: App, spy: Spy) -> None:
     """Otherwise the next worker that it kills would not count."""
 
     @app.task

@@ -143,7 +143,7 @@ class Found(Struct, tag="found"):
 
 
 class Stopping(Struct, tag="stopping"):
-    """It was asked to stop, by whomever: what it leaves behind is no trace of a crash."""
+    """It stops on request, from a signal or a message: the jobs that it leaves behind are no trace of a crash."""
 
 
 class Suspects(Struct, tag="suspects"):

@@ -67,7 +67,7 @@ class SupervisorLink:
         self.send(Suspects(list(suspects)))
 
     def stopping(self) -> None:
-        """Report that the worker was asked to stop."""
+        """Report that the worker stops on request."""
         self.send(Stopping())
 
     def close(self) -> None:

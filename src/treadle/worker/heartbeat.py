@@ -99,8 +99,8 @@ class Heartbeat:
     async def once(self, lease: float | None = None) -> None:
         """Send one heartbeat. lease: seconds for which it renews; None: those of each job.
 
-        Once the worker was asked to stop, each run that it still has is noted as one: whatever happens to the process
-        from then on, such a lost lease is no trace of a crash."""
+        Once the worker stops, it notes that in each run that it still has: a lease that is lost from then on, for any
+        reason, is no trace of a crash."""
         state, presence = self._state, self.presence()
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run

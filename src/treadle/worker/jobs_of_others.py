@@ -34,7 +34,7 @@ class Death(Struct, frozen=True, kw_only=True):
     worker  the name of its worker
     how     such as "was killed by SIGKILL"
     at      seconds since 1970, by the clock of the supervisor
-    asked   it was asked to stop, so none of its jobs is to blame
+    asked   it stopped on request, so none of its jobs is to blame
     jobs    leases that it had, besides those under its name
     but     ids of jobs under its name that another process runs now
     """

@@ -53,7 +53,7 @@ class Culprit:
     thread: str | None
 
     def words(self, jobs: Sequence[Place]) -> str:
-        """What it does, with the jobs of the process that it may run."""
+        """A clause about it. jobs: those of the process, some of which it may run."""
         who = self.thread or ("something" if self.stack.is_idle else None)
         does = "the event loop is blocked" if who is None else f"{who} keeps the interpreter's lock"
         suspects = [job for job in jobs if self.stack.runs(job)]

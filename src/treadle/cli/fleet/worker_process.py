@@ -78,7 +78,7 @@ class WorkerProcess:
         self.claims = asyncio.Event()  # it has sent its Hello
         self.claims_since = 0.0  # by the monotonic clock
         self.unanswered = 0.0  # s that its event loop has not answered
-        self.asked = False  # it was asked to stop
+        self.asked = False  # it stops on request
         self.killed_for = ""  # why the supervisor has killed it, as a clause
         self._numbers = itertools.count(1)
         self._found: dict[int, asyncio.Future[list[Place] | None]] = {}  # requests without a reply

@@ -186,7 +186,7 @@ async def test_law04_the_lease_of_a_job_takes_precedence(storage: Storage, clock
 
 
 async def test_law04_a_lease_ends_at_once_after_a_renewal_of_no_length(storage: Storage, clock: HandClock) -> None:
-    """What the supervisor of a process that has ended does for it, with a checkpoint or without."""
+    """A supervisor does that for a process that has ended, with a checkpoint or without."""
     await storage.enqueue([job("a-own", lease=100.0), job("b-noted"), job("c-other")])
     own, noted, _ = await claim(storage, 9, lease=10)
     assert await beat(storage, renewal(own), renewal(noted, checkpoints=(("s", "1"),)), lease=0) == set()
