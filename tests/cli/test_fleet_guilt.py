@@ -1,4 +1,4 @@
-"""Jobs that kill their process or keep its interpreter's lock, and the other jobs of that process, under a supervisor."""
+"""Jobs that kill their process or keep its interpreter's lock, and the other jobs there, under a supervisor."""
 
 from __future__ import annotations
 
