@@ -73,9 +73,7 @@ async def row(here: Stage, job: Job[int]) -> Record:
     return found
 
 
-@shows(
-    "a job that kills its worker process fails by itself; the other jobs of that process end, without an attempt counted"
-)
+@shows("a job that kills its worker process fails by itself; the other jobs there end, without an attempt counted")
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_poison_job_dies_alone(stage: Made, processes: int) -> None:
     async with stage(processes, tasks=TASKS, lease=600.0) as here:  # no lease ends by itself

@@ -55,8 +55,11 @@ class Trials:
 
     def replace(self, reason: str) -> None:
         """Let the process end its suspect, and use another one for the next."""
-        if self.process is not None:
-            self._drain(self.process, reason)
+        process = self.process
+        if process is not None and process.claims.is_set():
+            self._drain(process, reason)
+        elif process is not None:  # it imports the app, perhaps the old code
+            process.signal(signal.SIGKILL)
 
     def leases(self, process: WorkerProcess) -> list[Lease]:
         """The leases that this process has besides those under its name."""
@@ -74,9 +77,10 @@ class Trials:
             self._is_taken = True
             holder, _ = self._waiting.pop(_key(message.suspect))
             holder.send(HandedOver(message.suspect))
-        else:
-            self._waiting.pop(_key(message.suspect), None)  # it was not taken: nobody holds it under this version
-            self._over.set()
+            return
+        if not self._is_taken and self.process is not None and not self.process.asked:
+            self._waiting.pop(_key(message.suspect), None)  # nobody holds it under this version any more
+        self._over.set()
 
     # --- the process
 

@@ -121,7 +121,7 @@ class WorkerProcess:
     @property
     def may_help(self) -> bool:
         """Whether it can act for other processes."""
-        return self.hello is not None and self.hello.helps and not self.over.done() and not self.needs_renewals
+        return self.hello is not None and self.hello.helps and not self.over.done() and not self.may_need_renewals
 
     @property
     def stuck(self) -> str | None:
