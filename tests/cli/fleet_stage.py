@@ -15,6 +15,7 @@ from treadle import App, Job
 from treadle.cli.child_protocol import Orders
 from treadle.cli.fleet import Fleet, Recycling, stuck_watch, worker_process
 
+URL = "sqlite:///jobs.db"
 TASKS = """
 import asyncio
 import ctypes
@@ -63,10 +64,10 @@ async def hold(megabytes: int) -> int:
 class Stage:
     """A fleet over the tasks above, what it says, and the app."""
 
-    def __init__(self, folder: Path, orders: Orders, processes: int, recycling: Recycling | None) -> None:
+    def __init__(self, folder: Path, orders: Orders, processes: int, recycling: Recycling | None, url: str) -> None:
         self.folder, self.said, self.changed = folder, list[str](), Signal()
         self.fleet = Fleet(orders, processes, self._say, lambda *_: self.changed.send(), recycling=recycling)
-        self.app = App("sqlite:///jobs.db")
+        self.app = App(url)
 
     def _say(self, text: str) -> None:
         self.said.append(text)
@@ -109,10 +110,11 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         grace: float = 30.0,
         lease: float | None = None,
         tasks: str = "",
+        url: str = URL,
     ) -> AsyncIterator[Stage]:
-        (tmp_path / "jobs.py").write_text(TASKS + tasks)
+        (tmp_path / "jobs.py").write_text((TASKS + tasks).replace(URL, url))
         orders = Orders(app="jobs:app", grace=grace, ordered=ordered, lease=lease)
-        found = Stage(tmp_path, orders, processes, recycling)
+        found = Stage(tmp_path, orders, processes, recycling, url)
         running = asyncio.create_task(found.fleet.run())
         try:
             await found.changed.until(lambda: found.changed.sent >= processes, "all processes")
