@@ -82,8 +82,8 @@ class Processes:
 async def a_round(url: str, processes: int, fleet: bool, rng: random.Random, folder: Path) -> str:
     """Run one round, and return what it shows. Raises AssertionError."""
     async with App(url) as here:
-        jobs = [app.tasks[rng.choice(("waits", "blocks"))].job(rng.random() / 7) for _ in range(HEALTHY)]
-        jobs.insert(rng.randrange(len(jobs) + 1), poison.job(rng.random() / 2))
+        jobs = [here.stub(rng.choice(("waits", "blocks"))).job(rng.random() / 4) for _ in range(HEALTHY)]
+        jobs.insert(rng.randrange(len(jobs) + 1), here.stub("poison").job(rng.random() / 8))
         stored = await here.enqueue(jobs)
         running = Processes(url, processes, fleet, folder)
         try:

@@ -66,10 +66,13 @@ class Census:
 
     # --- claims
 
-    def begin_claim(self, member: Member) -> bool:
-        """Whether a claim may begin now. If so, `end_claim` must follow when its jobs are started."""
+    def begin_claim(self, member: Member, withdraws: bool = False) -> bool:
+        """Whether a claim may begin now. If so, `end_claim` must follow when its jobs are started.
+
+        withdraws  it only ends a hand-off request, so it may always begin. Its answer may bring a job
+        """
         with self._lock:
-            if self.closed:
+            if self.closed and not withdraws:
                 return False
             member.claims += 1
             return True
@@ -113,8 +116,10 @@ class Census:
                 return
             first = self._waiting[0]
             others = [each.member for each in self._waiting if each is not first]
-            if any(member.claims or member.runs(first.id) > others.count(member) for member in self._members):
-                return
+            for member in self._members:
+                busy = member.claims or member.runs(first.id) > others.count(member)
+                if busy and not member.loop.is_closed():  # a closed loop was left without a stop
+                    return
             waiting = self._alone = self._waiting.popleft()
         if not _call(waiting.member, waiting.granted):
             self.over(waiting)

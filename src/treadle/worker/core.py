@@ -62,7 +62,7 @@ class WorkerCore:
         self.failed: ResourceFailed | None = None  # why it stops by itself
         self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
         self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
-        self.census: Census = app.census  # of the process in which it runs
+        self.census: Census | None = None  # None: that of the app, which counts what runs in this process
         self.offer_suspects: Offer | None = None  # set before the start: another process runs the suspects
         self._outage: StorageOutage | None = None  # of this start
         self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
@@ -113,7 +113,7 @@ class WorkerCore:
                 opened,
                 outage,
                 self.patient,
-                self.census,
+                self.census or self.app.census,
                 self.offer_suspects,
             )
             self.session.start()

@@ -63,6 +63,7 @@ class Dispatcher:
         self._executor, self._settler, self._trials = executor, settler, trials
         self._fused, self._capacity = fused(parts.storage), parts.capacity
         self._included_system_queue = True  # in the last claim
+        self._claims = False  # the request under way may bring jobs; the census counts it
         self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
 
     async def run(self) -> None:
@@ -111,8 +112,7 @@ class Dispatcher:
     async def _request(self, ended: list[Ended], limit: int) -> None:
         """Settle these outcomes, claim up to `limit` jobs, and start them."""
         state, handoff = self._state, self._handoff
-        if limit and not self._trials.census.begin_claim(self._trials):
-            limit = 0
+        limit = self._begin_claim(limit)
         was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
@@ -126,8 +126,6 @@ class Dispatcher:
             taken = len(claimed.records)
         except BaseException:
             state.unconfirmed.put_back(ended)
-            if limit:
-                self._trials.census.end_claim(self._trials)
             raise
         finally:
             state.slots.release(reserved - taken)
@@ -140,13 +138,27 @@ class Dispatcher:
             if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:
-            try:
-                await self._start(claimed.records, more=taken >= limit or self._number > 0)
-            finally:
-                if limit:
-                    self._trials.census.end_claim(self._trials)
+            await self._start(claimed.records, more=taken >= limit or self._number > 0)
+            self._end_claim()
         elif limit:
             await self._found_nothing(claimed.next_in, outstanding)
+        else:
+            self._end_claim()
+
+    def _begin_claim(self, limit: int) -> int:
+        """Count this request if it may bring jobs. Returns how many: none while a suspect waits or runs alone."""
+        self._end_claim()  # of a request that failed
+        begin, mine = self._trials.census.begin_claim, self._trials
+        if limit and begin(mine):
+            self._claims = True
+            return limit
+        self._claims = self._handoff.outstanding and begin(mine, withdraws=True)
+        return 0
+
+    def _end_claim(self) -> None:
+        if self._claims:
+            self._claims = False
+            self._trials.census.end_claim(self._trials)
 
     async def _start(self, records: Sequence[Record], more: bool) -> None:
         self._handoff.claim_ended(False)
@@ -160,7 +172,7 @@ class Dispatcher:
         state, demand = self._state, self._state.demand
         had_jobs = demand.nothing()
         self._handoff.claim_ended(outstanding)
-        self._trials.census.end_claim(self._trials)
+        self._end_claim()
         if outstanding and not self._handoff.outstanding:
             return  # a job has already arrived for the request
         if self._plan is not None and self._plan.narrow:

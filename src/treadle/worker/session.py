@@ -211,6 +211,7 @@ class WorkerSession:
 
     def start(self) -> None:
         """Start all loops; each is restarted when it fails."""
+        self.trials.open()
         throttle = self.config.throttle
         self.stop_logging = job_log.follow(self.app.emitter, self.config.name)
         if self.capture is not None:

@@ -93,6 +93,8 @@ class Trials:
         self._ended: RunningJob | None = None  # its outcome is not stored yet
         self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
         self._expected: dict[tuple[str, int], _Expected] = {}
+
+    def open(self) -> None:
         self.census.join(self)
 
     def close(self) -> None:
