@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -11,12 +12,16 @@ import pytest
 
 from tests.waiting import Signal, patient
 from treadle import App, Event, StorageUnavailable, Worker
-from treadle.core.model import Presence
+from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Presence
+from treadle.policy.guilt import trial_note
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
+from treadle.testing import HandClock
 from treadle.worker.heartbeat import Heartbeat
 
 T = TypeVar("T")
+
+_deaths = itertools.count()
 
 READS = frozenset({"get", "find", "stats", "glance", "limits", "read_metrics"})
 UNHEARD = ["queue:nobody sends to it"]  # a topic
@@ -98,6 +103,19 @@ def heartbeats(patch: pytest.MonkeyPatch) -> Signal:
 def work(app: App, *args: Any, **options: Any) -> Worker:
     """A worker that polls often: with a clock moved by hand, no notification says that a job is due."""
     return Worker(app, *args, **{"poll": 0.01, "grace": 5, **options})
+
+
+async def lose(storage: Storage, clock: HandClock, *ids: str, times: int = 1, alone: bool = False) -> None:
+    """Let workers die while they run these jobs; `alone`: while nothing else ran there."""
+    for _ in range(times):
+        dead = f"dead{next(_deaths)}"
+        claim = Claim(worker=f"{dead}#0", ids=ids, limit=len(ids), lease=30.0)
+        records = (await storage.claim(claim)).records
+        assert len(records) == len(ids)
+        if alone:
+            renewals = [LeaseRenewal(row.job.id, row.version, checkpoints=trial_note(row)) for row in records]
+            assert await storage.heartbeat(Presence(worker=dead, gone=True), renewals, 30.0) == HeartbeatResult()
+        clock.advance(31)
 
 
 async def presences(storage: Storage) -> Sequence[Presence]:

@@ -62,6 +62,7 @@ from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import AnyTask
 from treadle.tasks.when import HasId, When
+from treadle.worker.census import Census
 from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import flatten, waiting
 
@@ -102,7 +103,7 @@ class AppCore:
         self.resources = AppResources()
         self.counts: ProcessCounts | None = None  # of its workers and calls, for scrapers; see `count`
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
-        self.inline = InlineWorker(self)
+        self.inline, self.census = InlineWorker(self), Census()
         self.life = self.new_life(choice)
         self.emptied = EmptiedWatch(self.opened, self.now)
         names, self.moved = Names(self.opened, self.tasks), Moved(self.opened)
@@ -312,6 +313,7 @@ class AppCore:
     def _when_forked(self) -> None:
         """In a forked child: drop everything that runs on event loops of the parent."""
         self.inline.forget()
+        self.census = Census()
         self.resources.forget()
         for forget in self.when_forked:
             forget()

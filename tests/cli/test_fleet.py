@@ -9,16 +9,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.waiting import Signal, until
+from tests.cli.fleet_stage import TASKS, Made
+from tests.waiting import until
 from treadle import App, Job
-from treadle.cli.child_protocol import Orders, Vitals
-from treadle.cli.fleet import Fleet, Recycling, stuck_watch, worker_process
+from treadle.cli.child_protocol import Vitals
+from treadle.cli.fleet import Recycling, worker_process
 from treadle.cli.fleet.orphans import reap
 from treadle.cli.fleet.recycling import JITTER, SETTLED
 from treadle.cli.fleet.worker_process import EVERY, STUCK
@@ -29,106 +27,6 @@ from treadle.worker import WorkerHealth
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 
-TASKS = """
-import asyncio
-import os
-import time
-from pathlib import Path
-
-from treadle import App
-
-app = App("sqlite:///jobs.db")
-events = []
-
-
-@app.on("worker.recycling", "worker.stopped")
-def tell(event):
-    with open("events", "a") as file:
-        file.write(f"{os.getpid()} {event.name} {event.reason or ''}\\n")
-
-
-@app.task
-async def pid() -> int:
-    return os.getpid()
-
-
-@app.task
-async def block(name: str) -> int:
-    while not Path(name).exists():
-        time.sleep(0.02)
-    return os.getpid()
-
-
-@app.task
-async def until(name: str) -> int:
-    while not Path(name).exists():
-        await asyncio.sleep(0.02)
-    return os.getpid()
-
-
-@app.task
-async def hold(megabytes: int) -> int:
-    app.held = b"x" * (megabytes * 2**20)
-    return os.getpid()
-"""
-
-
-class Stage:
-    """A fleet over the tasks above, what it says, and the app."""
-
-    def __init__(self, folder: Path, orders: Orders, processes: int, recycling: Recycling | None) -> None:
-        self.folder, self.said, self.changed = folder, list[str](), Signal()
-        self.fleet = Fleet(orders, processes, self._say, lambda *_: self.changed.send(), recycling=recycling)
-        self.app = App("sqlite:///jobs.db")
-
-    def _say(self, text: str) -> None:
-        self.said.append(text)
-        self.changed.send()
-
-    async def until_said(self, pattern: str, after: int = 0) -> str:
-        """The first line that matches, from this number on."""
-
-        def found() -> str | None:
-            return next((line for line in self.said[after:] if re.search(pattern, line)), None)
-
-        return str(await self.changed.until(found, f"{pattern!r} in {self.said}"))
-
-    async def enqueue(self, task: str, *args: object) -> Job[int]:
-        return await self.app.enqueue(self.app.stub(f"jobs.{task}").job(*args))
-
-    async def run(self, task: str, *args: object) -> int:
-        return int(await (await self.enqueue(task, *args)).result(timeout=60))
-
-
-Made = Callable[..., AbstractAsyncContextManager[Stage]]
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Runs a fleet until the end of a `with`, then stops it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(worker_process, "EVERY", 0.05)
-    monkeypatch.setattr(stuck_watch, "EVERY", 0.05)
-    (tmp_path / "jobs.py").write_text(TASKS)
-
-    @asynccontextmanager
-    async def made(
-        processes: int, recycling: Recycling | None = None, *, ordered: bool = False, grace: float = 30.0
-    ) -> AsyncIterator[Stage]:
-        found = Stage(tmp_path, Orders(app="jobs:app", grace=grace, ordered=ordered), processes, recycling)
-        running = asyncio.create_task(found.fleet.run())
-        try:
-            await found.changed.until(lambda: found.changed.sent >= processes, "all processes")
-            async with found.app:
-                yield found
-            found.fleet.stop()
-            assert await running == 0
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    return made
-
 
 @pytest.mark.slow
 @shows("a worker process whose event loop is stuck is named with how long, and the stack that blocks it is printed")
@@ -137,10 +35,12 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
 ) -> None:
     assert EVERY + STUCK + 1.0 <= 10.0  # s: the pause before a probe, the patience, and one check
     monkeypatch.setattr(worker_process, "STUCK", 0.4)
-    async with stage(2) as here:
+    async with stage(2, Recycling(restart_stuck=None)) as here:
         await until(lambda: here.fleet.verdict.problem is None, "a probe of both since they claim")
         job = await here.enqueue("block", "go")
-        await here.until_said(r"worker [12] \(pid \d+\): its event loop has not answered for 0 s; its stack is below")
+        await here.until_said(
+            r"worker [12] \(pid \d+\): its event loop has not answered for \d+ s\. .*Its stack is below"
+        )
         verdict = here.fleet.verdict
         assert verdict.stuck is not None
         assert re.fullmatch(r"worker [12] \(pid \d+\): its event loop has not answered for \d+ s", verdict.stuck)
@@ -151,6 +51,22 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
         assert here.fleet.verdict.line == "ready: 2 worker processes claim jobs"
     assert "jobs.py" in (printed := capfd.readouterr().err)
     assert "in block" in printed
+
+
+@pytest.mark.slow
+@shows("a fleet with a stuck process is not ready, and alive until its supervisor should have restarted that process")
+async def test_a_stuck_process_that_will_be_restarted_is_no_reason_to_restart_all(
+    stage: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "STUCK", 0.4)
+    async with stage(2) as here:
+        await until(lambda: here.fleet.verdict.problem is None, "a probe of both since they claim")
+        job = await here.enqueue("block", "go")
+        said = await here.until_said("its event loop has not answered")
+        assert "the leases of its jobs are renewed until it answers, at most 300 s" in said
+        assert here.fleet.verdict.line.startswith("not ready: worker ")
+        (here.folder / "go").touch()
+        assert await job.result(timeout=60)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
-from tests.kit import Spy, Told, work
+from tests.kit import Spy, Told, lose, work
 from tests.waiting import turn
 from treadle import (
     Abort,
@@ -673,18 +673,14 @@ async def test_workers_lost_before_a_sleep_count_no_more(app: App, clock: HandCl
         for _ in range(4):
             await current().sleep(60)
 
-    async def lose(times: int) -> None:
-        for n in range(times):
-            [_] = (await spy.inner.claim(Claim(worker=f"dead#{clock.moment}{n}", ids=(job.id,)))).records
-            clock.advance(31)
-
     job = await t.enqueue()
     for _ in range(4):
-        await lose(2)
+        await lose(spy.inner, clock, job.id, times=2)
         assert await drain(app) == 1
         clock.advance(60)
     assert (await app.jobs.get(job)).lost == 8
-    await lose(3)
+    await lose(spy.inner, clock, job.id)
+    await lose(spy.inner, clock, job.id, times=3, alone=True)
     await drain(app)
     row = await app.jobs.get(job)
     assert (row.state, row.reason) == (State.FAILED, "lost")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.execution.run_endings import CASES, RETRY, SIZES, Judge
-from tests.kit import work
+from tests.kit import lose, work
 from tests.waiting import Signal
 from tests.worker import process_tasks
 from treadle import (
@@ -177,25 +177,20 @@ async def test_a_run_that_its_stopping_worker_releases(here: App) -> None:
 
 @shows("a live worker reports the run of a dead one to `judged`, as `reaped`")
 async def test_a_run_of_a_dead_worker_is_reported_by_the_next_one(app: App, clock: HandClock) -> None:
-    """If too many were lost, its call says that the job has failed."""
+    """If too many were lost while they ran only this job, its call says that the job has failed."""
     layer = Judge()
     app.middleware(layer)
 
     @app.task(name="t", max_lost=2)
     async def t() -> None: ...
 
-    async def die(times: int) -> str:
-        job = await t.enqueue()
-        for number in range(times):
-            ask = Claim(worker=f"dead#{number}", queues=(("default", 1),), limit=1, lease=1)
-            assert len((await app.storage.claim(ask)).records) == 1
-            clock.advance(2)
-        return job.id
-
-    once, twice = await die(1), ""
+    once, twice = (await t.enqueue()).id, ""
+    await lose(app.storage, clock, once)
     async with work(app):
         await layer.until("succeeded")
-    twice = await die(2)
+    twice = (await t.enqueue()).id
+    await lose(app.storage, clock, twice)
+    await lose(app.storage, clock, twice, times=2, alone=True)
     async with work(app):
         await layer.until("failed")
     assert layer.of(once) == ["reaped", "succeeded"]

@@ -12,6 +12,7 @@ import treadle
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
 from treadle.errors import users_part
+from treadle.policy.guilt import NOTE
 from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
 from treadle.testing.shows import shows
@@ -124,13 +125,16 @@ def test_a_retry_after_the_deadline_expires_the_job(error: Exception) -> None:
     assert said(error, record=row(deadline_at=1011.0)).state is State.READY
 
 
-@shows("a job that lost too many workers fails, unless `max_lost` is 0")
+@shows("a job that lost too many workers while it ran alone fails, unless `max_lost` is 0")
 def test_a_job_that_is_lost_too_often_fails() -> None:
-    assert lost_too_often(row(lost=2), RULES) is None
-    out = lost_too_often(row(lost=3), RULES)
+    def tried(alone: int) -> Record:
+        return row(lost=alone + 1, checkpoints=((NOTE, f'{{"lost": {alone + 1}, "alone": {alone}}}'),))
+
+    assert lost_too_often(tried(2), RULES) is None
+    out = lost_too_often(tried(3), RULES)
     assert out is not None
     assert (out.state, out.reason, out.attempt) == (State.FAILED, "lost", 0)
-    assert lost_too_often(row(lost=99), Rules(DEFAULT, None, 0)) is None
+    assert lost_too_often(tried(99), Rules(DEFAULT, None, 0)) is None
 
 
 @shows("a job that a worker releases keeps its last error")

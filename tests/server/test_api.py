@@ -117,12 +117,68 @@ async def test_a_runner_may_abort_and_defer(call: Client) -> None:
 
 async def test_a_job_that_is_abandoned_too_often_is_ended_instead_of_claimed(call: Client, clock: HandClock) -> None:
     _, job = await call("POST", "/v1/jobs", {"task": "poison"})
-    for number in range(3):
+    for number in range(4):  # the first lease was given without a look at what else its runner had
         assert await claim(call, worker=f"r{number}#1", lease=10, max_lost=3)
         clock.advance(11)
     assert await claim(call, worker="r9#1", max_lost=3) == []
     _, seen = await call("GET", f"/v1/jobs/{job['id']}")
-    assert (seen["state"], seen["reason"], seen["lost"]) == ("failed", "lost", 3)
+    assert (seen["state"], seen["reason"], seen["lost"]) == ("failed", "lost", 4)
+
+
+async def lost(call: Client, clock: HandClock, count: int) -> list[str]:
+    """So many jobs that one runner has lost together."""
+    _, jobs = await call("POST", "/v1/jobs/batch", {"jobs": [{"task": "t"} for _ in range(count)]})
+    assert len(await claim(call, worker="dead#1", lease=10, limit=count)) == count
+    clock.advance(11)
+    return [job["id"] for job in jobs["jobs"]]
+
+
+async def succeed(call: Client, row: Any) -> None:
+    await call(
+        "POST", "/v1/work/settle", {"outcomes": [{"id": row["job"]["id"], "version": row["version"], "succeed": 1}]}
+    )
+
+
+@shows("a runner gets a job that lost its runner alone, and nothing else until that has ended")
+async def test_a_suspect_is_given_to_a_runner_alone(call: Client, clock: HandClock) -> None:
+    ids = await lost(call, clock, 3)
+    _, job = await call("GET", f"/v1/jobs/{ids[0]}")
+    for number in range(3):
+        [row] = await claim(call, worker=f"r#{number}", limit=9, max_lost=3)
+        _, job = await call("GET", f"/v1/jobs/{row['job']['id']}")
+        assert (job["suspect"], job["lost"]) == ("alone", 1)
+        [again] = await claim(call, worker=f"r#{number}", limit=9, max_lost=3)  # the answer was lost
+        assert (again["job"]["id"], again["version"]) == (row["job"]["id"], row["version"])
+        assert await claim(call, worker=f"r#{number}-again", limit=9, max_lost=3) == []
+        await succeed(call, row)
+    assert [(await call("GET", f"/v1/jobs/{id}"))[1]["state"] for id in ids] == ["succeeded"] * 3
+
+
+@shows("a runner that has other jobs gets no suspect, unless nobody else takes it")
+async def test_a_runner_with_other_jobs_gets_no_suspect(call: Client, clock: HandClock) -> None:
+    _, other = await call("POST", "/v1/jobs", {"task": "other"})
+    [held] = await claim(call, worker="r#0", lease=3600, max_lost=3)
+    assert held["job"]["id"] == other["id"]
+    [id] = await lost(call, clock, 1)
+    for number in range(3):
+        assert await claim(call, worker=f"r#{number + 1}", limit=9, lease=30, max_lost=3) == []
+        clock.advance(30 * 2**number)
+    [row] = await claim(call, worker="r#9", limit=9, lease=30, max_lost=3)
+    assert row["job"]["id"] == id
+    clock.advance(31)
+    [row] = await claim(call, worker="r2#1", limit=9, lease=30, max_lost=2)  # that loss does not count
+    clock.advance(31)
+    [row] = await claim(call, worker="r3#1", limit=9, lease=30, max_lost=2)
+    clock.advance(31)
+    assert await claim(call, worker="r4#1", limit=9, lease=30, max_lost=2) == []
+    _, seen = await call("GET", f"/v1/jobs/{id}")
+    assert (seen["state"], seen["reason"], seen["lost"]) == ("failed", "lost", 4)
+
+
+async def test_suspects_go_to_several_runners(call: Client, clock: HandClock) -> None:
+    ids = await lost(call, clock, 3)
+    rows = [row for n in range(3) for row in await claim(call, worker=f"r{n}#1", limit=9, max_lost=3)]
+    assert sorted(row["job"]["id"] for row in rows) == sorted(ids)
 
 
 async def test_a_long_poll_is_answered_when_a_job_comes(call: Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import mix, orderly, rates, repeats
+from tests.simulate import mix, orderly, poison, rates, repeats
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -19,5 +19,6 @@ FLEETS: dict[str, dict[str, Any]] = {
         "options": orderly.WORKERS,
         "faults": tuple(kind for kind in KINDS if kind != "clock"),
     },
+    "poison": {"app": poison.app, "scenario": poison.work, "invariants": (poison.the_innocent_end_well,)},
     "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.simulate.fleets import FLEETS
+from tests.simulate.guilt_mutants import GUILT
 from tests.simulate.mutants import MIXED, ORDERLY
 from tests.simulate.repeat_mutants import REPEATS
 from treadle.testing import SimulationFailed, simulate
@@ -74,6 +75,12 @@ def test_a_defect_of_a_repeated_run_is_found_by_its_rule(name: str, monkeypatch:
     plant, rules = REPEATS[name]
     plant(monkeypatch)
     assert finds("repeats", RARE_REPEATS.get(name, SOON), rules)
+
+
+@pytest.mark.parametrize("name", sorted(GUILT))
+def test_a_defect_by_which_the_innocent_pay_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    GUILT[name](monkeypatch)
+    assert finds("poison", SOON, {"guilt"})
 
 
 @pytest.mark.soak

@@ -280,6 +280,7 @@ export interface JobView {
   function_done: boolean;
   queue_position: number | null;
   limits: string[];
+  suspect: "alone" | "waits" | null;
   withheld: { [name: string]: "encrypted" | "hidden" | "offloaded" | "shape" | "typed" | "unreadable" };
   again: Again;
   warning: string;

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Run `python -m treadle.cli.child FD APP` -> one of the exit codes of the command line."""
-    show_stacks()
+    show_stacks(sys.argv[3:4])
     atexit.register(_ignore_stops)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         # It is for the supervisor, but `systemctl kill -s HUP` sends it to all processes. Not SIG_IGN: programs that
@@ -65,12 +65,16 @@ def _ignore_stops() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def show_stacks() -> None:
-    """Print the stack of the main thread to stderr at SIGURG, which the system ignores otherwise and nothing else
-    uses, and those of all threads before the process dies of a crash or of SIGABRT."""
+def show_stacks(descriptor: Sequence[str] = ()) -> None:
+    """Print the stacks of all threads to stderr before the process dies of a crash or of SIGABRT. At SIGURG, which the
+    system ignores otherwise and nothing else uses, write them to this descriptor, a file of the supervisor. An older
+    supervisor has none: then print that of the main thread."""
     faulthandler.enable()
     if hasattr(signal, "SIGURG"):
-        faulthandler.register(signal.SIGURG, all_threads=False)
+        if descriptor:
+            faulthandler.register(signal.SIGURG, file=int(descriptor[0]))
+        else:
+            faulthandler.register(signal.SIGURG, all_threads=False)
 
 
 def _reporting(orders: Orders, channel: socket.socket) -> None:
@@ -97,6 +101,9 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
         if (value := msgspec.structs.asdict(orders)[name]) is not None
     }
 
+    if orders.trial:
+        given["queues"] = {}
+
     async def run() -> None:
         # A claim is retried under the worker's name. A new name at each start keeps the retry apart from a claim of
         # the process that died.
@@ -108,11 +115,16 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
             capture_logs=orders.capture_logs,
             labels=orders.labels,
             resources=orders.resources,
-            name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
+            name=orders.name and f"{orders.name}-{orders.number or 'trial'}:{os.urandom(3).hex()}",
             **given,
         )
+        worker._core.exits = True
         logs.set_up(worker.name, orders.log_level, orders.log_json)
         supervisor = None if channel is None else await _link(channel, worker)
+        if supervisor is not None and orders.helps:
+            app.on("worker.stopping")(lambda _: supervisor.stopping())
+            if not orders.trial:
+                worker._core.offer_suspects = supervisor.offer
         app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, supervisor))
         try:
             await worker._core.run(probes, None if channel is None else _spare_one)
@@ -151,6 +163,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
         grace=worker._core.config.grace,
         found=found,
         strangers=await _strangers(app, queues),
+        helps=supervisor is not None,
     )
     if supervisor is not None:
         supervisor.send(hello)

@@ -1,17 +1,24 @@
 """The messages between a supervisor and a worker process: lines of JSON.
 
 They go through a socket, because URLs in argv would be visible in `ps`. The first line is the Orders. After that the
-supervisor sends requests, and the worker process sends its Hello and one reply to each Probe and Count, from its event
-loop. It also sends its last numbers when it stops.
+supervisor sends requests, and the worker process sends its Hello and one reply to each Probe, Count, NoteDeath and
+RenewFor, from its event loop. It also sends its last numbers when it stops.
+
+An upgrade of the package meets a running supervisor: it and its processes may have different versions. `Orders.helps`
+and `Hello.helps` say that the other side knows the messages about the jobs of other processes and about trials.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
 from treadle.compat.delayed.delivery import Delivery
 from treadle.metrics import Numbers
 from treadle.worker import WorkerHealth
+from treadle.worker.jobs_of_others import Death, Lease, Place
+from treadle.worker.trials import Suspect
 
 
 class Orders(Struct, kw_only=True):
@@ -42,6 +49,8 @@ class Orders(Struct, kw_only=True):
     labels: dict[str, str] = {}
     resources: dict[str, int] = {}  # of each process
     count: bool = False  # the supervisor sends Count
+    helps: bool = False  # the supervisor knows Suspects, Trial, Stopping and Found
+    trial: bool = False  # it claims nothing, and runs the suspects that it gets, one at a time
 
 
 class Probe(Struct, tag="probe"):
@@ -59,11 +68,48 @@ class Count(Struct, tag="count"):
     """Asks for the Counted."""
 
 
+class NoteDeath(Struct, tag="death"):
+    """Asks to note the end of another process in its jobs, and to end their leases; replied to by Found."""
+
+    number: int  # of the request; its reply repeats it
+    death: Death
+
+
+class RenewFor(Struct, tag="renew"):
+    """Asks to renew the leases of another process, which is stuck; replied to by Found."""
+
+    number: int
+    worker: str
+    jobs: list[Lease] = []  # leases that it has besides those under its name
+
+
+class Try(Struct, tag="try"):
+    """Asks a trial process to run this suspect; it sends a Trial at each stage."""
+
+    suspect: Suspect
+
+
+class HandedOver(Struct, tag="handed_over"):
+    """A trial process runs this suspect: its holder renews its lease no longer."""
+
+    suspect: Suspect
+
+
+class TrialsFailed(Struct, tag="trials_failed"):
+    """No trial process could start: the holder tries its suspects itself."""
+
+
 class Vitals(Struct, tag="vitals"):
-    """The reply to a Probe."""
+    """The reply to a Probe.
+
+    threads  the native id, the identifier and the name of each thread of Python, the main thread first
+    lease    seconds of the shortest lease that it renews
+    """
 
     health: WorkerHealth
     memory: int  # bytes, resident
+    threads: list[tuple[int, int, str]] = []
+    lease: float = 0.0
 
 
 class Counted(Struct, tag="counted"):
@@ -86,7 +132,36 @@ class Hello(Struct, kw_only=True, tag="hello"):
     resources: dict[str, int] = {}
     misplaced: list[str] = []  # tasks whose needs the worker does not meet
     strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have
+    helps: bool = False  # it answers NoteDeath and RenewFor
 
 
-Request = Probe | Drain | Count
-Message = Hello | Vitals | Counted
+class Found(Struct, tag="found"):
+    """The reply to NoteDeath and RenewFor: the jobs of that process. None: the storage did not answer."""
+
+    number: int
+    jobs: list[Place] | None
+
+
+class Stopping(Struct, tag="stopping"):
+    """It stops on request, from a signal or a message: the jobs that it leaves behind are no trace of a crash."""
+
+
+class Suspects(Struct, tag="suspects"):
+    """It holds these suspects, and asks to have them tried."""
+
+    suspects: list[Suspect]
+
+
+class Trial(Struct, tag="trial"):
+    """Sent by a trial process for the suspect of a Try.
+
+    taken   it runs the suspect from now on
+    ended   the outcome of that run is stored, or the suspect is another one's now
+    """
+
+    suspect: Suspect
+    stage: Literal["taken", "ended"]
+
+
+Request = Probe | Drain | Count | NoteDeath | RenewFor | Try | HandedOver | TrialsFailed
+Message = Hello | Vitals | Counted | Found | Stopping | Suspects | Trial

@@ -18,10 +18,12 @@ from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable.checkpoints import Failure, error_of, read_entry
 from treadle.errors import UNREADABLE, error_line, readable
+from treadle.policy import guilt
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 GROUPS = ("jobs", "task", "queue", "first", "last", "sample", "error")
+SUSPECT = {None: "", "waits": ": a suspect, will be tried alone", "alone": ": a suspect, runs alone now"}
 COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
@@ -180,6 +182,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "error": readable(row.error),
         "attempt": row.attempt,
         "lost": row.lost,
+        "suspect": guilt.standing(row),
         "priority": job.priority,
         "key": job.key,
         "lane": job.lane,
@@ -219,7 +222,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("queue", job.queue),
         ("priority", job.priority or None),
         ("attempts", row.attempt),
-        ("lost", f"{plural(row.lost, 'expired lease')}" if row.lost else None),
+        ("lost", f"{plural(row.lost, 'expired lease')}{SUSPECT.get(guilt.standing(row), '')}" if row.lost else None),
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),

@@ -29,9 +29,10 @@ def memory(text: str) -> int:
 
 
 def _stuck(text: str) -> float:
-    found = seconds(text)
-    if found < LEAST_STUCK:
-        raise click.BadParameter(f"expected at least {LEAST_STUCK:g} seconds; found {text!r}")
+    """Parse the seconds; 0 for `never`."""
+    found = 0.0 if text == "never" else seconds(text)
+    if found and found < LEAST_STUCK:
+        raise click.BadParameter(f"expected at least {LEAST_STUCK:g} seconds, or never; found {text!r}")
     return found
 
 
@@ -74,7 +75,7 @@ def recycled(command: Callable[..., Any]) -> Callable[..., Any]:
             type=_stuck,
             metavar="SECONDS",
             help="Seconds after which a worker process whose event loop does not answer is killed and restarted. "
-            "[default: it is only reported]",
+            "`never` only reports it. [default: 300]",
         ),
     ]
     for option in reversed(options):
@@ -91,6 +92,8 @@ def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
     from treadle.cli.fleet import Recycling
 
     given = {name: options[name] for name in NAMES if options[name] is not None}
+    if given.get("restart_stuck") == 0:
+        given["restart_stuck"] = None
     return Recycling(**given) if given else None
 
 

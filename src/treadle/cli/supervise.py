@@ -33,7 +33,11 @@ def starts(orders: Orders, processes: int) -> Make:
                 greet_again(said, last[0]) if last else greet(said, processes)
                 last[:] = [said]
 
-        return Fleet(orders, processes, greeted=hello, environment=environment, inherited=[descriptor])
+        # With --reload a process may stand at a breakpoint.
+        recycling = Recycling(restart_stuck=None)
+        return Fleet(
+            orders, processes, greeted=hello, environment=environment, inherited=[descriptor], recycling=recycling
+        )
 
     return make
 

@@ -8,13 +8,36 @@ import resource
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Self
 
 import msgspec
 
-from treadle.cli.child_protocol import Count, Counted, Drain, Message, Probe, Request, Vitals
+from treadle.cli.child_protocol import (
+    Count,
+    Counted,
+    Drain,
+    Found,
+    HandedOver,
+    Message,
+    NoteDeath,
+    Probe,
+    RenewFor,
+    Request,
+    Stopping,
+    Suspects,
+    Trial,
+    TrialsFailed,
+    Try,
+    Vitals,
+)
+from treadle.concurrency.spawn import started
+from treadle.errors import StorageError
 from treadle.worker.core import WorkerCore
+from treadle.worker.jobs_of_others import JobsOfOthers, Place
+from treadle.worker.trials import Suspect
 
 REQUEST: Final = 65_536  # bytes of a request at most
 _read = msgspec.json.Decoder(Request).decode
@@ -26,6 +49,7 @@ class SupervisorLink:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, core: WorkerCore) -> None:
         self._reader, self._writer, self._core = reader, writer, core
+        self._acting = set[asyncio.Task[None]]()  # requests of the supervisor that need the storage
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
@@ -38,10 +62,19 @@ class SupervisorLink:
         if not self._writer.is_closing():
             self._writer.write(_line(message) + b"\n")
 
+    def offer(self, suspects: Sequence[Suspect]) -> None:
+        """Ask the supervisor to have these suspects tried; see `WorkerCore.offer_suspects`."""
+        self.send(Suspects(list(suspects)))
+
+    def stopping(self) -> None:
+        """Report that the worker stops on request."""
+        self.send(Stopping())
+
     def close(self) -> None:
         """Send the last numbers, and answer no more."""
         self._send_numbers()
-        self._hearing.cancel()
+        for task in (self._hearing, *self._acting):
+            task.cancel()
         self._writer.transport.abort()
 
     async def _hear(self) -> None:
@@ -52,16 +85,51 @@ class SupervisorLink:
 
     def _answer(self, request: Request) -> None:
         if isinstance(request, Probe):
-            self.send(Vitals(self._core.health(), resident_memory()))
+            lease = self._core.shortest_lease
+            self.send(Vitals(self._core.health(), resident_memory(), threads(), lease))
         elif isinstance(request, Count):
             self._send_numbers()
         elif isinstance(request, Drain):
             self._core.drain(request.reason, request.grace)
+        elif isinstance(request, HandedOver):
+            self._core.handed_over(request.suspect.id, request.suspect.version)
+        elif isinstance(request, TrialsFailed):
+            self._core.trials_failed()
+        else:
+            acting = started(self._try(request.suspect) if isinstance(request, Try) else self._find(request))
+            self._acting.add(acting)
+            acting.add_done_callback(self._acting.discard)
+
+    async def _try(self, suspect: Suspect) -> None:
+        await self._core.try_alone(suspect.id, suspect.version, lambda: self.send(Trial(suspect, "taken")))
+        self.send(Trial(suspect, "ended"))
+
+    async def _find(self, request: NoteDeath | RenewFor) -> None:
+        """Act for another process."""
+        jobs: list[Place] | None = None
+        others = self._core.jobs_of_others()
+        if others is not None:
+            with suppress(StorageError):
+                jobs = await _acted(others, request)
+        self.send(Found(request.number, jobs))
 
     def _send_numbers(self) -> None:
         counts = self._core.app.counts
         if counts is not None:
             self.send(Counted(counts.numbers()))
+
+
+async def _acted(others: JobsOfOthers, request: NoteDeath | RenewFor) -> list[Place]:
+    if isinstance(request, NoteDeath):
+        return await others.end(request.death)
+    return await others.renew(request.worker, request.jobs)
+
+
+def threads() -> list[tuple[int, int, str]]:
+    """The threads of Python, the main thread first: native id, identifier and name."""
+    main = threading.main_thread()
+    found = sorted(threading.enumerate(), key=lambda thread: thread is not main)
+    return [(each.native_id or 0, each.ident or 0, each.name) for each in found]
 
 
 def resident_memory() -> int:

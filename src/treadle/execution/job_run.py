@@ -91,6 +91,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     child_headers: dict[str, str] | None = None  # made at the first use of `Context.child_headers`
     kind: Literal["async", "thread", "process", "batch"] = "async"
     memo: dict[str, str] | None = None  # what middleware keeps for later runs; made at its first use
+    on_wait: Callable[[], None] | None = None  # called before the function waits for another job
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""
     _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us

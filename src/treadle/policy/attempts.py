@@ -13,6 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.claim_ids import worker_name
+from treadle.core.clock import moment_text
+from treadle.core.events import was_lost
 from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 from treadle.errors import UNREADABLE
@@ -20,6 +22,7 @@ from treadle.errors import UNREADABLE
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
 ERROR: Final = 2_000  # characters of the error of one attempt
 ATTEMPT: Final = "treadle:attempt:"  # prefix of the checkpoints; their number modulo KEPT follows
+DEATH: Final = "treadle:death"  # the checkpoint with how the worker process of a job ended
 RELEASED: Final = "released"  # reason of a run that its worker released when it stopped
 
 Ended = Literal["succeeded", "failed", "retrying", "deferred", "lost", "expired", "cancelled", "running"]
@@ -31,9 +34,9 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     number      the number of the attempt, from 1. A run that was not counted has the number of the next attempt.
     reopening   how often the job had been reopened before
     started_at  by the storage's clock; None: unknown, because a later claim has replaced it
-    ended_at    None: it runs, or its lease expired
+    ended_at    None: it runs, or its lease expired and nothing has noted when its worker died
     outcome     "deferred": it ended without being counted, for example to run again later or to wait for other jobs
-    error       shortened to 2,000 characters
+    error       shortened to 2,000 characters; of a lost run, how its worker died
     delay       seconds until the next run: retrying, deferred
     run         the number of the run among those that were kept, from 1
     """
@@ -65,11 +68,42 @@ def stored(record: Record) -> list[Attempt]:
     return sorted(found, key=lambda attempt: attempt.run)
 
 
-def losses(record: Record) -> Pairs:
-    """The checkpoints for leases of this claimed job that expired since the last settle.
+class Death(Struct, frozen=True):
+    """The content of `DEATH`, which the supervisor of a worker process stores when the process has ended.
 
-    The row names only the worker that lost the last one, and no longer knows when it claimed the job.
+    lost  the `Record.lost` before the loss that the death caused
+    how   such as "was killed by SIGKILL"
+    at    seconds since 1970, by the supervisor's clock
     """
+
+    lost: Natural
+    worker: str
+    how: str
+    at: float
+
+
+_read_death = msgspec.json.Decoder(Death).decode
+
+
+def losses(record: Record) -> Pairs:
+    """The checkpoints for leases of this claimed job that expired since the last settle."""
+    return tuple(_pair(attempt) for attempt in _losses(record))
+
+
+def deaths(record: Record) -> list[Attempt]:
+    """The runs of this job whose leases expired since it was last reopened, as far as they are known, in order."""
+    known = [each for each in stored(record) if each.outcome == "lost" and each.reopening == record.reopenings]
+    return known + (_losses(record) if was_lost(record) else [])
+
+
+def death_words(death: Attempt) -> str:
+    """Such as "worker 'a' was killed by SIGKILL at 2026-11-28 17:20:01 UTC"."""
+    when = "" if death.ended_at is None else f" at {moment_text(death.ended_at)}"
+    return f"worker {death.worker or 'unknown'!r} {death.error or 'was lost'}{when}"
+
+
+def _losses(record: Record) -> list[Attempt]:
+    """The row names only the worker that lost the last lease, and no longer knows when it claimed the job."""
     known = stored(record)
     run = known[-1].run if known else 0
     noted = sum(each.outcome == "lost" and each.reopening == record.reopenings for each in known)
@@ -77,8 +111,19 @@ def losses(record: Record) -> Pairs:
     lost = Attempt(number=record.attempt + 1, reopening=record.reopenings, outcome="lost")
     each = [replace(lost, run=run + number) for number in range(1, min(new, KEPT) + 1)]
     worker = (record.reason or "").removeprefix(LOST_BY)
-    each[-1] = replace(each[-1], worker=worker or None)
-    return tuple(_pair(attempt) for attempt in each)
+    each[-1] = _with_death(record, replace(each[-1], worker=worker or None))
+    return each
+
+
+def _with_death(record: Record, lost: Attempt) -> Attempt:
+    """The last lost run, with what the supervisor of its worker has noted about its end."""
+    try:
+        death = _read_death(dict(record.checkpoints).get(DEATH, ""))
+    except UNREADABLE:  # there is none, or another program has stored it
+        return lost
+    if death.lost + 1 != record.lost:
+        return lost
+    return replace(lost, worker=death.worker, error=shortened(death.how), ended_at=death.at)
 
 
 def noted(
@@ -169,7 +214,8 @@ def _last(row: Record) -> Attempt | None:
             reason=row.reason,
         )
     if row.reason is not None and row.reason.startswith(LOST_BY):
-        return replace(found, outcome="lost", worker=row.reason.removeprefix(LOST_BY) or found.worker)
+        worker = row.reason.removeprefix(LOST_BY) or found.worker
+        return _with_death(row, replace(found, outcome="lost", worker=worker))
     return replace(found, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
 
 

@@ -5,7 +5,6 @@ Workers and the HTTP server use it; storages do not decide.
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -18,15 +17,14 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
+from treadle.policy import attempts, guilt
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 SUMMARY = 300  # characters of an error's summary line
-FEW = re.compile("[0-9]{1,9}")  # a stored number of leases
 HOLD = "treadle.limit"  # the system task that pauses a limit for some time
 
 Verdict = RetryNow | RetryAfter | Defer | Abort | None
 AFTER = "treadle:after"  # checkpoint with the returned ids of `after`, for a job that waits for others in its run
-FORGIVEN = "treadle:lost"  # checkpoint with the number of lost leases that no longer count, and their round
 
 OnError = Callable[[BaseException, "Failure"], Verdict]
 
@@ -133,7 +131,7 @@ def asleep(record: Record, key: str, delay: float, now: float) -> Outcome:
     """Run again after `delay` s, when the sleep `key` is over; not counted. Expired if that is after its deadline."""
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, "it would sleep beyond its deadline")
-    return released(record, max(delay, 0.001), _forgiving(record), reason=ASLEEP + key)
+    return released(record, max(delay, 0.001), guilt.cleared_note(record), reason=ASLEEP + key)
 
 
 def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ...] = ()) -> Outcome:
@@ -146,7 +144,7 @@ def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ..
         error=record.error,
         after=after,
         followups=followups,
-        checkpoints=(*_forgiving(record), *kept_upstreams(record)),
+        checkpoints=(*guilt.cleared_note(record), *kept_upstreams(record)),
     )
 
 
@@ -175,23 +173,19 @@ def kept_upstreams(record: Record) -> Pairs:
     return ((AFTER, msgspec.json.encode(answers).decode()),)
 
 
-def _forgiving(record: Record) -> Pairs:
-    """Leases that were lost until now no longer count: the job has made progress, and one that sleeps for a year may
-    lose more than three leases to deploys. After a reopening they count again."""
-    return ((FORGIVEN, f"{record.reopenings}:{record.lost}"),) if record.lost else ()
-
-
-def _forgiven(record: Record) -> int:
-    round, _, lost = dict(record.checkpoints).get(FORGIVEN, "").partition(":")
-    return int(lost) if round == str(record.reopenings) and FEW.fullmatch(lost) else 0
-
-
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
-    """The ending of a job that has lost too many leases, because it may be crashing its workers."""
-    lost = record.lost - _forgiven(record)
+    """The ending of a job that has lost too many workers while nothing else ran there: it crashes them. With a
+    `max_lost` of 1 it does not run again whatever else ran: how far it came is unknown."""
+    found, once = guilt.guilt_of(record), rules.max_lost == 1
+    lost = record.lost - found.cleared if once else found.alone
     if lost < rules.max_lost or rules.max_lost == 0:
         return None
-    text = f"{lost} workers were lost while they ran the job; it will not run again (max_lost={rules.max_lost})"
+    how = (
+        "1 worker was lost while it ran this job" if once else f"{lost} workers were lost while they ran only this job"
+    )
+    text = f"{how}; it will not run again (max_lost={rules.max_lost})"
+    if deaths := [attempts.death_words(each) for each in attempts.deaths(record)[-lost:]]:
+        text = cut(f"{text}: {', '.join(deaths)}")
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt, reason=LOST, error=text
     )
@@ -227,7 +221,7 @@ def failed(
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
-        out = released(record, max(delay, 0.001), checkpoints, note)
+        out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note)
         return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
     if at_once is not None and not isinstance(said, RetryNow | RetryAfter):
         return ended(record, at_once, text, checkpoints, note)
@@ -244,7 +238,7 @@ def failed(
         delay=delay,
         attempt=attempt,
         error=text,
-        checkpoints=checkpoints,
+        checkpoints=(*checkpoints, *guilt.cleared_note(record)),
         note=note,
     )
 

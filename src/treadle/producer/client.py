@@ -292,6 +292,8 @@ class Client:
                     await self.moved.check()
                 if in_sole_transaction():
                     open_transaction.refuse(f"waiting for job {id}")
+                if (run := running_here()) is not None and run.on_wait is not None:
+                    run.on_wait()
                 await heard
             finally:
                 heard.cancel()

@@ -7,7 +7,7 @@ codec.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -20,6 +20,7 @@ from treadle.core.model import Record, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
 from treadle.errors import TooLarge
+from treadle.policy import guilt
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
@@ -140,6 +141,7 @@ class JobView(Struct, frozen=True, kw_only=True):
              upstream, superseded; of a job that is queued again: "lost by <worker>", "declined by <worker>", "asleep in
              <step>"
     status   the state, or of a ready job whether it is queued, scheduled or blocked
+    suspect  of a job whose worker was lost, which may be the cause: it waits to run alone, or runs alone now
     reopenings      how often it was reopened
     function_done   its function has run (or it has none), and only its ending is left
     queue_position  the instant that orders it in its queue; null: it is not queued
@@ -189,6 +191,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     function_done: bool
     queue_position: float | None
     limits: tuple[str, ...]
+    suspect: Literal["waits", "alone"] | None = None
     withheld: dict[Payload, Why] = {}
     again: Again | UnsetType = UNSET
     warning: str | UnsetType = UNSET
@@ -231,6 +234,7 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         version=row.version,
         attempt=row.attempt,
         lost=row.lost,
+        suspect=guilt.standing(row),
         result=result,
         error=rest.error(row.error),
         reason=row.reason,

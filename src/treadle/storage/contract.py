@@ -207,6 +207,9 @@ class Storage(Protocol):
         A checkpoint is stored unless the answer names its job, so the caller need never run that step again. A storage
         waits at most a second for a row that another transaction has locked, and only if the renewal has a checkpoint.
 
+        Each lease then lasts `lease` seconds, or those of its job if they are fewer. After 0 the job is queued by the
+        next maintenance: so a supervisor ends the leases of a process that is gone.
+
         An expired lease is renewed, and the job leaves the queue, unless the job was claimed or its slot is taken.
         """
         ...

@@ -11,6 +11,7 @@ from treadle.errors import StorageError
 from treadle.policy.claim_plan import Rooms
 from treadle.worker.executor import Executor
 from treadle.worker.parts import WorkerParts
+from treadle.worker.trials import Trials
 
 log = logging.getLogger("treadle")
 
@@ -28,25 +29,41 @@ class ClaimsById:
         claimable: Callable[[], Rooms],
         executor: Executor,
         loops: list[asyncio.Task[None]],
+        trials: Trials,
     ) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._claimable, self._executor, self._loops = parts.config.lease, claimable, executor, loops
-        self._capacity = parts.capacity
+        self._capacity, self._trials = parts.capacity, trials
+        self._late: list[tuple[str, ...]] = []  # passed here while no claim may begin
 
     async def run(self, ids: Sequence[str]) -> None:
         """Claim these jobs, as far as slots are free, and start them; returns after the first try. If its answer is
         lost, the jobs may be leased to this worker, so the claim is repeated in the background."""
+        if (first_try := self._begin(tuple(ids))) is not None:
+            await first_try
+
+    def claim_late(self) -> None:
+        """Claim the jobs that were passed here while a suspect waited or ran alone."""
+        late, self._late = self._late, []
+        for ids in late:
+            if (first_try := self._begin(ids)) is not None:
+                _done(first_try)  # nobody waits for it
+
+    def _begin(self, ids: tuple[str, ...]) -> asyncio.Future[None] | None:
         state = self._state
         slots = min(state.slots.free, len(ids))
         if slots <= 0 or state.stopping:
-            return
+            return None
+        if not self._trials.census.begin_claim(self._trials):
+            self._late.append(ids)
+            return None
         state.slots.take(slots)
         state.claims_by_id += 1
         first_try: asyncio.Future[None] = state.loop.create_future()
-        task = asyncio.Task(self._claim(tuple(ids), slots, first_try))
+        task = asyncio.Task(self._claim(ids, slots, first_try))
         self._loops.append(task)
         task.add_done_callback(self._loops.remove)
-        await first_try
+        return first_try
 
     def _light(self) -> Rooms:
         """The claimable tasks that use no resources: room for the others is planned by dispatcher 0 alone."""
@@ -82,6 +99,7 @@ class ClaimsById:
             state.slots.release(slots - len(records or ()))
             if records:
                 self._executor.start_all(records)
+            self._trials.census.end_claim(self._trials)
             state.wake.set()
             _done(first_try)
 

@@ -23,13 +23,16 @@ from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
 from treadle.storage.contract import Storage
+from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.pools import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
+from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost
 from treadle.worker.session import WorkerSession, tell
+from treadle.worker.trials import Offer
 from treadle.workflow.plan import FLOW
 
 log = logging.getLogger("treadle")
@@ -57,9 +60,12 @@ class WorkerCore:
         self.app, self.config, self.patient = app, config, patient
         self.pools = Executors(config.name, config.concurrency)
         self.session: WorkerSession | None = None
+        self.exits = False  # the process exits when `run` returns, and with it the threads of functions
         self.failed: ResourceFailed | None = None  # why it stops by itself
         self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
         self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
+        self.census: Census | None = None  # None: that of the app, which counts what runs in this process
+        self.offer_suspects: Offer | None = None  # set before the start: another process runs the suspects
         self._outage: StorageOutage | None = None  # of this start
         self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
         self._stopping: asyncio.Task[None] | None = None
@@ -103,7 +109,16 @@ class WorkerCore:
         try:
             opened = Opened(storage, life)
             self.session = WorkerSession(
-                self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient
+                self.app,
+                self.config,
+                self.queues(),
+                self.tasks,
+                self.pools,
+                opened,
+                outage,
+                self.patient,
+                self.census or self.app.census,
+                self.offer_suspects,
             )
             self.session.start()
             life.when_broken.append(self._on_broken)
@@ -276,7 +291,7 @@ class WorkerCore:
 
     async def _stop(self, session: WorkerSession, grace: float) -> None:
         try:
-            await session.stop(grace)
+            await session.stop(grace, self.exits)
         finally:
             self.session = self._stopping = self._outage = None
             try:
@@ -284,6 +299,8 @@ class WorkerCore:
                 await self._leave(session)
                 self._tell("worker.stopped")
                 await self.app.emitter.settle(LISTENERS)
+                if self.exits:
+                    await session.leave()
             finally:
                 await self.app.release()
 
@@ -319,6 +336,38 @@ class WorkerCore:
         """Claim and start those of these jobs that may start now, as far as slots are free."""
         if self.session is not None:
             await self.session.run_ids(ids)
+
+    # --- for the supervisor of the process, on the loop of the worker
+
+    @property
+    def shortest_lease(self) -> float:
+        """Seconds of the shortest lease that this worker renews; 0: it does not run."""
+        return 0.0 if self.session is None else 3 * self.session.state.heartbeat_in
+
+    def jobs_of_others(self) -> JobsOfOthers | None:
+        """Acts for other workers of this fleet; None: this one does not run."""
+        return None if self.session is None else self.session.jobs_of_others()
+
+    # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
+
+    def handed_over(self, id: str, version: int) -> None:
+        """Another process runs a suspect that `offer_suspects` was given, and renews its lease from now on."""
+        if self.session is not None:
+            self.session.trials.handed_over(id, version)
+
+    def trials_failed(self) -> None:
+        """No other process can run suspects: this worker runs them, when nothing else runs here."""
+        self.offer_suspects = None
+        if self.session is not None:
+            self.session.trials.failed()
+
+    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+        """Run a suspect that another worker holds, in this process, which runs nothing else. Returns when its outcome
+        is stored; False if it did not run: it is not held under this version any more, or the worker stops.
+
+        taken  called when the row says that the job runs alone, just before it begins
+        """
+        return self.session is not None and await self.session.try_alone(id, version, taken)
 
     def _tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)

@@ -21,6 +21,7 @@ from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
 from treadle.worker.parts import WorkerParts
 from treadle.worker.settler import Settler
+from treadle.worker.trials import Trials
 from treadle.worker.unconfirmed import Ended
 
 NOTHING = Claimed()
@@ -53,22 +54,24 @@ class Dispatcher:
         handoff: HandOff,
         executor: Executor,
         settler: Settler,
+        trials: Trials,
     ) -> None:
         self._number, self._batch_size, self._settles_only = number, *share_of(parts)
         self._state, self._storage, self._batches = parts.state, parts.storage, parts.batches
         self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
         self._build_claim, self._handoff = build_claim, handoff
-        self._executor, self._settler = executor, settler
+        self._executor, self._settler, self._trials = executor, settler, trials
         self._fused, self._capacity = fused(parts.storage), parts.capacity
         self._included_system_queue = True  # in the last claim
+        self._claims = False  # the request under way may bring jobs; the census counts it
         self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
 
     async def run(self) -> None:
         """Make requests until the worker has stopped and every outcome is settled."""
         state = self._state
         while True:
+            limit = self._limit()  # before the outcomes are taken: a suspect has ended once its outcome is stored
             ended = [] if self._leaves_all_to_first() else state.unconfirmed.take()
-            limit = self._limit()
             if ended or limit or self._handoff.outstanding:
                 await self._request(ended, limit)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
@@ -90,7 +93,7 @@ class Dispatcher:
     def _limit(self) -> int:
         """How many jobs the next claim may bring; 0: no claim."""
         state, demand = self._state, self._state.demand
-        if not state.claiming or state.pause:
+        if self._trials.look() or not state.claiming or state.pause:
             return 0
         if self._leaves_all_to_first() or (self._number and demand.one_is_enough and not demand.notified):
             return 0
@@ -109,6 +112,7 @@ class Dispatcher:
     async def _request(self, ended: list[Ended], limit: int) -> None:
         """Settle these outcomes, claim up to `limit` jobs, and start them."""
         state, handoff = self._state, self._handoff
+        limit = self._begin_claim(limit)
         was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
@@ -135,8 +139,26 @@ class Dispatcher:
                 self._batches.looked(claimed.records)
         if taken:
             await self._start(claimed.records, more=taken >= limit or self._number > 0)
+            self._end_claim()
         elif limit:
             await self._found_nothing(claimed.next_in, outstanding)
+        else:
+            self._end_claim()
+
+    def _begin_claim(self, limit: int) -> int:
+        """Count this request if it may bring jobs. Returns how many: none while a suspect waits or runs alone."""
+        self._end_claim()  # of a request that failed
+        begin, mine = self._trials.census.begin_claim, self._trials
+        if limit and begin(mine):
+            self._claims = True
+            return limit
+        self._claims = self._handoff.outstanding and begin(mine, withdraws=True)
+        return 0
+
+    def _end_claim(self) -> None:
+        if self._claims:
+            self._claims = False
+            self._trials.census.end_claim(self._trials)
 
     async def _start(self, records: Sequence[Record], more: bool) -> None:
         self._handoff.claim_ended(False)
@@ -150,6 +172,7 @@ class Dispatcher:
         state, demand = self._state, self._state.demand
         had_jobs = demand.nothing()
         self._handoff.claim_ended(outstanding)
+        self._end_claim()
         if outstanding and not self._handoff.outstanding:
             return  # a job has already arrived for the request
         if self._plan is not None and self._plan.narrow:

@@ -19,7 +19,7 @@ from treadle.durable.steps import DurableBackend
 from treadle.errors import ARGUMENTS, UnknownTask
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
-from treadle.policy import attempts, judge
+from treadle.policy import attempts, guilt, judge
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.policy.unread import cleared
@@ -29,6 +29,7 @@ from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.settler import Settler
+from treadle.worker.trials import Trials
 from treadle.workflow.finisher import WorkflowFinisher
 from treadle.workflow.fold import failure
 
@@ -53,6 +54,7 @@ class Executor:
         durable: DurableBackend,
         settler: Settler,
         lose: Callable[[RunningJob], None],
+        trials: Trials,
     ) -> None:
         app = parts.app
         self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
@@ -66,7 +68,7 @@ class Executor:
         )
         self._now = app.now
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
-        self._lose = lose
+        self._lose, self._trials = lose, trials
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
@@ -111,7 +113,8 @@ class Executor:
         state, job = self._state, record.job
         lost: Pairs = ()
         if record.lost and was_lost(record):
-            self._settler.reaped(record)
+            if not self._trials.is_expected(record):
+                self._settler.reaped(record)
             lost = attempts.losses(record)
         task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
         if record.function_done:
@@ -132,7 +135,7 @@ class Executor:
         if self._capture is not None:
             self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
-        if rules.timeout is not None:
+        if rules.timeout is not None and not (record.lost and self._trials.is_due(run)):
             self._timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
             self._timeouts.add(record.deadline_at - record.started_at, run, "deadline")
@@ -162,7 +165,7 @@ class Executor:
             if run.cancelled:
                 raise asyncio.CancelledError
             if run.record.lost:
-                outcome = self._lost_too_often(run)
+                outcome = self._lost_too_often(run) or await self._alone(run)
             if isinstance(task, SystemTask):
                 outcome = await self._runner.run_system_task(task, job_run, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
@@ -181,7 +184,20 @@ class Executor:
                 outcome = await shielded(self._end_jointly(run, outcome))
             elif self._run_reports is not None and run.called:
                 self._run_reports.report(run, outcome)
-            self._state.end(run, outcome)
+            if run.noted:
+                self._trials.end(run, outcome)
+            else:
+                self._state.end(run, outcome)
+        return outcome
+
+    async def _alone(self, run: RunningJob) -> Outcome | None:
+        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of one that
+        waits for that in vain."""
+        if not self._trials.is_due(run):
+            return None
+        outcome = await self._trials.turn(run)
+        if outcome is None and run.rules.timeout is not None:
+            self._timeouts.add(run.rules.timeout, run, "timeout")
         return outcome
 
     async def _called(self, run: RunningJob, task: TaskCore) -> Outcome | None:
@@ -235,6 +251,8 @@ class Executor:
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
+            if run.noted and outcome is not None:
+                outcome = guilt.without_kind(run.record, outcome)
             left = await commit.end(run, outcome, self._storage, self._state.troubles)
         except commit.AlreadyCommitted:
             assert outcome is not None
@@ -256,6 +274,8 @@ class Executor:
         try:
             if run.cancelled:
                 raise asyncio.CancelledError
+            if record.lost and (outcome := await self._alone(run)) is not None:
+                return
             outcome = run.job_run.with_carried(await self._finisher.end(record, max_lost, raised.append))
             if outcome.state is not State.SUCCEEDED:
                 self._state.troubles[run.job_run] = raised[0] if raised else None
@@ -268,7 +288,7 @@ class Executor:
         finally:
             if self._run_reports is not None:
                 self._run_reports.ending(run, outcome)
-            self._state.end(run, outcome)
+            self._trials.end(run, outcome)
 
     async def _accepts(self, run: RunningJob) -> bool:
         assert self._accept is not None

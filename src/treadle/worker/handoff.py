@@ -77,7 +77,8 @@ class HandOff:
         if not self.outstanding:
             self._early = record
             return
-        self._claim_id, self.outstanding = "", False
+        self._claim_id = ""
         self._state.demand.brought()
         self._start([record])
+        self.outstanding = False  # not before the start: a suspect of another thread waits until neither is the case
         self._state.wake.set()

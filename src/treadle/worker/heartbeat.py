@@ -8,8 +8,9 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 
 from treadle.concurrency.uncut import UncutCalls
-from treadle.core.model import LeaseRenewal, Presence
+from treadle.core.model import LeaseRenewal, Pairs, Presence
 from treadle.core.ranges import LONGEST_TTL
+from treadle.policy import guilt
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.place import Placement
@@ -96,8 +97,11 @@ class Heartbeat:
     def lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
 
-    async def once(self) -> None:
-        """Send one heartbeat."""
+    async def once(self, lease: float | None = None) -> None:
+        """Send one heartbeat. lease: seconds for which it renews; None: those of each job.
+
+        Once the worker stops, it notes that in each run that it still has: a lease that is lost from then on, for any
+        reason, is no trace of a crash."""
         state, presence = self._state, self.presence()
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run
@@ -105,13 +109,19 @@ class Heartbeat:
         unsettled = [run for run in state.unconfirmed.runs() if run.record.job.id not in state.running]
         state.release_unbegun()
         for run in (*state.running.values(), *unsettled):
-            by_lease.setdefault(self.lease_of(run), []).append(run)
-        for lease, runs in by_lease.items():
-            renewals = [LeaseRenewal(run.record.job.id, run.record.version, note=run.job_run.note) for run in runs]
-            answer = await self._storage.heartbeat(presence, renewals, lease)
+            by_lease.setdefault(self.lease_of(run) if lease is None else lease, []).append(run)
+        for seconds, runs in by_lease.items():
+            renewals = [self._renewal(run) for run in runs]
+            answer = await self._storage.heartbeat(presence, renewals, seconds)
             for run in runs:
                 if run.record.job.id in answer.lost and not run.ended:
                     self.lose(run)
+
+    def _renewal(self, run: RunningJob) -> LeaseRenewal:
+        note: Pairs = ()
+        if self._state.stopping and not run.ended:
+            run.noted, note = True, guilt.stop_note(run.record)
+        return LeaseRenewal(run.record.job.id, run.record.version, note, run.job_run.note)
 
     def lose(self, run: RunningJob) -> None:
         """Stop a run whose job another worker claimed or another caller settled: the storage refuses its writes."""

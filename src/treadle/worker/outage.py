@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 from treadle.errors import Locked
 from treadle.policy.retry import Retry
@@ -16,6 +18,7 @@ log = logging.getLogger("treadle")
 
 LOCKED = 0.25  # s between two tries of a call that another transaction holds up
 VITAL = ("open", "beat", "dispatcher")  # the loops that a worker needs in order to run jobs; others may fail alone
+STOPPING: Final = 0.5  # s between two tries of a worker that stops, at most
 
 
 class StorageOutage:
@@ -38,12 +41,18 @@ class StorageOutage:
         self._locked: set[str] = set()  # loops whose call another transaction holds up
         self._since: dict[str, float] = {}  # vital loop -> the event loop's time of the first of them
         self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
-        self.give_up_at: float | None = None  # the event loop's time; set when the worker stops
+        self._give_up_at: float | None = None  # the event loop's time; set when the worker stops
+        self._stops = asyncio.Event()
+
+    def stop(self, give_up_at: float) -> None:
+        """The worker stops: try again at once, and until this time of the event loop."""
+        self._give_up_at = give_up_at
+        self._stops.set()
 
     async def failed(self, loop: str, error: BaseException) -> None:
         """Record a failed call of this loop, and return when the loop may try again. Raises the error after
-        `give_up_at`."""
-        if self.give_up_at is not None and asyncio.get_running_loop().time() > self.give_up_at:
+        `give_up_at` of `stop`."""
+        if self._give_up_at is not None and asyncio.get_running_loop().time() > self._give_up_at:
             raise error
         if isinstance(error, Locked):
             if not self._locked:
@@ -57,7 +66,13 @@ class StorageOutage:
         if loop.startswith(self._vital):
             self._since.setdefault(loop, asyncio.get_running_loop().time())
         failures = self._failing[loop] = self._failing.get(loop, 0) + 1
-        await asyncio.sleep(self._retry.delay(min(failures, 30), self._random()))
+        delay = self._retry.delay(min(failures, 30), self._random())
+        if self._stops.is_set():
+            await asyncio.sleep(min(delay, STOPPING))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stops.wait()
 
     def answered(self, loop: str) -> None:
         """Record that the storage answered this loop."""

@@ -21,6 +21,7 @@ from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.worker.capacity import Capacity
+from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
 from treadle.worker.job_metrics import JobMetrics
@@ -51,6 +52,7 @@ class WorkerHost(Protocol):
     counts: ProcessCounts | None
     misfit_wait: float
     redactor: Redactor
+    census: Census
 
     @property
     def client(self) -> Sender: ...

@@ -39,6 +39,7 @@ class RunningJob(Struct, eq=False):
     refused: bool = False  # the storage has refused its outcome
     blocked_since: float = 0.0  # the loop's time when its outcome was first refused because of a locked row; 0: never
     uses: tuple[tuple[str, int], ...] | None = None  # resources that it has taken; an item of a batch: none
+    noted: bool = False  # its row says what a lease means that is lost now, see `policy/guilt.py`
     in_batch: bool = False  # an item of a batch: it takes no slot, its call does
 
     def request_stop(self) -> None:

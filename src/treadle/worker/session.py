@@ -12,19 +12,19 @@ from typing import Any
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
+from treadle.core.model import HeartbeatResult, LeaseRenewal
 from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.throttle import AIMD
-from treadle.storage.capabilities import hand_offs, with_blobs
+from treadle.storage.capabilities import hand_offs
 from treadle.worker import job_log
-from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.capacity import Capacity
+from treadle.worker.census import Census
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
-from treadle.worker.collector import Collector
 from treadle.worker.config import WorkerConfig
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
@@ -34,32 +34,31 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.leader import LeaderDuties, LeaderElection
-from treadle.worker.listener import Listener
 from treadle.worker.log_capture import LogCapture
-from treadle.worker.loop_lag import watch_lag
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.metrics_folder import MetricsFolder
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.payloads import LargeTexts
 from treadle.worker.place import place_of
-from treadle.worker.pruner import Pruner
-from treadle.worker.redrive import Redriver
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.run_reports import reporter_of
 from treadle.worker.settler import Settler
+from treadle.worker.side_loops import side_loops
 from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
-from treadle.worker.turns import Turns
+from treadle.worker.trials import Offer, Trials
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
+EXIT = 2.0  # s from the last renewal of a process that exits until the jobs of its threads are queued again
+LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is away and nothing is left to settle
 
 
 def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
@@ -81,6 +80,8 @@ class WorkerSession:
         opened: Opened,
         outage: StorageOutage,
         patient: bool,
+        census: Census,
+        offer: Offer | None = None,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
         storage, self.life = opened
@@ -112,16 +113,26 @@ class WorkerSession:
         self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
+        self.trials = Trials(
+            parts,
+            self.heartbeat,
+            self.calls,
+            census,
+            lambda: self.handoff.outstanding,
+            offer,
+            lambda: self.by_id.claim_late(),  # noqa: PLW0108 - `by_id` is made later
+        )
         self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_all
         self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
         build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.maintains)
         handoffs = [self.handoff, *(HandOff(self.state, start) for _ in range(dispatchers_for(config, storage) - 1))]
         self.dispatchers = [
-            Dispatcher(number, parts, build, handoff, self.executor, settler) for number, handoff in enumerate(handoffs)
+            Dispatcher(number, parts, build, handoff, self.executor, settler, self.trials)
+            for number, handoff in enumerate(handoffs)
         ]
         self.loops: list[asyncio.Task[None]] = []
-        self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops)
+        self.by_id = ClaimsById(parts, self.tasks, self.executor, self.loops, self.trials)
         self.side_loops: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
         self._grace_ends = float("inf")  # the loop's time when running jobs are cancelled
@@ -178,6 +189,7 @@ class WorkerSession:
             WorkerDurableBackend(parts, self.heartbeat, pools.threads, self.calls),
             settler,
             self.heartbeat.lose,
+            self.trials,
         )
 
     async def restore_declared(self) -> None:
@@ -202,6 +214,7 @@ class WorkerSession:
 
     def start(self) -> None:
         """Start all loops; each is restarted when it fails."""
+        self.trials.open()
         throttle = self.config.throttle
         self.stop_logging = job_log.follow(self.app.emitter, self.config.name)
         if self.capture is not None:
@@ -212,39 +225,7 @@ class WorkerSession:
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
         self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
-        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
-
-    def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """All loops except the dispatchers, by their names in StorageOutage."""
-        answered, throttle = self.outage.answered, self.config.throttle
-        listener = Listener(self.state, self.storage, self.queues)
-        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": lambda: self.heartbeat.run(self.calls, answered),
-            "listen": lambda: listener.run(answered),
-        }
-        if self.maintains:
-            pruner = Pruner(self.storage, self.election.is_leader)
-            loops["prune"] = lambda: pruner.run(answered)
-            folder = MetricsFolder(self.storage, self.election.is_leader)
-            loops["fold"] = lambda: folder.run(answered)
-            if blobs := with_blobs(self.storage):
-                collector = Collector(blobs, self.election.is_leader)
-                loops["collect"] = lambda: collector.run(answered)
-            if self.queues:
-                loops["declared"] = self.restore_declared
-            if self.config.role is not None:
-                loops["lead"] = lambda: self.election.run(self.calls, answered)
-        relay = self.app.relay if self.config.relay else None
-        if relay is not None:
-            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
-        if self.app.counts is not None:
-            loops["lag"] = partial(watch_lag, self.app.counts.lagged)
-        if self.metrics is not None and self.config.metrics:
-            loops["metrics"] = partial(self.metrics.run, self.storage, self.calls)
-        if throttle is not None:
-            throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
-            loops["throttle"] = lambda: throttler.run(answered)
-        return loops | self.optional_loops()
+        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in side_loops(self).items()]
 
     # --- duties of the leader
 
@@ -268,33 +249,6 @@ class WorkerSession:
     def on_leader_change(self) -> None:
         """The leader has changed, so there may be other tasks to claim."""
         self.state.demand.notify()
-
-    def optional_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops of optional settings."""
-        config, loops = self.config, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
-        if config.on_backlog is not None:
-            loops["backlog"] = BacklogMonitor(
-                config.on_backlog,
-                config.backlog_after,
-                config.backlog_every,
-                self.state,
-                self.storage,
-                self.queues,
-                self.outage.answered,
-            ).run
-        if self.capacity is not None:
-            loops["turns"] = Turns(self.capacity, self.storage, self.queues, self.outage.answered).run
-        if config.redrive is not None:
-            loops["redrive"] = Redriver(
-                config.redrive,
-                self.state,
-                self.storage,
-                self.queues,
-                self.tasks_to_redrive,
-                self.app.now,
-                self.outage.answered,
-            ).run
-        return loops
 
     def tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)
@@ -324,6 +278,23 @@ class WorkerSession:
         """See `ClaimsById.run`."""
         await self.by_id.run(ids)
 
+    def jobs_of_others(self) -> JobsOfOthers:
+        """Acts for other workers of this fleet."""
+        return JobsOfOthers(self.storage, self.app.tasks, self._beat, self.config.lease)
+
+    async def _beat(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        return await self.calls.make(self.storage.heartbeat(self.heartbeat.presence(), renewals, lease))
+
+    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+        """See `WorkerCore.try_alone`."""
+        record = await self.trials.held(id, version)
+        if record is None or self.state.stopping:
+            return False
+        over = self.trials.expect(record, taken)
+        self.state.slots.take()
+        self.executor.start_all([record])
+        return await over
+
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")
@@ -331,16 +302,20 @@ class WorkerSession:
     def claim_no_more(self) -> None:
         """Claim and start nothing more, and request the running functions to stop."""
         self.state.stop()
+        self.state.heartbeat_now.set()  # it notes the stop in the running jobs
         for run in list(self.state.running.values()):
-            if self.batches.waits(run.job_run):
+            if self.batches.waits(run.job_run) or self.trials.waits(run):
                 run.stop("stop")  # its call has not begun, so another worker may run it
             else:
                 run.request_stop()
 
-    async def stop(self, grace: float) -> None:
-        """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first."""
+    async def stop(self, grace: float, exits: bool = False) -> None:
+        """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first.
+
+        exits  the process exits right after
+        """
         state = self.state
-        self.outage.give_up_at = self.loop.time() + grace + self.config.lease
+        self.outage.stop(self.loop.time() + grace + self.config.lease)
         try:
             await self._let_end(grace)
         finally:  # also if this is cancelled: a loop left behind would renew leases for ever
@@ -348,6 +323,7 @@ class WorkerSession:
             for task in ending:
                 task.cancel()
             self.handoff.close()
+            self.trials.close()
             self.stop_logging()
             if self.capture is not None:
                 self.capture.detach()
@@ -357,8 +333,9 @@ class WorkerSession:
             await asyncio.gather(*ending, return_exceptions=True)
         if state.running:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
-            text = "worker %s stops while %d jobs are still running (%s); their leases will expire"
-            log.warning(text, state.name, len(state.running), names)
+            text = "worker %s stops while %d jobs are still running (%s); they are queued again, uncounted, when %s"
+            when = "this process is gone" if exits else "their leases have expired"
+            log.warning(text, state.name, len(state.running), names, when)
         self.heartbeat.gone = True
         last: list[LastCall] = [self.election.leave]
         if self.metrics is not None and self.config.metrics:
@@ -372,27 +349,37 @@ class WorkerSession:
                 self.metrics.end()
         await self.lost.settled()
 
+    async def leave(self) -> None:
+        """Let the leases of the jobs that still run end soon: the last act of a process that exits, which ends them."""
+        if self.state.running:
+            await sign_off(self.calls, [partial(self.heartbeat.once, EXIT)], self.hurry)
+
     def shorten_grace(self, grace: float) -> None:
         """During a stop, cancel the running jobs after at most this many seconds."""
         ends = self.loop.time() + grace
         if ends < self._grace_ends:
             self._grace_ends = ends
-            self.outage.give_up_at = ends + self.config.lease
+            self.outage.stop(ends + self.config.lease)
             self._shortened.set()
 
     async def _let_end(self, grace: float) -> None:
-        """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released."""
+        """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released. If the storage
+        is away and the worker holds no job, a loop can only repeat a lost claim: it is not waited for."""
         self._grace_ends = min(self._grace_ends, self.loop.time() + grace)
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:
-            done = asyncio.Task(asyncio.wait(loops))
+            done, waits_in_vain = asyncio.Task(asyncio.wait(loops)), 0
             while not done.done() and not hurry.done() and (left := self._grace_ends - self.loop.time()) > 0:
                 self._shortened.clear()
+                left = min(left, LOOK)
                 await asyncio.wait([done, hurry, shortened], timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if shortened.done():
                     shortened = asyncio.Task(self._shortened.wait())
-            if not done.done():
+                waits_in_vain = waits_in_vain + 1 if self.outage.away is not None and self.state.holds_nothing else 0
+                if waits_in_vain > 1:
+                    break
+            if not done.done() and not waits_in_vain:
                 self.cancel_runs()
                 # Async functions end now. A function in a thread keeps its slot until it returns.
                 await asyncio.wait([done], timeout=HURRY if self.hurry.is_set() else max(1.0, min(grace, 5.0)))

@@ -7,10 +7,12 @@ import contextvars
 import logging
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from treadle.core.events import reaped
 from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.errors import StorageError, TreadleError
-from treadle.policy import attempts, judge
+from treadle.policy import attempts, guilt, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
@@ -154,7 +156,7 @@ class Settler:
         """Log and emit that this job came from a worker whose lease had expired."""
         if self._metrics is not None:
             self._metrics.lost(record)
-        event = reaped(record)
+        event = replace(reaped(record), error=guilt.words(record))
         if job_log.wanted(event.name, event.task):
             job_log.write(event)
         if self._emitter.wants(event.name):

@@ -88,6 +88,11 @@ class WorkerState:
         """Whether the worker stops, no job runs, no claimed job may still arrive, and no outcome is settled apart."""
         return self.stopping and not self.running and not self.claims_by_id and not self.apart
 
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether no job runs and every outcome is confirmed. A claim under way may still bring jobs."""
+        return not self.running and not self.unconfirmed.runs()
+
     def claim_id(self) -> str:
         """Returns a new claim id."""
         return f"{self.name}#{next(self._claim_ids)}"

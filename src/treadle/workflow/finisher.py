@@ -16,6 +16,7 @@ from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge, unread
+from treadle.policy.guilt import cleared_note, guilt_of
 from treadle.storage.capabilities import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
@@ -61,8 +62,9 @@ class WorkflowFinisher:
 
         A job whose values, or those of its children, cannot be read here is released, too; it fails after a day.
         """
-        if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost
-            return failure(record, f"{record.lost} workers were lost while they ran or finished the job")
+        alone = guilt_of(record).alone  # since its function has returned
+        if max_lost and alone >= max_lost:
+            return failure(record, f"{alone} workers were lost while they ended this job alone")
         plan = plan_of(record)
         try:
             children = await rows_of(self._whole, record.after)
@@ -130,6 +132,7 @@ def waits_again(record: Record) -> Outcome:
         after=record.after,
         failures_allowed=None,
         function_done=True,
+        checkpoints=cleared_note(record),
     )
 
 

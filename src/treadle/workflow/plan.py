@@ -17,6 +17,7 @@ from treadle.core import ids
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.errors import UNREADABLE
+from treadle.policy.guilt import cleared_note
 from treadle.policy.judge import kept_upstreams, succeeded
 from treadle.tasks.when import When
 
@@ -137,7 +138,7 @@ def continued(
     after = tuple(new.id for new in then if new.parent == record.job.id)
     if marks:
         then.append(mark_of(record))
-    checkpoints = kept_upstreams(record)
+    checkpoints = (*cleared_note(record), *kept_upstreams(record))
     if plan != PLAIN:
         checkpoints = (*checkpoints, (PLAN, msgspec.json.encode(plan).decode()))
     return Outcome(

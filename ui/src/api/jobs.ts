@@ -23,6 +23,7 @@ export interface Job {
   version: number;
   attempt: number;
   lost: number;
+  suspect?: "waits" | "alone" | null;
   result: Json;
   error: string | null;
   reason: string | null;

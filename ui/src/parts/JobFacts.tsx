@@ -9,6 +9,9 @@ import { href } from "../lib/route";
 import { isFinal, reasonOf } from "../lib/status";
 import { targeted } from "./terminal";
 
+/** What a job does that may have killed its worker. */
+const SUSPECT = { waits: ": a suspect, will be tried alone", alone: ": a suspect, runs alone now" };
+
 export function FactsOf({ job }: { job: Row }): JSX.Element {
   const worker = job.worker?.replace(/#[^#]*$/, "");
   const timeout = job.again?.options.timeout;
@@ -24,7 +27,7 @@ export function FactsOf({ job }: { job: Row }): JSX.Element {
         job.reason !== null && ["reason", reasonOf(job.reason)],
         [
           "attempts",
-          `${job.attempt}${job.lost ? `, and ${plural(job.lost, "expired lease")}` : ""}${job.reopenings ? `, reopened ${plural(job.reopenings, "time")}` : ""}`,
+          `${job.attempt}${job.lost ? `, and ${plural(job.lost, "expired lease")}` : ""}${job.suspect ? SUSPECT[job.suspect] : ""}${job.reopenings ? `, reopened ${plural(job.reopenings, "time")}` : ""}`,
         ],
         worker && job.state === "running" && ["worker", <a href={href(["workers", worker])}>{job.worker}</a>],
         job.priority !== 0 && ["priority", job.priority],

@@ -16,6 +16,7 @@ from treadle.admin.explain.waiting import ended, waiting
 from treadle.admin.explain.wording import MOST_AHEAD, at, lasting
 from treadle.core.command_lines import command
 from treadle.core.model import SHED, State
+from treadle.policy import guilt
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
@@ -32,7 +33,7 @@ def explain(facts: Facts) -> str:
     if row.state.final:
         return ended(facts)
     if row.state is State.RUNNING:
-        return running(facts) + _deadline(facts)
+        return running(facts) + _suspect(facts) + _deadline(facts)
     if row.state is State.WAITING:
         return waiting(facts) + _deadline(facts)
     if mark is not None and mark.role == "closing":
@@ -41,7 +42,7 @@ def explain(facts: Facts) -> str:
         return f"{there}; {undo} aborts the move."
     if facts.late:
         return _late(facts)
-    return _ready(facts) + _since(facts) + _deadline(facts)
+    return _ready(facts) + _since(facts) + _suspect(facts) + _deadline(facts)
 
 
 def _ready(facts: Facts) -> str:
@@ -76,6 +77,12 @@ def _since(facts: Facts) -> str:
         return ""
     since = waits_since(row)
     return f" It has waited since {at(since)}." if facts.now - since >= LONG else ""
+
+
+def _suspect(facts: Facts) -> str:
+    """Why the job runs alone, if it may have killed its worker."""
+    words = guilt.words(facts.row)
+    return "" if words is None else f" {words[0].upper()}{words[1:]}."
 
 
 def _deadline(facts: Facts) -> str:

@@ -29,6 +29,7 @@ class Shared:
     """The values that the keepers of a fleet share.
 
     spawn     makes the process of a number
+    ended     called with each process that has ended, and its exit code
     stop_all  stops the fleet
     live      the processes that have not ended, also those that replace and are replaced
     turn      held while one process is replaced
@@ -38,6 +39,7 @@ class Shared:
 
     orders: Orders
     spawn: Callable[[int], WorkerProcess]
+    ended: Callable[[WorkerProcess, int], None]
     stop_all: Callable[[], None]
     say: Callable[[str], None]
     recycling: Recycling
@@ -48,6 +50,22 @@ class Shared:
     proven: bool = False
     restarts: int = 0
     code: int = OK
+
+    def follow(self, process: WorkerProcess) -> WorkerProcess:
+        """Count a process among the live ones until it ends."""
+        self.live.add(process)
+        process.over.add_done_callback(functools.partial(self._over, process))
+        return process
+
+    def _over(self, process: WorkerProcess, over: asyncio.Task[int]) -> None:
+        self.live.discard(process)
+        if not over.cancelled() and over.exception() is None:
+            self.ended(process, over.result())
+
+    def helper(self) -> WorkerProcess | None:
+        """A process that can act for others: one that claims jobs, before the trial process."""
+        able = [process for process in self.live if process.may_help]
+        return min(able, key=lambda process: (process.orders.trial, process.number), default=None)
 
 
 class ChildProcess:
@@ -150,10 +168,7 @@ class ChildProcess:
         await self._shared.turn.acquire()
 
     def _start(self) -> WorkerProcess:
-        process = self._shared.spawn(self.number)
-        self._shared.live.add(process)
-        process.over.add_done_callback(lambda _: self._shared.live.discard(process))
-        return process
+        return self._shared.follow(self._shared.spawn(self.number))
 
     async def _replace(self, old: WorkerProcess) -> None:
         """Start another process, and let the old one drain when that claims. If it cannot start, the old one stays."""

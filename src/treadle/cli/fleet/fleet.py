@@ -14,19 +14,22 @@ from typing import Final
 import msgspec
 
 from treadle.cli.app_loader import refuse_hiding
-from treadle.cli.child_protocol import Hello, Message, Orders, Vitals
+from treadle.cli.child_protocol import Hello, Message, Orders, Suspects, Trial, Vitals
 from treadle.cli.fleet.child_process import MARGIN, ChildProcess, Shared
+from treadle.cli.fleet.deaths import Deaths
 from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.cli.fleet.fleet_health import verdict_of
 from treadle.cli.fleet.orphans import reap_orphans
 from treadle.cli.fleet.recycling import Recycling
 from treadle.cli.fleet.stuck_watch import StuckWatch
+from treadle.cli.fleet.trials import Trials
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import FAILED, note, plural, size
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.health import Verdict
 
+SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
 AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
 
 Say = Callable[[str], None]
@@ -52,7 +55,8 @@ class Fleet:
         recycling: Recycling | None = None,
     ) -> None:
         refuse_hiding()
-        self.orders, self.size = orders, processes
+        self.orders, self.size = msgspec.structs.replace(orders, helps=True), processes
+        orders = self.orders
         self._roles = roles  # of each process, in order
         self._inherited = inherited  # descriptors that each process gets
         self._say, self._greeted, self._environment = say, greeted, environment
@@ -60,8 +64,11 @@ class Fleet:
         self._warned = False  # that the limit of memory is too small
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
-        self._shared = Shared(orders, self._spawn, self.stop, say, self._recycling)
-        self.counts = FleetCounts(lambda: (len(self._shared.live), self._shared.restarts))
+        shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
+        lease = defaults.LEASE if orders.lease is None else orders.lease
+        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and lease < SHORT)
+        self._deaths = Deaths(shared, say, self._trials.sent)
+        self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 
     @property
@@ -73,7 +80,7 @@ class Fleet:
     @property
     def verdict(self) -> Verdict:
         """Its health."""
-        return verdict_of(self._children.values(), self._shared.live)
+        return verdict_of(self._children.values(), self._shared.live, self._recycling.restart_stuck)
 
     @property
     def patience(self) -> float:
@@ -86,7 +93,8 @@ class Fleet:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
         children = [asyncio.create_task(child.run()) for child in self._children.values()]
-        beside = [asyncio.create_task(StuckWatch(shared.live, self._recycling.restart_stuck, self._say).run())]
+        watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
+        beside = [asyncio.create_task(each.run()) for each in (watch, self._trials)]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))
         if os.getpid() == 1:
@@ -101,6 +109,7 @@ class Fleet:
             for each in ending:
                 each.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
+            await self._deaths.close()
             if self._killer is not None:
                 self._killer.cancel()
         return shared.code
@@ -111,6 +120,7 @@ class Fleet:
         for child in self._children.values():
             if not await child.replace(reason):
                 return False
+        self._trials.replace(reason)
         return True
 
     def stop(self) -> None:
@@ -147,13 +157,32 @@ class Fleet:
         if self._roles:
             role = self._roles[number - 1]
             orders = msgspec.structs.replace(orders, role=role, name=orders.name or role)
-        limits = self._recycling.drawn()
+        return self._process(orders, self._recycling.drawn())
+
+    def _spawn_trial(self) -> WorkerProcess:
+        orders = msgspec.structs.replace(
+            self.orders, number=0, trial=True, concurrency=1, relay=False, role=None, resources={}
+        )
+        return self._process(orders, Recycling())
+
+    def _process(self, orders: Orders, limits: Recycling) -> WorkerProcess:
         process = WorkerProcess(orders, limits, self._on_message, self._environment, self._inherited)
         if orders.count:
             self.counts.follow(process)
         return process
 
+    def _ended(self, process: WorkerProcess, code: int) -> None:
+        self._deaths.note(process, code, self._trials.leases(process))
+
     def _on_message(self, process: WorkerProcess, message: Message) -> None:
+        if isinstance(message, Suspects):
+            self._trials.offer(process, message.suspects)
+        elif isinstance(message, Trial):
+            self._trials.told(message)
+        elif not process.orders.trial:
+            self._on_message_of_child(process, message)
+
+    def _on_message_of_child(self, process: WorkerProcess, message: Message) -> None:
         shared, child = self._shared, self._children[process.number]
         if isinstance(message, Hello):
             shared.proven, child.unproven = True, 0

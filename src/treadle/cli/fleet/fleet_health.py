@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from treadle.cli.fleet.child_process import ChildProcess
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import plural
 from treadle.health import Verdict
 
+KILLING: Final = 30.0  # s that the end of a stuck process may take until somebody else should restart the whole fleet
 
-def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess]) -> Verdict:
-    """Alive: every event loop answers. Ready: every process claims, and the storage answers each of them."""
-    kept = list(children)
-    stuck = [words for each in live if (words := each.stuck) is not None]
-    unready = [words for each in kept if (words := _unready(each)) is not None]
+
+def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess], restart: float | None) -> Verdict:
+    """Alive: every event loop answers, or the supervisor is going to restart it. Ready: every process claims, and the
+    storage answers each of them. The trial process is neither: a suspect may well be stuck there.
+
+    restart  seconds without an answer after which the supervisor restarts a process; None: never
+    """
+    kept, silent = list(children), [each for each in live if each.stuck is not None and not each.orders.trial]
+    patience = 0.0 if restart is None else restart + KILLING
+    stuck = [str(each.stuck) for each in silent if each.unanswered >= patience]
+    unready = [str(each.stuck) for each in silent]
+    unready += [words for each in kept if (words := _unready(each)) is not None]
     status = f"{plural(len(kept), 'worker process')} {'claims' if len(kept) == 1 else 'claim'} jobs"
     return Verdict(_first(stuck), _first(unready), status)
 

@@ -16,6 +16,7 @@ from treadle.cli.output import lasts, size
 
 JITTER: Final = 0.1  # share of a limit that is subtracted at most
 SETTLED: Final = 60.0  # s that a process claims at least if it was above the limit of memory before its first job
+RESTART_STUCK: Final = 300.0  # s; longer than any honest computation under the interpreter's lock
 DRAIN: Final = 3_600.0  # s that the jobs of a replaced process get to end
 
 
@@ -27,14 +28,14 @@ class Recycling:
     max_age        seconds since it started to claim
     max_memory     bytes of its resident memory
     drain          seconds that its running jobs get to end when it is replaced
-    restart_stuck  seconds without an answer of its event loop after which it is killed
+    restart_stuck  seconds without an answer of its event loop after which it is killed; None: never
     """
 
     max_jobs: int | None = None
     max_age: float | None = None
     max_memory: int | None = None
     drain: float = DRAIN
-    restart_stuck: float | None = None
+    restart_stuck: float | None = RESTART_STUCK
 
     def drawn(self, draw: Callable[[], float] = random.random) -> Recycling:
         """The limits of one process. `draw` returns a number from 0 to 1."""

@@ -4,23 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
+import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from treadle.cli.child_protocol import Count, Counted, Hello, Message, Orders, Probe, Request, Vitals
+from treadle.cli.child_protocol import (
+    Count,
+    Counted,
+    Drain,
+    Found,
+    Hello,
+    Message,
+    NoteDeath,
+    Orders,
+    Probe,
+    RenewFor,
+    Request,
+    Stopping,
+    Vitals,
+)
 from treadle.cli.fleet.recycling import Recycling
+from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.metrics import Numbers
+from treadle.worker.jobs_of_others import Death, Lease, Place
 
 EVERY: Final = 1.0  # s from an answer to the next probe
+OFTEN: Final = 0.05  # s; the least pause between two probes
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
+UNRENEWED: Final = 4  # parts of a lease, one of which may pass without an answer until others renew the leases
+PROBES: Final = 16  # parts of a lease, at least one Probe in each
 STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
 LAST: Final = 0.2  # s for reading what an ended process has sent; a child of its own may keep the socket open
 MESSAGE: Final = 16 * 2**20  # bytes of a message at most
+STACKS: Final = 2**20  # bytes of the stacks of all threads that are read
 _read = msgspec.json.Decoder(Message).decode
 _line = msgspec.json.Encoder().encode
 
@@ -54,7 +78,14 @@ class WorkerProcess:
         self.claims = asyncio.Event()  # it has sent its Hello
         self.claims_since = 0.0  # by the monotonic clock
         self.unanswered = 0.0  # s that its event loop has not answered
+        self.asked = False  # it stops on request
+        self.killed_for = ""  # why the supervisor has killed it, as a clause
+        self._numbers = itertools.count(1)
+        self._found: dict[int, asyncio.Future[list[Place] | None]] = {}  # requests without a reply
+        # Where it writes its stacks at SIGURG, see `show_stacks`; closed when it is over.
+        self._stacks = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115
         self.over: asyncio.Task[int] = asyncio.create_task(self._run())
+        self.over.add_done_callback(lambda _: self._stacks.close())
 
     @property
     def pid(self) -> int:
@@ -64,7 +95,33 @@ class WorkerProcess:
     @property
     def label(self) -> str:
         """Its name in messages."""
-        return f"worker {self.number} (pid {self.pid})"
+        return f"{'trial process' if self.orders.trial else f'worker {self.number}'} (pid {self.pid})"
+
+    @property
+    def lease(self) -> float:
+        """Seconds of the shortest lease that it renews."""
+        own = defaults.LEASE if self.orders.lease is None else self.orders.lease
+        return own if self.vitals is None or not self.vitals.lease else min(own, self.vitals.lease)
+
+    @property
+    def probe_every(self) -> float:
+        """Seconds from an answer to the next probe."""
+        return min(EVERY, max(OFTEN, self.lease / PROBES))
+
+    @property
+    def needs_renewals(self) -> bool:
+        """Whether its event loop has been silent for so long that others must renew its leases."""
+        return self.hello is not None and self.unanswered >= min(STUCK, self.lease / UNRENEWED)
+
+    @property
+    def may_need_renewals(self) -> bool:
+        """Whether others will have to renew its leases soon: there is time to start one that can."""
+        return self.hello is not None and self.unanswered >= min(STUCK, self.lease / UNRENEWED) / 2
+
+    @property
+    def may_help(self) -> bool:
+        """Whether it can act for other processes."""
+        return self.hello is not None and self.hello.helps and not self.over.done() and not self.may_need_renewals
 
     @property
     def stuck(self) -> str | None:
@@ -76,6 +133,7 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal, if the process has not ended; while it is being created, the last one is kept."""
+        self.asked |= number in (signal.SIGTERM, signal.SIGINT)
         if self._child is None:
             self._early = number
         else:
@@ -84,8 +142,44 @@ class WorkerProcess:
 
     def send(self, request: Request) -> None:
         """Send a request. Nothing happens if the process has ended."""
+        self.asked |= isinstance(request, Drain)
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(_line(request) + b"\n")
+
+    async def note(self, death: Death) -> list[Place] | None:
+        """Let it note the end of another process -> the jobs of that one; None: it could not."""
+        return await self._ask(lambda number: NoteDeath(number, death))
+
+    async def renew_for(self, worker: str, jobs: list[Lease]) -> list[Place] | None:
+        """Let it renew the leases of another process -> the jobs of that one; None: it could not."""
+        return await self._ask(lambda number: RenewFor(number, worker, jobs))
+
+    async def _ask(self, request: Callable[[int], Request]) -> list[Place] | None:
+        number = next(self._numbers)
+        reply = self._found[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(request(number))
+            # Another process may do it if this one is stuck, or its storage does not answer.
+            await asyncio.wait((reply, self.over), timeout=self.lease / 3, return_when=asyncio.FIRST_COMPLETED)
+            return reply.result() if reply.done() else None
+        finally:
+            del self._found[number]
+
+    async def stacks(self, patience: float) -> str:
+        """Let it write the stacks of all threads -> what it has written within so many seconds."""
+        text, end = b"", monotonic() + patience
+        if self.over.done():
+            return ""
+        before = os.fstat(self._stacks.fileno()).st_size
+        self.signal(signal.SIGURG)
+        while monotonic() < end:
+            await asyncio.sleep(0.05)
+            if self.over.done():
+                break
+            text, size = os.pread(self._stacks.fileno(), STACKS, before), len(text)
+            if len(text) == size > 0:  # it writes no more
+                break
+        return text.decode(errors="replace")
 
     def count(self) -> asyncio.Future[None]:
         """Ask for its numbers. Returns a future that is done when `numbers` has them, or when the process has ended."""
@@ -109,8 +203,9 @@ class WorkerProcess:
                     "treadle.cli.child",
                     str(theirs.fileno()),
                     self.orders.app or ("the only app" if self.orders.search else "delayed"),
+                    str(self._stacks.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), *self._inherited],
+                    pass_fds=[theirs.fileno(), self._stacks.fileno(), *self._inherited],
                     env=self._environment,
                     **_own_group(),
                 )
@@ -153,6 +248,10 @@ class WorkerProcess:
         elif isinstance(message, Counted):
             self.numbers = message.numbers
             self._counted()
+        elif isinstance(message, Stopping):
+            self.asked = True
+        elif isinstance(message, Found) and message.number in self._found:
+            self._found[message.number].set_result(message.jobs)
         self._on_message(self, message)
 
     async def _probe(self) -> None:
@@ -162,11 +261,12 @@ class WorkerProcess:
             if not self._waiting:
                 self._waiting = True
                 self.send(Probe())
-            await asyncio.sleep(EVERY)
+            every = self.probe_every
+            await asyncio.sleep(every)
             now = monotonic()
             if self._waiting:
                 # If this process itself stood still, for example because the machine slept, the other one did too.
-                self.unanswered += min(now - last, 2 * EVERY)
+                self.unanswered += min(now - last, 2 * every)
             last = now
 
 

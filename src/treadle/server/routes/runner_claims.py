@@ -24,6 +24,7 @@ from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call
 from treadle.server.repeated_claims import RepeatedClaims
+from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
 from treadle.storage import messages
 from treadle.storage.capabilities import whole
@@ -58,6 +59,7 @@ class RunnerClaims:
     def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
         self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
         self._repeats, self._closed = RepeatedClaims(), RareLog(log)
+        self._trials = RunnerTrials(lambda: app.storage)
 
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
@@ -90,6 +92,8 @@ class RunnerClaims:
 
     async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
+        if max_lost is not None and await self._trials.occupies(ask.worker):
+            return Claimed()
         for _ in range(ROUNDS):
             found = await self._app.storage.claim(ask)
             if max_lost is None:
@@ -103,7 +107,7 @@ class RunnerClaims:
             over += [await self._ender().end(row, max_lost) for row in found.records if row.function_done]
             await self._app.storage.settle(over)
             gone = {outcome.id for outcome in over}
-            left = tuple(row for row in found.records if row.id not in gone)
+            left = await self._trials.chosen(ask, [row for row in found.records if row.id not in gone])
             if left or not over or ask.ids:
                 break
         return Claimed(left, found.next_in)

@@ -169,7 +169,7 @@ def renew(rows: Rows, renewal: LeaseRenewal, lease: float) -> bool:
             state=State.RUNNING,
             queue_position=None,
             blocked_on=None,
-            due_at=rows.now + (row.job.lease or lease),
+            due_at=rows.now + min(row.job.lease or lease, lease),
             checkpoints=_merged(rows, row, renewal.checkpoints),
             note=note,
             updated_at=rows.now,

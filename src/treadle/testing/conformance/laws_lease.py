@@ -188,14 +188,29 @@ async def test_law04_a_heartbeat_merges_checkpoints_and_replaces_the_note(storag
 
 
 async def test_law04_the_lease_of_a_job_takes_precedence(storage: Storage, clock: HandClock) -> None:
-    """The job's lease takes precedence over the task's, and that one over the worker's, at claims and at heartbeats."""
+    """The job's lease takes precedence over the task's, and that one over the worker's, at claims. A renewal lasts as
+    long as the heartbeat says, at most as long as the job's own lease."""
     await storage.enqueue([job("own", lease=100.0), job("task", task="slow"), job("plain")])
     own, plain, task = await claim(storage, 9, lease=10, tasks={"t": (None, None), "slow": (None, 50.0)})
     begun = clock()
     assert [each.due_at for each in (own, task, plain)] == [begun + 100, begun + 50, begun + 10]
-    await beat(storage, renewal(own), renewal(plain), lease=20)
+    await beat(storage, renewal(own), lease=200)
     assert (await row(storage, "own")).due_at == begun + 100
+    await beat(storage, renewal(own), renewal(plain), lease=20)
+    assert (await row(storage, "own")).due_at == begun + 20
     assert (await row(storage, "plain")).due_at == begun + 20
+
+
+async def test_law04_a_lease_ends_at_once_after_a_renewal_of_no_length(storage: Storage, clock: HandClock) -> None:
+    """A supervisor does that for a process that has ended, with a checkpoint or without."""
+    await storage.enqueue([job("a-own", lease=100.0), job("b-noted"), job("c-other")])
+    own, noted, _ = await claim(storage, 9, lease=10)
+    assert await beat(storage, renewal(own), renewal(noted, checkpoints=(("s", "1"),)), lease=0) == set()
+    clock.advance(0.001)
+    assert await claim_ids(storage, 9, worker="another") == ["a-own", "b-noted"]
+    rows = [await row(storage, id) for id in ("a-own", "b-noted", "c-other")]
+    assert [each.lost for each in rows] == [1, 1, 0]
+    assert dict(rows[1].checkpoints) == {"s": "1"}
 
 
 async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: HandClock) -> None:
@@ -204,6 +219,27 @@ async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: H
     for n in range(5):
         assert (await claim_one(storage, lease=10)).lost == n
         clock.advance(11)
+
+
+@shows("a checkpoint of a heartbeat outlives the lease, and every later claim returns it with the count of lost leases")
+async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: HandClock) -> None:
+    """The engine stores before a run what the loss of its lease will mean. The note and `lost` are of the same row,
+    after an expiry, after a claim that repeats it, and after a release."""
+    await storage.enqueue(jobs("a b"))
+    a, b = await claim(storage, 2, lease=10)
+    await beat(storage, renewal(a, checkpoints=(("treadle:lost", "1"),)), renewal(b), lease=10)
+    clock.advance(11)
+    a, b = sorted(await claim(storage, 2, lease=10), key=lambda found: found.job.id)
+    assert (a.lost, dict(a.checkpoints)) == (1, {"treadle:lost": "1"})
+    assert (b.lost, dict(b.checkpoints)) == (1, {})
+    await settle(storage, back(a), back(b, checkpoints=(("treadle:lost", "2"),)))
+    a, b = sorted(await claim(storage, 2, lease=10), key=lambda found: found.job.id)
+    assert (a.lost, dict(a.checkpoints)) == (1, {"treadle:lost": "1"})
+    assert (b.lost, dict(b.checkpoints)) == (1, {"treadle:lost": "2"})
+    await beat(storage, renewal(a, checkpoints=(("treadle:lost", "3"),)), lease=10, worker="another")
+    clock.advance(11)
+    found = await claim_one(storage, lease=10)
+    assert (found.job.id, found.lost, dict(found.checkpoints)) == ("a", 2, {"treadle:lost": "3"})
 
 
 async def test_law04_a_release_counts_no_loss(storage: Storage) -> None:

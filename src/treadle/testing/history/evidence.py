@@ -23,7 +23,7 @@ class Violation(Struct, frozen=True):
 
     rule   acknowledged | unfinished | unknown | value | fence | overlap | step | signal | after | key | slots | rate |
            left | delay | order | priority | lane | tick | bound | shed | counts | labels | resources | asked |
-           expected | lost | attempts | wait | cancel | upstream
+           expected | lost | guilt | attempts | wait | cancel | upstream
     text   what was found and what was expected, in one line
     ids    the jobs concerned; `story` lists everything known about them, ordered by time
     """

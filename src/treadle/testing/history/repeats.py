@@ -6,16 +6,22 @@ Jobs that were reopened are not judged, because their counts begin again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
-from treadle.core.model import FINAL, State
+from treadle.core.model import FINAL, LOST, State
+from treadle.core.ranges import OWN
 from treadle.testing.history.entries import Entry
-from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
+
+MAX_LOST: Final = re.compile("max_lost=([0-9]+)")  # in the error of a job that has failed as lost
 
 
 def check(it: Evidence) -> Iterator[Violation]:
     """Apply all rules of this module."""
     yield from losses(it)
+    yield from guilt(it)
     yield from reports(it)
     yield from attempts(it)
     yield from cancels(it)
@@ -33,6 +39,38 @@ def losses(it: Evidence) -> Iterator[Violation]:
             )
             if row.lost < lost:
                 yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
+
+
+def guilt(it: Evidence) -> Iterator[Violation]:
+    """A job fails as lost only after `max_lost` leases that it lost while nothing else ran in its process, and a lost
+    lease takes no attempt."""
+    for id, row in it.rows.items():
+        if row.reopenings or row.job.task.startswith(OWN):
+            continue
+        runs = [run for run in it.runs if run.id == id]
+        lost = [run for run in runs if (id, run.version + 1) in it.claims]
+        if row.attempt > len({run.version for run in runs}) - len({run.version for run in lost}):
+            text = f"{id} was run {len(runs)} times and lost {len(lost)} workers, but has {row.attempt} attempts"
+            yield it.violation("guilt", text, id)
+        if row.reason != LOST or (most := MAX_LOST.search(row.error or "")) is None:
+            continue
+        alone = sum(not _beside(it, run) for run in lost)
+        if alone < int(most[1]) != 1:
+            text = f"{id} has failed as lost, but was alone at {alone} losses of {len(lost)}, with max_lost={most[1]}"
+            yield it.violation("guilt", text, id)
+
+
+def _beside(it: Evidence, run: Run) -> list[str]:
+    """The jobs that ran in the process of this run while it held its lease, which it has lost."""
+    until = it.claims[run.id, run.version + 1]
+    return [
+        each.id
+        for each in it.runs
+        if each.actor == run.actor
+        and each.id != run.id
+        and each.began < until
+        and (each.ended is None or each.ended.at > run.began)
+    ]
 
 
 def reports(it: Evidence) -> Iterator[Violation]:

@@ -34,6 +34,7 @@ from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
 from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.shrink import shrunk
+from treadle.testing.simulation.slot import crash
 from treadle.testing.simulation.stage import uncollected
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "Simulation",
     "SimulationFailed",
     "Violation",
+    "crash",
     "simulate",
 ]
 

@@ -40,6 +40,7 @@ class Actor:
         self.ready: deque[asyncio.Handle] = deque()
         self.steps = 0
         self.asleep_until = 0.0  # stalled until this time
+        self.on_crash: Callable[[], None] | None = None  # see `crash`; None: it is no worker
         self.watch: Callable[[Actor], None] | None = None  # called after each step
         self.history = History(name, loop.time)
         self.history.entries = entries

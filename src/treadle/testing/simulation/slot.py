@@ -5,17 +5,31 @@ from __future__ import annotations
 import asyncio
 from contextvars import Context
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from treadle.errors import StorageUnavailable
+from treadle.errors import BadOption, StorageUnavailable
 from treadle.testing.simulation.faults import Fault
-from treadle.testing.simulation.loop import Actor, SimulatedLoop
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.stage import CalledAtOnce
 from treadle.worker import Worker
+from treadle.worker.census import Census
 
 GRACE = 1.0  # seconds that jobs get when a worker stops
 BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after so many steps of a worker
+
+
+async def crash() -> NoReturn:
+    """Kill the worker process that runs this job, as SIGKILL would; another one starts in its place.
+
+    Raises BadOption outside a job of a simulation.
+    """
+    actor = ACTOR.get()
+    if actor is None or actor.on_crash is None:
+        raise BadOption("crash", "expected a call by a job that a simulated worker runs")
+    actor.loop.call_soon(actor.on_crash)
+    await actor.loop.create_future()
+    raise AssertionError
 
 
 class Fleet(Protocol):
@@ -67,6 +81,8 @@ class Slot:
             **settings.options,
         )
         worker._core.pools.lend(CalledAtOnce())
+        worker._core.census = Census()  # each worker is a process of its own
+        actor.on_crash = lambda: self._kill(actor)
         place = {"labels": worker._core.config.labels or {}, "resources": worker._core.config.resources or {}}
         actor.history.add("worker", facts=place)
         starting = self._loop.start(actor, worker.start())
@@ -91,14 +107,18 @@ class Slot:
     def _fall(self, actor: Actor, fault: Fault) -> None:
         self._sim._fallen += 1
         if fault.kind == "kill":
-            self._loop.kill(actor)
-            self._again()
+            self._kill(actor)
         elif fault.kind == "stall":
             self._loop.stall(actor, fault.seconds)
         elif fault.kind == "cut":
             self._line.cut_until = self._loop.now + fault.seconds
         elif self._worker is not None:
             self._loop.start(actor, self._stop(actor, self._worker))
+
+    def _kill(self, actor: Actor) -> None:
+        if actor is self._actor:
+            self._loop.kill(actor)
+            self._again()
 
     async def _stop(self, actor: Actor, worker: Worker) -> None:
         await worker.stop()

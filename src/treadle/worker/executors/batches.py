@@ -52,10 +52,11 @@ class BatchGathering:
         self.begun = False  # the first step of `call` has run; if it is cancelled before, no line of it runs
 
     def stop(self, why: str | None) -> None:
-        """Cancel the call. A function in a thread continues; what it waits for on the event loop is cancelled."""
+        """Cancel the call. A function in a thread continues, and its call waits for it, until it is cancelled once more
+        at the end of the event loop; what the function waits for on the event loop is cancelled."""
+        assert self.call is not None
+        self.call.cancel()
         if self.task.runs == "async":
-            assert self.call is not None
-            self.call.cancel()
             return
         self.why = why or "stop"
         if self.waits_for is not None:

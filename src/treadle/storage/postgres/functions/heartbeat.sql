@@ -23,7 +23,7 @@ BEGIN
         ON CONFLICT ON CONSTRAINT worker_pkey DO UPDATE SET presence = excluded.presence, seen = excluded.seen;
     END IF;
     WITH beaten AS (
-        UPDATE job j SET due_at = t + coalesce(nullif(j.lease, 0), lease), updated_at = t
+        UPDATE job j SET due_at = t + least(nullif(j.lease, 0), lease), updated_at = t
         WHERE j.ctid = ANY (ARRAY(
                 SELECT k.spot FROM json_to_recordset(holds) AS x (id text, version int, quiet boolean)
                 CROSS JOIN LATERAL (
@@ -121,7 +121,7 @@ BEGIN
     r.state := 2;
     r.queue_position := NULL;
     r.blocked_on := NULL;
-    r.due_at := t + coalesce(nullif(r.lease, 0), lease);
+    r.due_at := t + least(nullif(r.lease, 0), lease);
     r.updated_at := t;
     PERFORM put(r);
     RETURN NULL;

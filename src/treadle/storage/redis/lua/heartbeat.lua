@@ -85,8 +85,8 @@ local function beat(hold)
     r.note = hold[4]
   end
   local own = r.j.lease
-  if own == 0 then own = nil end
-  r.checkpoints, r.state, r.queue_position, r.blocked_on, r.due_at, r.updated_at = checkpoints, RUNNING, nil, nil, now + (own or lease), now
+  if not own or own == 0 or own > lease then own = lease end
+  r.checkpoints, r.state, r.queue_position, r.blocked_on, r.due_at, r.updated_at = checkpoints, RUNNING, nil, nil, now + own, now
   B.put(r)
   return true
 end

@@ -1,0 +1,182 @@
+"""Runs the suspects of a fleet in a process of their own, one at a time: there a death can only be the suspect's.
+
+The workers hold the leases of their suspects meanwhile. The process starts with the first suspect, ends when it has
+been idle, and is followed by another one when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from treadle.cli.child_protocol import Drain, HandedOver, Trial, TrialsFailed, Try
+from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
+from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
+from treadle.worker.jobs_of_others import Lease
+from treadle.worker.trials import Suspect
+
+IDLE: Final = 10.0  # s without a suspect after which the process ends
+STARTS: Final = 3  # starts in a row after which no suspect ran; then the workers try their suspects themselves
+
+
+class Trials:
+    """All calls belong to the event loop of the fleet.
+
+    spawn   makes the process
+    stands  it runs all the time: a fleet of one process whose leases are too short to start another one in time
+    """
+
+    def __init__(
+        self, shared: Shared, spawn: Callable[[], WorkerProcess], say: Callable[[str], None], stands: bool = False
+    ) -> None:
+        self._stands = stands
+        self._shared, self._spawn, self._say = shared, spawn, say
+        self.process: WorkerProcess | None = None
+        self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
+        self._current: Suspect | None = None  # sent to the process
+        self._is_taken = False  # it runs there
+        self._over = asyncio.Event()  # it runs no longer
+        self._due = asyncio.Event()  # a suspect waits, or another process needs help
+
+    # --- requests
+
+    def offer(self, holder: WorkerProcess, suspects: Sequence[Suspect]) -> None:
+        """Try these suspects, which this process holds."""
+        for suspect in suspects:
+            self._waiting[_key(suspect)] = holder, suspect
+        self._due.set()
+
+    def need(self) -> None:
+        """Start the process, although no suspect waits: it can act for others."""
+        self._due.set()
+
+    def replace(self, reason: str) -> None:
+        """Let the process end its suspect, and use another one for the next."""
+        process = self.process
+        if process is not None and process.claims.is_set():
+            self._drain(process, reason)
+        elif process is not None:  # it imports the app, perhaps the old code
+            process.signal(signal.SIGKILL)
+
+    def leases(self, process: WorkerProcess) -> list[Lease]:
+        """The leases that this process has besides those under its name."""
+        return self.sent() if process is self.process and self._is_taken else []
+
+    def sent(self) -> list[Lease]:
+        """The lease of the suspect that the process runs, or is about to run."""
+        return [] if self._current is None else [_key(self._current)]
+
+    def told(self, message: Trial) -> None:
+        """A message of the process."""
+        if message.suspect != self._current:
+            return
+        if message.stage == "taken":
+            self._is_taken = True
+            holder, _ = self._waiting.pop(_key(message.suspect))
+            holder.send(HandedOver(message.suspect))
+            return
+        if not self._is_taken and self.process is not None and not self.process.asked:
+            self._waiting.pop(_key(message.suspect), None)  # nobody holds it under this version any more
+        self._over.set()
+
+    # --- the process
+
+    async def run(self) -> None:
+        """Run processes as they are needed, until the fleet stops."""
+        shared, failures = self._shared, 0
+        if self._stands:
+            await self._any(shared.first)
+            self._due.set()
+        while not shared.stop.is_set():
+            await self._any(self._due)
+            self._due.clear()
+            if shared.stop.is_set():
+                return
+            process = self.process = shared.follow(self._spawn())
+            is_proven = await self._until_it_starts(process) and await self._serve(process)
+            self.process = None
+            failures = 0 if is_proven else failures + 1
+            if failures >= STARTS:
+                self._give_up()
+                failures = 0
+            elif failures:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BACKOFF[0] * 2**failures):
+                        await shared.stop.wait()
+            if self._waiting or self._stands:
+                self._due.set()
+
+    async def _until_it_starts(self, process: WorkerProcess) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STARTING):
+                await self._any(process.claims, over=process.over)
+        if not process.claims.is_set() and not process.over.done():
+            process.signal(signal.SIGKILL)
+            await asyncio.wait((process.over,))
+        return process.claims.is_set()
+
+    async def _serve(self, process: WorkerProcess) -> bool:
+        """Let the process run the suspects that wait, until it has ended -> whether it can run suspects."""
+        is_proven = True
+        while not process.over.done() and not process.asked:
+            suspect = self._next()
+            if suspect is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE):
+                        self._due.clear()
+                        await self._any(self._due, over=process.over)
+                        continue
+                if self._stands or any(other.may_need_renewals for other in self._shared.live):
+                    continue  # it renews their leases
+                process.signal(signal.SIGTERM)
+                break
+            self._current, self._is_taken = suspect, False
+            self._over.clear()
+            process.send(Try(suspect))
+            await self._any(self._over, over=process.over)
+            is_proven = self._is_taken or self._over.is_set() or process.asked
+            self._current = None
+        await asyncio.wait((process.over,))
+        return is_proven
+
+    def _next(self) -> Suspect | None:
+        """The first suspect whose holder lives. The leases of the others are lost, or are about to be."""
+        self._waiting = {key: each for key, each in self._waiting.items() if not each[0].over.done()}
+        return next((suspect for _, suspect in self._waiting.values()), None)
+
+    async def _any(self, event: asyncio.Event, over: asyncio.Task[int] | None = None) -> None:
+        """Until the event is set, the process is over, or the fleet stops."""
+        waiting = [asyncio.create_task(each.wait()) for each in (event, self._shared.stop)]
+        try:
+            also = () if over is None else (over,)
+            await asyncio.wait((*waiting, *also), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _drain(self, process: WorkerProcess, reason: str) -> None:
+        """Let the process end its suspect and exit; kill it if it does not."""
+        if process.asked:
+            return
+        grace = self._shared.recycling.drain
+        process.send(Drain(reason, grace))
+        later = asyncio.get_running_loop().call_later
+        killer = later(grace + process.lease + MARGIN, process.signal, signal.SIGKILL)
+        process.over.add_done_callback(lambda _: killer.cancel())
+
+    def _give_up(self) -> None:
+        """Leave the suspects to the workers that hold them."""
+        if self._waiting:
+            self._say(
+                f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
+            )
+        for holder in {holder for holder, _ in self._waiting.values()}:
+            holder.send(TrialsFailed())
+        self._waiting = {}
+
+
+def _key(suspect: Suspect) -> Lease:
+    return suspect.id, suspect.version

@@ -1,0 +1,136 @@
+"""Decides which lost leases count against a job. Pure.
+
+A worker that dies loses the leases of all its jobs, and one of them may have killed it. Each of them is a suspect: it
+runs again alone, and only a lease that is lost while its job runs alone counts towards `max_lost`. The row counts lost
+leases; one checkpoint says what they mean. Only jobs that have lost a lease, and those of a worker that stops, have it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.model import Outcome, Pairs, Record, State
+from treadle.core.ranges import Natural
+from treadle.errors import UNREADABLE
+from treadle.policy import attempts
+
+NOTE: Final = "treadle:lost"  # the name of the checkpoint
+OLD: Final = re.compile("([0-9]{1,9}):([0-9]{1,9})")  # what 0.9 stored there: the reopenings, and the cleared losses
+
+Standing = Literal["waits", "alone"]
+Kind = Literal["alone", "stopping"]
+
+
+class Guilt(Struct, frozen=True, omit_defaults=True):
+    """The meaning of the lost leases of a job; the content of the checkpoint.
+
+    reopening  the `Record.reopenings` for which it holds: a reopening resets `Record.lost`
+    lost       the `Record.lost` for which it holds
+    cleared    how many of these count for nothing, because a run of the job has ended since, or its worker was
+               stopping
+    alone      how many of the others were lost while nothing else ran in the process
+    kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
+    waits      how often the job has waited in vain to be alone, since it last lost a lease
+    """
+
+    reopening: Natural = 0
+    lost: Natural = 0
+    cleared: Natural = 0
+    alone: Natural = 0
+    kind: Kind | None = None
+    waits: Natural = 0
+
+
+_read = msgspec.json.Decoder(Guilt).decode
+
+
+def guilt_of(record: Record) -> Guilt:
+    """The meaning of the lost leases of this job, those included that were lost since the checkpoint was stored."""
+    noted = _stored(record)
+    if noted.reopening != record.reopenings or noted.lost > record.lost:
+        noted = Guilt(reopening=record.reopenings)
+    if noted.lost == record.lost:
+        return noted
+    return replace(
+        noted,
+        lost=record.lost,
+        alone=noted.alone + (noted.kind == "alone"),
+        cleared=noted.cleared + (noted.kind == "stopping"),
+        kind=None,
+        waits=0,
+    )
+
+
+def _stored(record: Record) -> Guilt:
+    text = dict(record.checkpoints).get(NOTE, "")
+    if old := OLD.fullmatch(text):
+        return Guilt(reopening=int(old[1]), lost=int(old[2]), cleared=int(old[2]))
+    try:
+        return _read(text)
+    except UNREADABLE:  # there is none, or another program has stored it
+        return Guilt(reopening=record.reopenings)
+
+
+def is_suspect(record: Record) -> bool:
+    """Whether this job may have killed its worker: it runs next while nothing else runs in its process."""
+    return record.lost > 0 and guilt_of(record).cleared < record.lost
+
+
+def standing(record: Record) -> Standing | None:
+    """Whether an unfinished suspect runs alone, or waits for that. None: it is no suspect."""
+    if record.state.final or not is_suspect(record):
+        return None
+    return "alone" if record.state is State.RUNNING and guilt_of(record).kind == "alone" else "waits"
+
+
+def words(record: Record) -> str | None:
+    """A clause for people about an unfinished suspect, such as "it is a suspect, because worker 'a' was killed by
+    SIGKILL at ..., and will be tried alone"; None: it is no suspect."""
+    stands = standing(record)
+    if stands is None:
+        return None
+    deaths = attempts.deaths(record)
+    why = f", because {attempts.death_words(deaths[-1])}" if deaths else ""
+    return f"it is a suspect{why}, and {'runs alone now' if stands == 'alone' else 'will be tried alone'}"
+
+
+def trial_note(record: Record) -> Pairs:
+    """For a run that begins alone: a lease that is lost from now on counts."""
+    return _pair(replace(guilt_of(record), kind="alone"))
+
+
+def stop_note(record: Record) -> Pairs:
+    """For a run whose worker stops: a lease that is lost from now on counts for nothing."""
+    return _pair(replace(guilt_of(record), kind="stopping"))
+
+
+def plain_note(record: Record, waited: bool = False) -> Pairs:
+    """For a job that is no longer alone, or whose worker no longer stops: it replaces the notes of those.
+
+    waited  it has waited in vain to be alone
+    """
+    guilt = guilt_of(record)
+    return _pair(replace(guilt, kind=None, waits=guilt.waits + waited))
+
+
+def cleared_note(record: Record) -> Pairs:
+    """For a job of which a run has ended, however: the leases it has lost count no longer."""
+    if not record.lost:
+        return ()
+    return _pair(Guilt(reopening=record.reopenings, lost=record.lost, cleared=record.lost))
+
+
+def without_kind(record: Record, outcome: Outcome) -> Outcome:
+    """The outcome of a run for which `trial_note` or `stop_note` was stored: these count no longer."""
+    if outcome.state.final or any(name == NOTE for name, _ in outcome.checkpoints):
+        return outcome
+    return replace(outcome, checkpoints=(*outcome.checkpoints, *plain_note(record)))
+
+
+def _pair(guilt: Guilt) -> Pairs:
+    return ((NOTE, msgspec.json.encode(guilt).decode()),)

@@ -1,0 +1,335 @@
+"""Runs suspects alone: jobs that may have killed their worker, see `policy/guilt.py`.
+
+A suspect keeps its lease while it waits. A worker inside a program runs it when nothing else runs there; the workers
+of a fleet offer it to a process that runs nothing else. Before its function is called, the row says that it is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from treadle.concurrency.uncut import UncutCalls
+from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
+from treadle.errors import StorageError
+from treadle.execution.runner import SystemTask
+from treadle.policy import guilt, judge
+from treadle.worker.census import Census, Waiting
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.parts import WorkerParts
+from treadle.worker.running_job import RunningJob
+
+log = logging.getLogger("treadle")
+
+LABEL: Final = "trials"  # the name of these calls in StorageOutage
+MOST: Final = 1_000  # suspects that a worker holds for another process
+LONGEST: Final = 3_600.0  # s for which nothing else may begin next to a suspect
+WAITS: Final = 3  # times that a suspect waits to be alone; then it runs next to others
+PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
+
+
+class Suspect(Struct, frozen=True):
+    """A suspect that a worker holds for another process: whoever knows its version may renew and settle it."""
+
+    id: str
+    version: int
+    task: str
+
+
+Offer = Callable[[Sequence[Suspect]], None]
+
+
+class _Held:
+    """A suspect that this worker holds for another process. `back`: it runs here after all."""
+
+    __slots__ = ("back", "run")
+
+    def __init__(self, run: RunningJob, back: asyncio.Future[None]) -> None:
+        self.run, self.back = run, back
+
+
+class _Expected:
+    """A suspect of another worker that runs here."""
+
+    __slots__ = ("begun", "over", "taken")
+
+    def __init__(self, taken: Callable[[], None], over: asyncio.Future[bool]) -> None:
+        self.taken, self.over, self.begun = taken, over, False
+
+
+class Trials:
+    """The suspects of one worker, from its start to its stop.
+
+    calls     the calls that the worker waits for before it signs off
+    arriving  whether an outstanding hand-off request may still bring a job
+    on_open   called when claims may begin again
+    offer     passes suspects to another process; None: they run here
+    """
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        heartbeat: Heartbeat,
+        calls: UncutCalls,
+        census: Census,
+        arriving: Callable[[], bool],
+        offer: Offer | None,
+        on_open: Callable[[], None],
+    ) -> None:
+        self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
+        self._lease, self._has_turns = parts.config.lease, parts.config.ordered
+        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, census, arriving, offer
+        self._calls, self._on_open = calls, on_open
+        self.loop, self.claims = parts.state.loop, 0
+        self._waiting: dict[RunningJob, Waiting] = {}  # those that wait to run here, or run here alone
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._new: list[Suspect] = []  # not offered yet
+        self._ended: RunningJob | None = None  # its outcome is not stored yet
+        self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
+        self._expected: dict[tuple[str, int], _Expected] = {}
+
+    def open(self) -> None:
+        self.census.join(self)
+
+    def close(self) -> None:
+        for task in self._sharing.values():
+            task.cancel()
+        self.census.leave(self)
+
+    # --- what the census asks
+
+    def runs(self, but: str) -> int:
+        running = self._state.running
+        return len(running) - (but in running) - len(self._held) + self._arriving()
+
+    def changed(self) -> None:
+        self._state.demand.notify()
+        if not self.census.closed:
+            self._on_open()
+
+    def look(self) -> bool:
+        """Whether the worker may claim nothing now. A dispatcher calls this after each request and each run."""
+        if not self.census.closed:
+            return False
+        ended = self._ended
+        if ended is not None and ended not in self._state.unconfirmed.runs():
+            self._ended = None
+            self._over(ended)
+        self.census.look()
+        return self.census.closed
+
+    # --- the life of a suspect
+
+    @staticmethod
+    def is_due(run: RunningJob) -> bool:
+        """Whether this job runs alone. A system task is code of Treadle, and never a suspect."""
+        return not isinstance(run.task, SystemTask) and guilt.is_suspect(run.record)
+
+    def waits(self, run: RunningJob) -> bool:
+        """Whether this suspect waits, so that its function was not called."""
+        waiting = self._waiting.get(run)
+        return _key(run) in self._held or (waiting is not None and not self.census.is_alone(waiting))
+
+    async def turn(self, run: RunningJob) -> Outcome | None:
+        """Wait until this suspect may run alone, and note that it does. Returns the outcome of one that waits in vain.
+        Raises CancelledError if another process has taken it, if its lease is lost, or if the worker stops."""
+        if guilt.guilt_of(run.record).kind is not None:  # of an earlier run, which another program has settled
+            await self._store(run, guilt.plain_note(run.record))
+        if self._may_offer(run):
+            if len(self._held) >= MOST:
+                return self._put_off(run, self._lease, waited=False)
+            await self._hold(run)
+        outcome = await self._wait(run)
+        if outcome is None and run in self._waiting:
+            await self._store(run, guilt.trial_note(run.record))
+            log.info("%s %s runs alone: its last worker was lost", run.record.job.task, run.record.job.id)
+            expected = self._expected.get(_key(run))
+            if expected is not None:
+                expected.begun = True
+                expected.taken()
+            else:
+                run.job_run.on_wait = partial(self._share_soon, run)
+                self.loop.call_later(LONGEST, self._share, run)
+        return outcome
+
+    def end(self, run: RunningJob, outcome: Outcome | None) -> None:
+        """End a run, in whose row a note may stand. While a note says that it is alone, nothing else may begin: its
+        lease would count if it were lost now."""
+        if run.noted and outcome is not None:
+            outcome = guilt.without_kind(run.record, outcome)
+        self._state.end(run, outcome)
+        if run not in self._waiting:
+            return
+        if outcome is None:
+            self._over(run)
+        else:
+            self._ended = run
+            self._state.wake.set()
+
+    def _share_soon(self, run: RunningJob) -> None:
+        """The suspect is going to wait for another job, which may need this process. May be called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._share, run)
+
+    def _share(self, run: RunningJob) -> None:
+        if run in self._waiting and run is not self._ended and run not in self._sharing:
+            self._sharing[run] = asyncio.create_task(self._begin_sharing(run))
+
+    async def _begin_sharing(self, run: RunningJob) -> None:
+        """Let other jobs begin next to a suspect, once its row no longer says that it is alone."""
+        try:
+            await self._store(run, guilt.plain_note(run.record))
+            if run in self._waiting and run is not self._ended:
+                self._over(run)
+        finally:
+            del self._sharing[run]
+
+    def _over(self, run: RunningJob) -> None:
+        self.census.over(self._waiting.pop(run))
+        expected = self._expected.pop(_key(run), None)
+        if expected is not None and not expected.over.done():
+            expected.over.set_result(expected.begun)
+
+    # --- in this process
+
+    async def _wait(self, run: RunningJob) -> Outcome | None:
+        """Wait until nothing else runs for this app in this process. For a lease: a job that never ends must not hold
+        up the others, and a suspect that is never alone must not wait for ever."""
+        waits = guilt.guilt_of(run.record).waits
+        if waits >= WAITS:
+            log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
+            return None
+        granted = self.loop.create_future()
+
+        def grant() -> None:
+            if not granted.done():
+                granted.set_result(None)
+
+        waiting = self._waiting[run] = Waiting(self, run.record.job.id, grant)
+        self.census.wait(waiting)
+        behind = self.census.tries
+        try:
+            async with asyncio.timeout(self._lease):
+                await asyncio.shield(granted)
+            return None
+        except TimeoutError:
+            if self.census.is_alone(waiting):
+                await granted
+                return None
+            waited = not behind and not self.census.tries  # in vain; behind another suspect, its turn may come soon
+        except asyncio.CancelledError:
+            self._over(run)
+            raise
+        self._over(run)
+        return self._put_off(run, self._lease * 2**waits if waited else 0.0, waited)
+
+    def _lease_of(self, run: RunningJob) -> float:
+        return run.lease or self._lease
+
+    def _put_off(self, run: RunningJob, delay: float, waited: bool) -> Outcome:
+        """Release a suspect uncounted, to a worker that runs less or for later."""
+        self._state.troubles[run.job_run] = None
+        note = guilt.plain_note(run.record, waited)
+        return judge.released(run.record, delay, (*run.job_run.carried, *note))
+
+    async def _store(self, run: RunningJob, note: Pairs) -> None:
+        """Store a note, and return when it is stored. Raises CancelledError if the lease is lost."""
+        run.noted = True
+        renewal = LeaseRenewal(run.record.job.id, run.record.version, checkpoints=note)
+        while True:
+            try:
+                answer = await self._calls.make(
+                    self._storage.heartbeat(self._heartbeat.presence(), [renewal], self._lease_of(run))
+                )
+            except StorageError as error:
+                await self._outage.failed(LABEL, error)
+                continue
+            self._outage.answered(LABEL)
+            if renewal.id in answer.lost:
+                self._heartbeat.lose(run)
+                raise asyncio.CancelledError
+            if renewal.id not in answer.unsaved:
+                return
+            await asyncio.sleep(PAUSE)
+
+    # --- in another process
+
+    def _may_offer(self, run: RunningJob) -> bool:
+        """Whether another process may run this suspect: none that needs the order or the resources of this worker."""
+        return self._offer is not None and not self._has_turns and run.uses is None
+
+    async def _hold(self, run: RunningJob) -> None:
+        """Keep the lease, without a slot, until another process runs the job. Returns if none does."""
+        key = _key(run)
+        held = self._held[key] = _Held(run, self.loop.create_future())
+        if not self._new:
+            self.loop.call_soon(self._offer_new)
+        self._new.append(Suspect(*key, run.record.job.task))
+        self._give_slot(run)
+        try:
+            await held.back
+        finally:
+            del self._held[key]
+            self._take_slot(run)
+
+    def _give_slot(self, run: RunningJob) -> None:
+        if not run.in_batch:
+            self._state.slots.release()
+            self._state.wake.set()
+
+    def _take_slot(self, run: RunningJob) -> None:
+        if not run.in_batch:
+            self._state.slots.take()
+
+    def _offer_new(self) -> None:
+        new, self._new = self._new, []
+        new = [each for each in new if (each.id, each.version) in self._held]
+        if new and self._offer is not None:
+            self._offer(new)
+
+    def handed_over(self, id: str, version: int) -> None:
+        """Another process runs this suspect, and renews its lease from now on."""
+        held = self._held.get((id, version))
+        if held is not None:
+            held.run.stop("lost")
+
+    def failed(self) -> None:
+        """No other process runs suspects: they run here from now on."""
+        self._offer = None
+        for held in self._held.values():
+            if not held.back.done():
+                held.back.set_result(None)
+
+    # --- for the worker of another process
+
+    async def held(self, id: str, version: int) -> Record | None:
+        """The row of a suspect that another worker holds; None: it holds it no longer."""
+        while True:
+            try:
+                [row] = await self._storage.get([id])
+            except StorageError as error:
+                await self._outage.failed(LABEL, error)
+                continue
+            self._outage.answered(LABEL)
+            return row if row is not None and row.version == version and row.state is State.RUNNING else None
+
+    def expect(self, record: Record, taken: Callable[[], None]) -> asyncio.Future[bool]:
+        """The executor is going to start this suspect of another worker. Calls `taken` when it runs alone. The future
+        ends when its outcome is stored; with False if it did not run."""
+        expected = _Expected(taken, self.loop.create_future())
+        self._expected[record.job.id, record.version] = expected
+        return expected.over
+
+    def is_expected(self, record: Record) -> bool:
+        """Whether another worker has claimed this job, and has reported the leases it lost."""
+        return (record.job.id, record.version) in self._expected
+
+
+def _key(run: RunningJob) -> tuple[str, int]:
+    return run.record.job.id, run.record.version
