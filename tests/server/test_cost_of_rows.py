@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle import App
-from treadle.core.model import Claim, NewJob, Outcome, State
-from treadle.core.payload_redaction import Redaction
 from treadle.core.long_numbers import MOST_DIGITS as DIGITS
 from treadle.core.long_numbers import has_digits
+from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import WORDS, Effort, TextMask, masked, without_secrets
 from treadle.mcp.calls import Calls, Rights
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.claim_ids import worker_name
-from treadle.core.model import Record
 from treadle.core.long_numbers import has_digits
+from treadle.core.model import Record
 from treadle.core.query_model import Page, Query
 from treadle.core.similar_names import near
 from treadle.serialization.tagged_json import has_mark

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from treadle.core.model import Record
 from treadle.core.long_numbers import has_digits
+from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, WORDS, Effort, TextMask, TooMuch
 from treadle.errors import error_line, readable
 
