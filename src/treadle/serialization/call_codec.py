@@ -406,7 +406,7 @@ def _unreadable(name: str, why: str) -> BadResult:
 
 
 def _why(value: object, error: Unstorable) -> str:
-    """Why a result cannot be stored, and what to write instead if that can be told from it."""
+    """Why a result cannot be stored, and for some results what to write instead."""
     parts = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(parts, list | tuple | set | frozenset) and any(isinstance(part, Continuation) for part in parts):
         return f"is a {type(value).__name__} of jobs: to run them as children of this job, return flow(*jobs)"
