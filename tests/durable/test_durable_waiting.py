@@ -133,9 +133,11 @@ class Nap:
 ENDINGS = ("error", "group", "defer", "retry after", "abort", "timeout", "stop", "lost", "cancel")
 
 
-@shows("a sleep lasts its time, however the run that began it ends")
+@shows("a sleep lasts its time after any ending of the run that began it")
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_a_sleep_lasts_its_time_however_the_run_that_began_it_ends(app: App, clock: HandClock, how: str) -> None:
+async def test_a_sleep_lasts_its_time_after_any_ending_of_the_run_that_began_it(
+    app: App, clock: HandClock, how: str
+) -> None:
     nap = Nap(app, how)
     began = clock.moment
     job = await nap.run_once(clock)

@@ -354,7 +354,7 @@ def test_the_table_names_every_error_once_for_each_way_to_fail() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for names, _ in ROWS.values() for name in names}))
-async def test_each_error_ends_or_repeats_a_job_as_its_class_says(name: str) -> None:
+async def test_each_error_fails_or_repeats_a_job_by_its_class(name: str) -> None:
     kind = getattr(errors, name)
 
     async def t() -> None:
@@ -518,7 +518,7 @@ async def test_a_failure_is_stored_although_no_further_step_would_fit(storage: S
         assert it.count == 1
 
 
-def test_a_permanent_error_says_so() -> None:
+def test_an_error_names_itself_permanent() -> None:
     assert BadResult("t", "is wrong").permanent
     assert not BadArgument("t", None, "is wrong").permanent
 
@@ -541,7 +541,7 @@ async def test_a_failure_that_another_version_stored_fails_the_job_and_calls_not
     assert "stored that it failed with Declined" in (found.error or "")
 
 
-async def test_a_task_of_treadles_own_is_retried_whatever_it_raises(app: App, clock: HandClock) -> None:
+async def test_a_task_of_treadles_own_is_retried_after_every_error(app: App, clock: HandClock) -> None:
     """Otherwise a defect would end a schedule for good."""
     calls: list[float] = []
 

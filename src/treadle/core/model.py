@@ -46,7 +46,7 @@ OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
 
-# Reasons why a job failed, beside those with which it fails at once: `treadle.errors` has them.
+# Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"

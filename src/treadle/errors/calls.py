@@ -48,6 +48,14 @@ class BadResult(TreadleError):
         self.task, self.problem = task, problem
         super().__init__(f"{task}: the result {problem}")
 
+    @classmethod
+    def of_stored(cls, task: str, problem: str) -> BadResult:
+        """The error for a stored result that cannot be read. The attempt that reads it may be repeated: the job whose
+        result it is may be retried, and another worker may have the key or the codec that this one lacks."""
+        error = cls(task, problem)
+        error.fails_as = None
+        return error
+
 
 class BadCodec(TreadleError, ValueError):
     """A codec does not restore the value that it encoded."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
-from treadle.core.job import Continuation, returned
+from treadle.core.job import returned
 from treadle.core.stored_text import FORMS, lacks
 from treadle.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
@@ -212,7 +212,7 @@ class CallCodec:
                 return text
             return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
-            raise BadResult(self.name, _why(value, error)) from None
+            raise BadResult(self.name, tagged_json.why_not(value, error)) from None
         except Exception as error:  # of a user's codec, or for a value nested too deeply
             raise BadResult(self.name, f"cannot be stored: {type(error).__name__}: {error}") from error
 
@@ -228,7 +228,7 @@ class CallCodec:
 
     def _decode(self, result: Param, text: str) -> object:
         if text.startswith(FORMS) and (why := lacks(text)) is not None:
-            raise _unreadable(self.name, why)
+            raise BadResult.of_stored(self.name, why)
         try:
             if self._codec is not None:
                 return result.shape.accept(self._codec.decode(text))
@@ -236,9 +236,9 @@ class CallCodec:
                 return result.shape.accept(decode_any(text, self._classes))
             return result.shape.accept(result.decode(text)) if result.shape.loose else result.decode(text)
         except Unstorable as error:
-            raise _unreadable(self.name, f"as stored: {error}") from None
+            raise BadResult.of_stored(self.name, f"as stored: {error}") from None
         except Exception as error:  # constructors and codecs are user code
-            raise _unreadable(self.name, f"as stored: {Unstorable(*reason(error))}") from None
+            raise BadResult.of_stored(self.name, f"as stored: {Unstorable(*reason(error))}") from None
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -395,21 +395,3 @@ class CallCodec:
         except Exception as error:  # whatever a user's codec raises
             why = f"cannot be read by {codec!r}: {type(error).__name__}: {error}"
             raise BadArgument(self.name, None, why) from error
-
-
-def _unreadable(name: str, why: str) -> BadResult:
-    """The error for a stored result that cannot be read. The job whose result it is may be retried, and another worker
-    may have the key or the codec that this one lacks, so the attempt that reads it may be repeated."""
-    error = BadResult(name, why)
-    error.fails_as = None
-    return error
-
-
-def _why(value: object, error: Unstorable) -> str:
-    """Why a result cannot be stored, and what to write instead if that can be told from it."""
-    parts = list(value.values()) if isinstance(value, Mapping) else value
-    if isinstance(parts, list | tuple | set | frozenset) and any(isinstance(part, Continuation) for part in parts):
-        return f"is a {type(value).__name__} of jobs: to run them as children of this job, return flow(*jobs)"
-    if value is None:
-        return f"{error}; return a value, or annotate the function with a type that allows None"
-    return str(error)

@@ -289,3 +289,13 @@ def _refusal(value: object) -> str:
     if isinstance(value, PurePath):
         return f"holds {found(value)}: annotate the parameter with str and pass str(path)"
     return f"holds {found(value)}, which cannot be stored: pass plain data, or an instance of an annotated dataclass"
+
+
+def why_not(value: object, error: Unstorable) -> str:
+    """Why a result cannot be stored, and for some results what to write instead."""
+    parts = list(value.values()) if isinstance(value, Mapping) else value
+    if isinstance(parts, list | tuple | set | frozenset) and any(isinstance(part, Continuation) for part in parts):
+        return f"is a {type(value).__name__} of jobs: to run them as children of this job, return flow(*jobs)"
+    if value is None:
+        return f"{error}; return a value, or annotate the function with a type that allows None"
+    return str(error)
