@@ -17,9 +17,9 @@ starting: Final = set[object]()
 
 
 def let_threads_start() -> None:
-    """Give the GIL to threads that wait for it to begin a call. Without this they get it at the next system call of the
-    loop, and may keep it for as long as a regular expression takes: so call this before the loop takes a lock that
-    other processes wait for."""
+    """Give the GIL to threads that wait for it to begin a call. Call this before the loop takes a lock that other
+    processes wait for: such a thread gets the GIL at the next system call of the loop, and may keep it for as long as a
+    regular expression takes."""
     until = time.perf_counter() + STARTING
     while starting and time.perf_counter() < until:
         time.sleep(SHORT)

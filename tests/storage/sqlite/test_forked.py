@@ -84,7 +84,7 @@ def test_its_jobs_are_kept_when_the_parent_closes_the_file(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("how", "why"), [("closed before", "has closed it since"), ("in a transaction", "in the middle of a transaction")]
 )
-def test_a_child_that_cannot_use_the_file_says_so(tmp_path: Path, how: str, why: str) -> None:
+def test_a_child_that_cannot_use_the_file_raises_the_reason(tmp_path: Path, how: str, why: str) -> None:
     path = tmp_path / "jobs.db"
     assert why in ran(path, how)
     assert sql(path, "SELECT id FROM job ORDER BY seq") == [("before",)]

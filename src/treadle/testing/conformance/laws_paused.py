@@ -50,12 +50,12 @@ class Paused:
         await other.close()
 
 
-@shows("a process whose event loop is blocked does not stop the calls of others", area="Operation")
+@shows("a process whose event loop is blocked does not stop the calls of others", area="Crashes and outages")
 @pytest.mark.parametrize("turns", range(1, 9))
 async def test_law17_a_paused_process_stops_no_other(
     storage: Storage, connect: Connect, clock: HandClock, two_loops: bool, turns: int
 ) -> None:
-    """Whatever call it has in progress: jobs are enqueued, claimed, renewed and settled elsewhere, and its own leases
+    """In any turn of its calls: jobs are enqueued, claimed, renewed and settled elsewhere, and its own leases
     expire."""
     if not two_loops:
         pytest.skip("only one event loop uses this storage")
