@@ -167,8 +167,9 @@ async def test_two_transactions_with_the_same_key(app: App) -> None:
     async with stranger() as first, stranger() as second:
         await app.enqueue(spec(app, 1, key="a"), within=first)
         await second.execute("SET LOCAL lock_timeout = '50ms'")
-        with pytest.raises(Locked, match="holds a key"):
+        with pytest.raises(Locked, match="holds the key 'a'") as caught:
             await app.enqueue(spec(app, 2, key="a"), within=second)
+        assert (caught.value.pid, caught.value.application) == (first.info.backend_pid, "shop")
         await app.enqueue(spec(app, 3, key="b"), within=second)
         found = await (await second.execute("SHOW lock_timeout")).fetchone()
         assert found == ("50ms",)

@@ -92,7 +92,7 @@ class Contention:
             stuck = [job.id for job in jobs] if len(jobs) == 1 else await locked_jobs(self._main, jobs, now)
             found = [job for job in jobs if job.id in stuck]
             self._remember(found)
-            raise Locked(error.where, _what(error.what, found), stuck) from error
+            raise Locked(error.where, in_words(error.what, found), stuck) from error
 
     async def _wait(self, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
         look = _Look(self._main, self._schema, self._looks)
@@ -102,7 +102,7 @@ class Contention:
             found = [job for job in jobs if _name(job) in self._locked]
             self._remember(found)
             holder = self._known_holder(await look.holder(), found)
-            raise Locked(error.where, _what(error.what, found), [job.id for job in found], *holder) from error
+            raise Locked(error.where, in_words(error.what, found), [job.id for job in found], *holder) from error
         self._forget(jobs)
         return stored
 
@@ -195,11 +195,11 @@ def _name(job: NewJob) -> str:
     return job.id if job.key is None else job.key
 
 
-def _what(kind: str, jobs: Sequence[NewJob]) -> str:
+def in_words(kind: str, jobs: Sequence[NewJob]) -> str:
     """The locked keys or ids, in words. Keys are named without the name of the task, which the engine has added."""
     names = [job.key.partition(" ")[2] or job.key if job.key is not None else job.id for job in jobs]
     if not names or not kind.startswith(("a key", "an id")):
         return kind
-    word = kind.split()[1]
+    word, cause = kind.split()[1], kind[kind.index(" (") :] if " (" in kind else ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"the {word}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:3]))}{more}"
+    return f"the {word}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:3]))}{more}{cause}"

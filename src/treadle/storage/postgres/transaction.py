@@ -14,12 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import psycopg
 
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, StorageError
+from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect, connect_in_thread
+from treadle.storage.postgres.contention import in_words
 from treadle.storage.postgres.enqueue import WITHIN, enqueue
 from treadle.storage.postgres.errors import Cut, ServerError, translated
+from treadle.storage.postgres.health import OPEN
 from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
 from treadle.storage.postgres.migrate import migrate
 from treadle.storage.postgres.pool import CONNECT, is_missing
@@ -31,6 +33,7 @@ from treadle.storage.user_session import is_async, session_of
 from treadle.storage.value_checks import check_jobs
 
 T = TypeVar("T")
+LEAST: Final = 0.04  # s: a transaction that another one has waited for is at least as old
 UNDO: Final = 5.0  # s to roll back a transaction; then its connection is closed
 
 # The first lock on a table lets a session see functions that were created after its transaction began.
@@ -109,7 +112,19 @@ class UserTransaction:
             return await self._do(joined, lambda _: enqueue(joined, jobs, now, WITHIN))
         if not parts.identity.is_verified(joined.session.identity):
             await self._verify(joined, writes=True)
-        return await self._renewed(joined, lambda: enqueue(joined, jobs, now, WITHIN), saved=False)
+        try:
+            return await self._renewed(joined, lambda: enqueue(joined, jobs, now, WITHIN), saved=False)
+        except Locked as error:
+            raise await self._with_holder(joined, error, jobs) from error
+
+    async def _with_holder(self, joined: _Joined, error: Locked, jobs: Sequence[NewJob]) -> Locked:
+        """The error with the other transaction, if only one has been open for long enough. The wait is over, so the
+        server no longer knows which one it was."""
+        rows = await joined.run(OPEN, [self._parts.address.schema])
+        open_for_long = [row for row in rows if row[0] is None or row[2] is None or row[2] > LEAST]
+        holder = open_for_long[0] if len(open_for_long) == 1 else (None, "", None, "")
+        stuck = jobs if len(jobs) == 1 else ()
+        return Locked(error.where, in_words(error.what, stuck), [job.id for job in stuck], *holder)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         return await self._do(await self._join(), lambda verbs: verbs.settle(outcomes))
