@@ -34,7 +34,7 @@ from treadle.core.events import Emitter, Event
 from treadle.core.ids import IdFactory, UuidV7
 from treadle.core.job import Continuation, JobSpec
 from treadle.core.limit_model import Limit
-from treadle.errors import BadOption, StorageError, StorageUnavailable, UnknownTask
+from treadle.errors import BadOption, StorageUnavailable, UnknownTask
 from treadle.execution import middleware
 from treadle.execution.job_run import is_of_run
 from treadle.execution.open_transaction import guarded
@@ -365,7 +365,7 @@ class AppCore:
             emptied = await self.emptied.keep()
         except StorageUnavailable:
             raise
-        except StorageError as error:  # no reason for a worker not to work
+        except Exception as error:  # no reason for a worker not to work
             log.debug("could not look for the mark of the storage: %s", error)
             return
         if emptied:

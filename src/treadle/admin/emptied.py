@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from treadle.core.clock import moment_text
 from treadle.core.query_model import MetricsRow, Query
-from treadle.errors import UNREADABLE, StorageError
+from treadle.errors import UNREADABLE
 from treadle.storage.contract import Storage
 
 AT: Final = 1e11  # s since 1970, the year 5138
@@ -56,7 +56,9 @@ class EmptiedWatch:
         self._stored_at = self._stored_at or self._now()
         if not marks or self._now() - self._stored_at > RENEWED:
             row = marks[0] if marks else _new_mark(self._noticed)
-            with suppress(StorageError):  # a full server must not keep a worker from making room
+            with suppress(
+                Exception
+            ):  # a full server, or a storage without metrics, must not keep a worker from working
                 await storage.store_metrics([row])
                 self._known |= {row.source}
                 self._stored_at = self._now()

@@ -10,8 +10,8 @@ from click.core import ParameterSource
 from treadle.cli.audited import audited
 from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing, pausable
-from treadle.core.clock import moment
+from treadle.cli.watch import Listing, pausable, still, until_words, use_of
+from treadle.core.clock import moment_text
 from treadle.core.command_lines import command
 from treadle.core.defaults import MAX_COUNT
 
@@ -89,10 +89,10 @@ def bound_words(max_waiting: int | None, when_full: str | None) -> str:
 
 def _state(use: LimitUse) -> str:
     if not use.pauses and use.next_start is not None:
-        return f"rate used up, next start at {_moment(use.next_start)}"
+        return f"rate used up, next start at {moment_text(use.next_start)}"
     if not use.pauses:
         return "declared in code" if use.declared else ""
-    words = "paused" if any(each.why == "paused" for each in use.pauses) else f"rests{_until(use)}"
+    words = "paused" if any(each.why == "paused" for each in use.pauses) else f"rests{until_words(use)}"
     return words if use.behind is None or use.behind.slots is None else f"{words}, then {use.behind.slots} slots"
 
 
@@ -217,27 +217,6 @@ def typed() -> set[str]:
     """The names of the options on the command line, those with the value of the default too."""
     context = click.get_current_context()
     return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-
-
-async def use_of(app: App, key: str) -> LimitUse | None:
-    """The use of the limit, or of the partition of one; None: it has no rule and is not paused."""
-    return next((use for use in await app.limits.list(use=False) if use.key == key), None)
-
-
-def still(use: LimitUse) -> str:
-    """Why a limit blocks every job, whatever its rule."""
-    if any(pause.why == "paused" for pause in use.pauses):
-        return f"the limit is still paused: {command('limits', 'resume', use.key)} resumes it"
-    return f"the limit still rests{_until(use)}, because a job requested that"
-
-
-def _until(use: LimitUse) -> str:
-    ends = [pause.until for pause in use.pauses if pause.until is not None]
-    return f" until {_moment(max(ends))}" if ends else ""
-
-
-def _moment(seconds: float) -> str:
-    return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 pausable(

@@ -12,6 +12,7 @@ import click
 from treadle.cli.audited import audited
 from treadle.cli.output import OK, Stop, note, seconds
 from treadle.cli.target import Target, targeted
+from treadle.core.clock import moment_text
 from treadle.core.command_lines import command
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
     @click.argument("name")
     @click.option("--rest", is_flag=True, help="Also end a rest that a job requested with Defer(limit=).")
     def resume(target: Target, name: str, rest: bool) -> None:
-        from treadle.cli.limits import still, use_of
         from treadle.core.ranges import FAR
 
         key = f"queue:{name}" if what == "queue" else name
@@ -103,4 +103,22 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
         if use is None or not use.pauses:
             note(f"{what} {name!r} is not paused any more")
         else:
-            note(f"{still(use)}; `treadle {group.name} resume --rest {name}` ends the rest")
+            note(f"{still(use)}; {command(str(group.name), 'resume', name, options=['--rest'])} ends the rest")
+
+
+async def use_of(app: App, key: str) -> LimitUse | None:
+    """The use of the limit, or of the partition of one; None: it has no rule and is not paused."""
+    return next((use for use in await app.limits.list(use=False) if use.key == key), None)
+
+
+def still(use: LimitUse) -> str:
+    """Why a limit blocks every job, whatever its rule."""
+    if any(pause.why == "paused" for pause in use.pauses):
+        return f"the limit is still paused: {command('limits', 'resume', use.key)} resumes it"
+    return f"the limit still rests{until_words(use)}, because a job requested that"
+
+
+def until_words(use: LimitUse) -> str:
+    """When the last pause ends; "" if no time is set."""
+    ends = [pause.until for pause in use.pauses if pause.until is not None]
+    return f" until {moment_text(max(ends))}" if ends else ""

@@ -52,19 +52,6 @@ def a_name(option: str, value: str, most: int = defaults.MAX_NAME) -> None:
         raise BadOption(option, f"expected 1-{most} printable characters, found {shown(value)}")
 
 
-def name_of(value: object, option: str) -> str:
-    """The name, if it has 1-255 printable characters and no white space at its ends. Raises BadOption if not."""
-    if (
-        isinstance(value, str)
-        and 0 < len(value) <= defaults.MAX_NAME
-        and value == value.strip()
-        and value.isprintable()
-    ):
-        return value
-    given = shown(value) if isinstance(value, str) else repr(value)
-    raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {given}")
-
-
 def an_id(option: str, value: str) -> None:
     if not ids.VALID.fullmatch(value):
         raise BadOption(option, f"expected 1-255 characters A-Z a-z 0-9 . _ : @ -, found {shown(value)}")

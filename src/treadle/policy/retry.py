@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle.core import defaults
 from treadle.core.argument_names import Spelled, spelled
-from treadle.core.ranges import OWN, name_of
+from treadle.core.ranges import OWN, a_name
 from treadle.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 
 
@@ -212,8 +212,10 @@ class Defer(TreadleError):
         self.seconds = seconds(seconds_, "Defer")
         self.until, self.limit = until, limit
         name: object = limit
-        if name is not None and name_of(name, "Defer").startswith(OWN):
-            raise BadOption("Defer", f"limit: expected the name of a limit, found {limit!r}")
+        if name is not None and (not isinstance(name, str) or name != name.strip() or name.startswith(OWN)):
+            raise BadOption("Defer", f"limit: expected the name of a limit, found {limit!r:.60}")
+        if isinstance(name, str):
+            a_name("Defer", name)
         moment: object = until
         if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
             raise BadOption("Defer", f"until: expected a datetime with a time zone, found {until!r}")

@@ -16,7 +16,6 @@ from msgspec.structs import asdict
 from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled
 from treadle.core.ranges import CONTROL, MOST_AFTER, OWN, at_most
-from treadle.core.ranges import name_of as name_of
 from treadle.errors import BadOption, TooLarge
 from treadle.policy.retry import Policy, Retry, seconds, until
 from treadle.tasks.when import HasId, When
@@ -97,6 +96,19 @@ class Sizes(Spelled, frozen=True):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
                 unit = "" if name == "steps" else " bytes"
                 raise BadOption(f"sizes.{name}", f"expected 1 to {most:,}{unit}, found {value!r}")
+
+
+def name_of(value: object, option: str) -> str:
+    """The name, if it has 1-255 printable characters and no white space at its ends. Raises BadOption if not."""
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= defaults.MAX_NAME
+        and value == value.strip()
+        and value.isprintable()
+    ):
+        return value
+    shown = value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "..."
+    raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown!r}")
 
 
 def _queue(value: object) -> str:

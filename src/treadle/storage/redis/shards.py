@@ -295,17 +295,13 @@ class ShardedRedis:
         return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
 
     async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        return [
-            each for told in await together(shard.recount_slots(correct) for shard in self._shards) for each in told
-        ]
+        return [row for told in await together(each.recount_slots(correct) for each in self._shards) for row in told]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
 
     async def risks(self) -> Sequence[Risk]:
-        """The risks of all its servers, each once."""
-        named = {risk.name: risk for server in await self.health() for risk in server.risks()}
-        return tuple(named.values())
+        return tuple({risk.name: risk for server in await self.health() for risk in server.risks()}.values())
 
     async def health(self) -> list[RedisHealth]:
         """The health of each server that has one of the shards."""
