@@ -202,7 +202,7 @@ def test_records_with_a_hidden_key_are_hidden_one_by_one() -> None:
     assert shown == [{**row, "token": "***"} for row in rows]
 
 
-def test_long_numbers_are_found_wherever_they_are() -> None:
+def test_long_numbers_are_found_at_each_place() -> None:
     for before in range(0, 3 * DIGITS, 97):
         text = "x" * before + "1" * DIGITS
         assert not has_long_number(text + "y" * DIGITS)
@@ -215,7 +215,7 @@ def test_long_numbers_are_found_wherever_they_are() -> None:
     ["token=hunter2", "token\u00e9=hunter2", "--token hunter2", "'token', 'token': 'hunter2'", "s\u017fn: hunter2"],
 )
 @pytest.mark.parametrize("beside", [{}, {"token": "x"}, {"passwd": [1, 2]}])
-def test_a_secret_in_a_text_is_hidden_whatever_else_the_value_has(text: str, beside: dict[str, Any]) -> None:
+def test_a_secret_in_a_text_is_hidden_with_other_values_too(text: str, beside: dict[str, Any]) -> None:
     for value in ({**beside, "note": text}, [beside, text], [beside, ["a", text]], {"a": {"b": [beside, {"c": text}]}}):
         for ascii_only in (True, False):
             raw = Raw(json.dumps(value, ensure_ascii=ascii_only).encode())

@@ -70,7 +70,7 @@ class Looked:
     def __init__(self, text: bytes, place: Place, effort: Effort) -> None:
         if has_long_number(text, NUMBER):
             raise TooMuch
-        effort.spend(_units(text))
+        effort.spend(2 * (text.count(b"[") + text.count(b"{")) + text.count(b",") * 3 // 4)
         self.effort, self.texts = effort, place == "texts"
         self.secrets, self.has_hidden, self.hides = list[Any](), False, dict[str, bool]()
 
@@ -117,7 +117,7 @@ class Redaction:
 
     @property
     def rest(self) -> Redaction:
-        """What is left to hide in a row that `row` returned: a second look would cost as much as the first."""
+        """Hides the rest in a row that `row` returned: a second look would cost as much as the first."""
         return self if self.rows is None else _DONE
 
     def about(self, row: Record, text: str | None) -> str | None:
@@ -228,11 +228,8 @@ class Redaction:
             return value
         if len(value) == 2 and isinstance(value[0], str):
             looked.effort.spend(KEY)
-            # An item of a mapping that JSON cannot represent.
-            return [
-                self._without(value[0], path, looked),
-                self._value(value[0], value[1], path, looked, self.hides(value[0])),
-            ]
+            name, below = value  # an item of a mapping that JSON cannot represent
+            return [self._without(name, path, looked), self._value(name, below, path, looked, self.hides(name))]
         return self._items(value, looked, path)
 
     def _items(self, values: list[Any], looked: Looked, path: tuple[str, ...] = ()) -> list[Any]:
@@ -346,37 +343,29 @@ def _whole(text: bytes) -> str:
     return f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"
 
 
-def _units(text: bytes) -> int:
-    """What it takes to decode JSON and to walk over it, in units of Effort."""
-    return 2 * (text.count(b"[") + text.count(b"{")) + text.count(b",") * 3 // 4
-
-
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
     """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
     places."""
+    return _is_before(words, folded, HITS, AS_KEY, AS_NAME)
+
+
+def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
+    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    A key ends with a quote that is not escaped."""
+    return _is_before(words, folded, 64 + len(folded) // 64, IN_TEXT)
+
+
+def _is_before(words: Sequence[bytes], folded: bytes, most: int, *patterns: re.Pattern[bytes]) -> bool:
+    """Whether one of these words has one of the patterns behind it; also True after `most` other places."""
     hits = 0
     for word in words:
         at = folded.find(word)
         while at >= 0:
             hits += 1
             end = at + len(word)
-            if hits > HITS or AS_KEY.match(folded, end) or AS_NAME.match(folded, end):
+            if hits > most or any(pattern.match(folded, end) for pattern in patterns):
                 return True
-            at = folded.find(word, at + len(word))
-    return False
-
-
-def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
-    A key ends with a quote that is not escaped."""
-    hits, most = 0, 64 + len(folded) // 64
-    for word in words:
-        at = folded.find(word)
-        while at >= 0:
-            hits += 1
-            if hits > most or IN_TEXT.match(folded, at + len(word)):
-                return True
-            at = folded.find(word, at + len(word))
+            at = folded.find(word, end)
     return False
 
 

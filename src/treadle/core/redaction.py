@@ -184,8 +184,8 @@ class TooMuch(Exception):
 
 
 class Effort:
-    """What hiding the secrets of one row may cost its readers, in units of 0.3 us: a fixed part, and one unit for each
-    EACH bytes. So a row costs at most three times as much as ordinary text of its size."""
+    """The cost of hiding the secrets of one row, in units of 0.3 us: at most ROOM, and one for each EACH bytes. So a row
+    costs its readers at most three times as much as ordinary text of its size."""
 
     __slots__ = ("room",)
 
