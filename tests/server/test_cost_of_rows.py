@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from treadle import App
 from treadle.core.long_numbers import MOST_DIGITS as DIGITS
@@ -184,7 +185,7 @@ PARTS += ["\u212a", "\u0130", "\u0131", "Bearer ", "postgres", "trd_", "_", "TOK
 @given(st.lists(st.sampled_from(PARTS), max_size=25).map("".join))
 def test_the_places_that_are_looked_at_are_all_that_match(text: str) -> None:
     mask = TextMask(WORDS)
-    everywhere = mask._match.__self__.sub(masked, text)
+    everywhere = mask.pattern.sub(masked, text)
     assert mask.hidden(text, NoBound(0)) == everywhere
 
 
@@ -202,9 +203,27 @@ def test_records_with_a_hidden_key_are_hidden_one_by_one() -> None:
     assert shown == [{**row, "token": "***"} for row in rows]
 
 
-def test_long_numbers_are_found_wherever_they_are() -> None:
+def test_long_numbers_are_found_at_each_place() -> None:
     for before in range(0, 3 * DIGITS, 97):
         text = "x" * before + "1" * DIGITS
         assert not has_digits(text + "y" * DIGITS, DIGITS)
         assert has_digits(text + "1" + "y" * DIGITS, DIGITS)
         assert has_digits((text + "1").encode(), DIGITS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["token=hunter2", "token\u00e9=hunter2", "--token hunter2", "'token', 'token': 'hunter2'", "s\u017fn: hunter2"],
+)
+@pytest.mark.parametrize("beside", [{}, {"token": "x"}, {"passwd": [1, 2]}])
+def test_a_secret_in_a_text_is_hidden_with_other_values_too(text: str, beside: dict[str, Any]) -> None:
+    for value in ({**beside, "note": text}, [beside, text], [beside, ["a", text]], {"a": {"b": [beside, {"c": text}]}}):
+        for ascii_only in (True, False):
+            raw = Raw(json.dumps(value, ensure_ascii=ascii_only).encode())
+            if "\u017f" not in text or not ascii_only:
+                assert b"hunter2" not in bytes(Redaction().json(raw))
+
+
+def test_two_arguments_are_no_name_and_value() -> None:
+    payload = '["password reset","ann@example.org"]'
+    assert Redaction().split(payload, Effort(len(payload))) is None

@@ -205,7 +205,8 @@ def test_hostile_values_are_hidden_not_raised() -> None:
         b'{"token":' * 3_000 + b"1" + b"}" * 3_000,
     ):
         # Since 3.13 the last one is not too deep to be read.
-        assert bytes(Redaction().json(Raw(text))) in (b'"***"', b'{"password":"***"}', b'{"token":"***"}')
+        shown = bytes(Redaction().json(Raw(text)))
+        assert shown in (b'{"password":"***"}', b'{"token":"***"}') or shown.startswith(b'"***')
         json.loads(bytes(Redaction().as_shapes().json(Raw(text))))
 
 

@@ -293,7 +293,7 @@ def test_of_several_cookies_the_first_valid_one_counts() -> None:
 
 
 async def test_a_digest_is_no_key(tmp_path: Path) -> None:
-    """Who reads the file of tokens, or a copy of it, cannot make a session."""
+    """A reader of the file of tokens, or of a copy of it, cannot make a session."""
     file = tmp_path / "tokens.toml"
     file.write_text(as_toml(ALL))
     for site in (Site(), Site(tokens=(), token_file=LiveTokens(file))):
@@ -311,7 +311,7 @@ async def test_a_digest_is_no_key(tmp_path: Path) -> None:
         assert (await site("GET", "/v1/me", cookie=old, **OWN)).status == 401
 
 
-def test_a_session_ends_when_it_says() -> None:
+def test_a_session_lasts_twelve_hours_at_most() -> None:
     """Even the right signature gives no session that lasts longer than those that a server issues."""
     for later, is_valid in ((0.0, True), (30.0, True), (3_600.0, False), (1e8, False)):
         value, _ = session.issue(ALL, wall() + later, SECRET)
@@ -386,7 +386,7 @@ scopes = ["read", "work", "operate"]
         assert {each.name: each for each in tokens()} == whole
 
 
-def test_what_an_edit_adds_holds_once_the_file_is_left_alone(tmp_path: Path) -> None:
+def test_added_rights_hold_once_the_file_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(as_toml(BOUND))
     tokens = LiveTokens(file)

@@ -30,7 +30,9 @@ ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
-IN_TEXT: Final = re.compile(rb"[A-Za-z0-9_\-\w]{0,40}+[\\'\s,:=]")  # behind a word that names a value in a text of JSON
+# Behind a word that names a value in a text of JSON. Letters beyond ASCII take up to four bytes.
+IN_TEXT: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]{0,160}+[\\'\s,:=]")
+LETTERS: Final = ((b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"), (b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"))  # as `folded`
 # Secrets without a name, see TextMask.
 VALUES: Final = tuple(
     map(re.compile, (rb"""-p(?<![\w-]-p)[ \t"'\\=]""", rb"basic(?<!\wbasic)[\s\\]", rb"trd_(?=[a-z0-9_-]{20})"))
@@ -41,9 +43,10 @@ TEXT: Final = 4  # units of Effort to look at a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
 KEY: Final = 6  # those to compare a key
 
+SHOWN: Final = 10  # items of a list in a shape
+
 Place = Literal["nowhere", "keys", "texts"]
 """Where JSON may have something to hide."""
-SHOWN: Final = 10  # items of a list in a shape
 
 _decode = msgspec.json.Decoder(float_hook=Raw).decode  # numbers stay as they are written, and cost 0.1 us
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +71,7 @@ class Looked:
     def __init__(self, text: bytes, place: Place, effort: Effort) -> None:
         if has_digits(text, NUMBER):
             raise TooMuch
-        effort.spend(_units(text))
+        effort.spend(2 * (text.count(b"[") + text.count(b"{")) + text.count(b",") * 3 // 4)
         self.effort, self.texts = effort, place == "texts"
         self.secrets, self.has_hidden, self.hides = list[Any](), False, dict[str, bool]()
 
@@ -115,7 +118,7 @@ class Redaction:
 
     @property
     def rest(self) -> Redaction:
-        """What is left to hide in a row that `row` returned: a second look would cost as much as the first."""
+        """Hides the rest in a row that `row` returned: a second look would cost as much as the first."""
         return self if self.rows is None else _DONE
 
     def about(self, row: Record, text: str | None) -> str | None:
@@ -202,8 +205,11 @@ class Redaction:
         if ESCAPED.search(text) is not None:
             return "texts"
         folded = text.lower()
-        if self._foreign and not text.isascii():
-            folded = text.decode(errors="replace").casefold().encode()
+        if not text.isascii():
+            if self._foreign:
+                folded = text.decode(errors="replace").casefold().encode()
+            for letter, plain in LETTERS:
+                folded = folded.replace(letter, plain)
         if any(each.search(folded) for each in VALUES) or (b"@" in folded and BEFORE_AT.search(folded) is not None):
             return "texts"
         if self._foreign and b"\\u" in text:
@@ -228,13 +234,13 @@ class Redaction:
             return value
         if len(value) == 2 and isinstance(value[0], str):
             looked.effort.spend(KEY)
-            # An item of a mapping that JSON cannot represent.
-            return [
-                self._without(value[0], path, looked),
-                self._value(value[0], value[1], path, looked, self.hides(value[0])),
-            ]
-        plain = self._plain(value, looked)
-        return [each if type(each) in plain else self._without(each, path, looked) for each in value]
+            name, below = value  # an item of a mapping that JSON cannot represent
+            return [self._without(name, path, looked), self._value(name, below, path, looked, self.hides(name))]
+        return self._items(value, looked, path)
+
+    def _items(self, values: list[Any], looked: Looked, path: tuple[str, ...] = ()) -> list[Any]:
+        plain = self._plain(values, looked)
+        return [each if type(each) in plain else self._without(each, path, looked) for each in values]
 
     def _mapping(self, value: dict[str, Any], path: tuple[str, ...], looked: Looked) -> dict[str, Any]:
         plain, hides = self._plain(value.values(), looked), looked.hides
@@ -289,7 +295,9 @@ class Redaction:
                     self._value(name, each, (), looked, self.hides(name)) if name else self._without(each, (), looked)
                     for name, each in zip_longest(names[: len(places)], places, fillvalue="")
                 ]
-            if not names or not isinstance(tree, list):
+            elif isinstance(tree, list):  # not as an item of a mapping, even if it has two values
+                tree = self._items(tree, looked)
+            if not isinstance(tree, list):
                 tree = self._without(tree, (), looked)
             return (_encode(tree).decode(), looked.secrets) if looked.has_hidden else None
         except TooMuch:
@@ -341,37 +349,29 @@ def _whole(text: bytes) -> str:
     return f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"
 
 
-def _units(text: bytes) -> int:
-    """What it takes to decode JSON and to walk over it, in units of Effort."""
-    return 2 * (text.count(b"[") + text.count(b"{")) + text.count(b",") * 3 // 4
-
-
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
     """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
     places."""
+    return _is_before(words, folded, HITS, AS_KEY, AS_NAME)
+
+
+def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
+    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    A key ends with a quote that is not escaped."""
+    return _is_before(words, folded, 64 + len(folded) // 64, IN_TEXT)
+
+
+def _is_before(words: Sequence[bytes], folded: bytes, most: int, *patterns: re.Pattern[bytes]) -> bool:
+    """Whether one of these words has one of the patterns behind it; also True after `most` other places."""
     hits = 0
     for word in words:
         at = folded.find(word)
         while at >= 0:
             hits += 1
             end = at + len(word)
-            if hits > HITS or AS_KEY.match(folded, end) or AS_NAME.match(folded, end):
+            if hits > most or any(pattern.match(folded, end) for pattern in patterns):
                 return True
-            at = folded.find(word, at + len(word))
-    return False
-
-
-def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
-    A key ends with a quote that is not escaped."""
-    hits, most = 0, 32 + len(folded) // 128
-    for word in words:
-        at = folded.find(word)
-        while at >= 0:
-            hits += 1
-            if hits > most or IN_TEXT.match(folded, at + len(word)):
-                return True
-            at = folded.find(word, at + len(word))
+            at = folded.find(word, end)
     return False
 
 

@@ -184,8 +184,8 @@ class TooMuch(Exception):
 
 
 class Effort:
-    """What hiding the secrets of one row may cost its readers, in units of 0.3 us: a fixed part, and one unit for each
-    EACH bytes. So a row costs at most three times as much as ordinary text of its size."""
+    """The cost of hiding the secrets of one row, in units of 0.3 us: at most ROOM, and one for each EACH bytes. So a row
+    costs its readers at most three times as much as ordinary text of its size."""
 
     __slots__ = ("room",)
 
@@ -215,7 +215,7 @@ class TextMask:
         self._words = tuple(dict.fromkeys(map(folded, words)))
         names = "|".join(map(re.escape, words))
         flag = rf"(?P<flag>(?<![\w-])(?:-p(?![\w-])|--?(?:[\w-]{{0,40}}?)(?:{names})))"
-        self._match = re.compile(
+        self.pattern = re.compile(
             rf"(?P<key>(?:{flag}|(?P<header>authorization|cookie)|{names})(?-i:[A-Za-z0-9_\-\w]{{0,40}}+)"
             rf"(?P<quoted>\\{{0,16}}[\"'])?)"
             rf"(?P<sign>\s{{0,9}}(?::=|=>|=|(?P<colon>:))\s{{0,9}}|(?(flag),?[ \t]{{1,9}}|(?!)))"
@@ -223,7 +223,7 @@ class TextMask:
             rf"|(?(quoted){BARE}|(?(header)(?(colon)(?-i:[^\n]+)|{BARE})|{BARE})))"
             rf"|{CREDENTIALS}|{BASIC}|{OWN}",
             re.IGNORECASE,
-        ).match
+        )
 
     def hidden(self, text: str, effort: Effort) -> str:
         """The text without secrets. Raises TooMuch."""
@@ -231,7 +231,7 @@ class TextMask:
         for at in self._places(folded(text), effort):
             if at < end:
                 continue
-            found = self._option(text, end, at, effort) or self._match(text, at)
+            found = self._option(text, end, at, effort) or self.pattern.match(text, at)
             if found is not None:
                 effort.spend(PLACE)
                 parts += text[end : found.start()], masked(found)
@@ -249,7 +249,7 @@ class TextMask:
         if text[start] != "-":
             return None
         effort.spend(PLACE)
-        return self._match(text, start)
+        return self.pattern.match(text, start)
 
     def may_have(self, text: str) -> bool:
         """Whether a secret may be in the text; `\0` between several texts keeps them apart."""

@@ -60,7 +60,7 @@ class Redactor:
         return Redaction(self.names, self.reveal, rows=self)
 
     def row(self, row: Record) -> Record:
-        """The row as people may see it. What is beyond the effort for a row of this size is hidden whole."""
+        """The row as people may see it. A part that exceeds the effort for a row of this size is hidden whole."""
         job, redaction = row.job, self.of(row.job.task)
         effort, secrets = Effort(_size(row)), Secrets()
         payload = self._part(redaction, job.task, job.payload, effort, secrets, self._names(row))

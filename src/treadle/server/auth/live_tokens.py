@@ -25,8 +25,8 @@ Version = tuple[int, int, int]
 class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
 
-    What an edit takes away holds at once. What it adds holds once the file has been left alone for SETTLED seconds:
-    half a file may lack the line that restricts a token.
+    An edit takes rights away at once. Added rights hold once the file has been left alone for SETTLED seconds: half a
+    file may lack a restriction of a token.
 
     read_file  reads it at first, as a command does that checks it
 

@@ -26,7 +26,7 @@ SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def session_secret(token_file: Path | None) -> bytes:
-    """The secret of the environment; else that of the file beside the file of tokens, which is made; else, for tokens
+    """The secret of the environment; else that of the file next to the file of tokens, which is made; else, for tokens
     given in code and where no file can be made, one that ends with the process. Raises BadOption."""
     given = os.environ.get(VARIABLE)
     if given is not None:
