@@ -45,4 +45,3 @@ def test_such_numbers_are_found_outside_of_strings_only(text: str) -> None:
 )
 def test_a_text_that_is_no_json_is_looked_at_too(text: str) -> None:
     assert has_long_number(text) is (text[0] == "7")
-
