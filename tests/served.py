@@ -60,8 +60,14 @@ host = functools.cache(Host)
 
 
 def memory_url(
-    clock: HandClock | None, settings: Settings | None = None, protocols: Sequence[ProtocolRoutes] = ()
+    clock: HandClock | None,
+    settings: Settings | None = None,
+    protocols: Sequence[ProtocolRoutes] = (),
+    elsewhere: bool = False,
 ) -> str:
-    """Start a server on an empty storage in memory. Return its URL."""
+    """Start a server on an empty storage in memory. Return its URL. `elsewhere`: entries of its audit log are stored in
+    another storage, so that this one has the rows of its callers only."""
     app = App(storage=MemoryStorage(clock) if clock is not None else MemoryStorage(), clock=clock)
+    if elsewhere:
+        app._core.audit = App("memory://", clock=clock)._core.audit
     return host().add(app, settings or Settings(max_wait=5), protocols)

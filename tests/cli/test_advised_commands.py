@@ -55,7 +55,7 @@ async def fill(url: str) -> str:
     async with app, Worker(app, queues=["none"]):
         for name in NAMES:
             job = await t.options(id=f"-j{len(errors)}", queue=name, limits=[name]).enqueue()
-            await app.enqueue("unknown", queue=f"{name} open")
+            await app.stub("unknown", queue=f"{name} open").enqueue()
             await app.queues.pause(name)
             await app.queues.pause(f"{name} unused")
             await app.limits.set(Limit(name, slots=0))

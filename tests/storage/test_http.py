@@ -30,7 +30,7 @@ def make_storage() -> MakeStorage:
 
     async def make(clock: HandClock, share: bool = False) -> Storage:
         if not share:
-            made.append(memory_url(clock))
+            made.append(memory_url(clock, elsewhere=True))
         storage = HttpStorage(made[-1])
         await storage.open()
         return storage
@@ -42,7 +42,7 @@ def make_storage() -> MakeStorage:
 @shows("the HTTP storage answers random calls as the memory storage does")
 def test_random_calls_agree_with_memory() -> None:
     async def make(clock: HandClock) -> Storage:
-        storage = HttpStorage(memory_url(clock))
+        storage = HttpStorage(memory_url(clock, elsewhere=True))
         await storage.open()
         return storage
 

@@ -36,6 +36,7 @@ UNUSED: Final = {
     "reveal": (),
     **dict.fromkeys(("rate", "requests", "connections", "max_body", "timeout", "tls_cert", "tls_key"), None),
     "no_docs": False,
+    "pass_texts": False,
 }
 DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
