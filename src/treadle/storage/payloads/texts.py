@@ -27,7 +27,8 @@ from treadle.storage.row_rules import OWN_ID
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL: Final = f"{OWN_ID}signal:"
-PLAIN: Final = frozenset({ACT, "treadle:plan", "treadle:of"})  # checkpoints that storages and servers read
+# checkpoints that storages and servers read
+PLAIN: Final = frozenset({ACT, "treadle:plan", "treadle:of", "treadle:lost", "treadle:death"})
 ALL: Final = ("payload", "result", "value", "checkpoints")
 
 
