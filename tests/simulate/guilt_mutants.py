@@ -24,8 +24,14 @@ def leases_are_guilt(patch: Patch) -> None:
     def lost_too_often(record: Any, rules: Any) -> Outcome | None:
         if record.lost - guilt.guilt_of(record).cleared < rules.max_lost:
             return None
-        error = f"lost (max_lost={rules.max_lost})"
-        return Outcome(record.job.id, record.version, State.FAILED, attempt=record.attempt, reason=LOST, error=error)
+        return Outcome(
+            id=record.job.id,
+            version=record.version,
+            state=State.FAILED,
+            attempt=record.attempt,
+            reason=LOST,
+            error=f"lost (max_lost={rules.max_lost})",
+        )
 
     patch.setattr(judge, "lost_too_often", lost_too_often)
     patch.setattr(Trials, "is_due", staticmethod(lambda run: False))

@@ -24,7 +24,7 @@ class Early(Spy):
 
     late    the answer to the first claim that brings a job arrives with the answer to the next one that does, after it
     taken   that first claim was made
-    holds   the first settle waits until `again` is set
+    holds   the first settle waits until `again` is set: a claim has brought a job that lost its worker
     claims  held while a worker claims; a test that holds it keeps the workers of the app from claiming
     """
 
@@ -49,6 +49,8 @@ class Early(Spy):
         return await super().settle(outs)
 
     def _answer(self, claimed: Claimed) -> Claimed:
+        if any(row.lost for row in claimed.records):
+            self.again.set()
         if not self.late or not claimed.records:
             return claimed
         if not self._kept:
@@ -120,12 +122,11 @@ class Taken:
 
     def __init__(self, app: App, spy: Early, clock: HandClock, patch: pytest.MonkeyPatch) -> None:
         self.app, self.spy, self.clock, self.beats = app, spy, clock, heartbeats(patch)
-        self.began, self.taken, self.again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.began, self.taken = asyncio.Event(), asyncio.Event()
         self.f = app.task(name="f", retry=Retry(base=0, max=0))(self._f)
 
     async def _f(self) -> str:
         if current().record.lost:
-            self.again.set()
             return "done"
         self.began.set()
         await self.taken.wait()
@@ -159,6 +160,6 @@ async def test_a_job_that_another_worker_had_comes_back_before_the_answer(
     app: App, spy: Early, told: Told, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = Taken(app, spy, clock, monkeypatch)
-    spy.holds, spy.again = True, taken.again
+    spy.holds = True
     await taken.run(concurrency=4)
     assert sorted(told.names(*ENDINGS)) == ["lost", "succeeded"]

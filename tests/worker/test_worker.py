@@ -1057,7 +1057,7 @@ async def main() -> None:
             await poison.options(id="poison").enqueue()
         await drain(app)
         [row] = await app.storage.get(["poison"])
-        print(row.state, row.reason, row.lost)
+        print(row.state, row.reason, row.lost, (row.error or "").count("was lost"))
 
 asyncio.run(main())
 """
@@ -1074,4 +1074,4 @@ def test_a_job_that_kills_its_process_is_run_so_often_and_no_more(tmp_path: Path
         done = subprocess.run(args, capture_output=True, text=True, timeout=60, check=False)
         said.append((done.returncode, done.stdout.strip()))
     assert said[:3] == [(9, "ran")] * 3, said
-    assert said[3:] == [(0, "failed lost 3")] * 2, said
+    assert said[3:] == [(0, "failed lost 3 2")] * 2, said  # the error names both

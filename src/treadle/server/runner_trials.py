@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from treadle.core.claim_ids import worker_name
+from treadle.core.events import was_lost
 from treadle.core.model import Claim, LeaseRenewal, Outcome, Pairs, Presence, Record, State
 from treadle.core.query_model import Query
-from treadle.policy import guilt, judge
+from treadle.policy import attempts, guilt, judge
 from treadle.storage.contract import Storage
 
 WAITS: Final = 3  # times that a suspect waits for a runner without jobs; then it runs next to others
@@ -50,7 +51,8 @@ class RunnerTrials:
         if ask.running or await self._holds_others(runner, {row.id for row in rows}):
             return await self._put_off(ask, rows, suspects)
         await self._release([row for row in rows if row is not first])
-        if not await self._noted(ask, first, guilt.trial_note(first)):
+        lost = attempts.losses(first) if was_lost(first) else ()
+        if not await self._noted(ask, first, (*guilt.trial_note(first), *lost)):
             return ()
         self._given[runner] = first.id, first.version
         return (first,)

@@ -147,7 +147,8 @@ class Trials:
             await self._hold(run)
         outcome = await self._wait(run)
         if outcome is None and run in self._waiting:
-            await self._store(run, guilt.trial_note(run.record))
+            # With the lost runs so far: a job that kills each worker has no outcome that carries them.
+            await self._store(run, (*guilt.trial_note(run.record), *run.job_run.carried))
             log.info("%s %s runs alone: its last worker was lost", run.record.job.task, run.record.job.id)
             expected = self._expected.get(_key(run))
             if expected is not None:

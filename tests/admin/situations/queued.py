@@ -172,7 +172,8 @@ async def a_worker_lost_it(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat("w2")
     yield (
         "a",
-        f"It is next in its queue again, after worker 'w1' lost it; {CALM}",
+        f"It is next in its queue again, after worker 'w1' lost it; {CALM} It is a suspect, because worker 'w1' was "
+        "lost, and will be tried alone.",
     )
 
 

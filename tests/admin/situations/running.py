@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from tests.admin.situations.stage import START, Gate, Sentence, Situations, Stage
 from tests.kit import work
 from treadle import Abort, Key, Retry, State, current
+from treadle.core.model import LeaseRenewal, Presence
+from treadle.policy.attempts import losses
+from treadle.policy.guilt import trial_note
 
 situations = Situations()
 
@@ -155,16 +158,19 @@ async def its_deadline_passed(stage: Stage) -> AsyncIterator[Sentence]:
 @situations.add
 async def it_lost_its_workers(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.job()
-    for _ in range(3):
-        await stage.claim("a", lease=5)
+    for alone in (False, True, True, True):
+        [row] = await stage.claim("a", lease=5)
+        if alone:
+            note = *trial_note(row), *losses(row)
+            await stage.app.storage.heartbeat(Presence(worker="w1"), [LeaseRenewal("a", row.version, note)], 5)
         stage.clock.advance(6)
     async with work(stage.app, name="w2"):
         await stage.till("a", lambda row: row.state.final)
     yield (
         "a",
-        f"It failed (lost) at {stage.at(18)} after 0 attempts: 3 workers were lost while they ran the job; it will "
-        "not run "
-        "again (max_lost=3). `treadle jobs retry a` runs it again.",
+        f"It failed (lost) at {stage.at(24)} after 0 attempts: 3 workers were lost while they ran only this job; it "
+        "will not run again (max_lost=3): worker 'w1' was lost, worker 'w1' was lost, worker 'w1' was lost. `treadle "
+        "jobs retry a` runs it again.",
     )
 
 

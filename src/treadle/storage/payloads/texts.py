@@ -28,9 +28,10 @@ from treadle.storage.row_rules import OWN_ID
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL: Final = f"{OWN_ID}signal:"
+# checkpoints that all processes read, with or without keys
 PLAIN: Final = frozenset(
-    {ACT, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit"}
-)  # checkpoints that all processes read
+    {ACT, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit", "treadle:lost", "treadle:death"}
+)
 ALL: Final = ("payload", "result", "value", "checkpoints")
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from treadle.core.model import FINAL, LOST, State
-from treadle.core.ranges import OWN
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
 
@@ -44,23 +43,23 @@ def losses(it: Evidence) -> Iterator[Violation]:
 def guilt(it: Evidence) -> Iterator[Violation]:
     """A job fails as lost only after `max_lost` leases that it lost while nothing else ran in its process, and a lost
     lease takes no attempt."""
-    for id, row in it.rows.items():
-        if row.reopenings or row.job.task.startswith(OWN):
-            continue
-        runs = [run for run in it.runs if run.id == id]
-        lost = [run for run in runs if (id, run.version + 1) in it.claims]
-        if row.attempt > len({run.version for run in runs}) - len({run.version for run in lost}):
-            text = f"{id} was run {len(runs)} times and lost {len(lost)} workers, but has {row.attempt} attempts"
+    used = {(each.id, each.version): each.facts.get("attempt", 0) for each in it.entries if each.what == "began"}
+    for (id, version), before in used.items():
+        after = used.get((id, version + 1), before)
+        if after != before and id in it.rows and not it.rows[id].reopenings:
+            text = f"{id} had used {before} attempts, lost the lease of version {version}, and had then used {after}"
             yield it.violation("guilt", text, id)
-        if row.reason != LOST or (most := MAX_LOST.search(row.error or "")) is None:
+    for id, row in it.rows.items():
+        if row.reason != LOST or row.reopenings or (most := MAX_LOST.search(row.error or "")) is None:
             continue
-        alone = sum(not _beside(it, run) for run in lost)
+        lost = [run for run in it.runs if run.id == id and (id, run.version + 1) in it.claims]
+        alone = sum(not _neighbours(it, run) for run in lost)
         if alone < int(most[1]) != 1:
             text = f"{id} has failed as lost, but was alone at {alone} losses of {len(lost)}, with max_lost={most[1]}"
             yield it.violation("guilt", text, id)
 
 
-def _beside(it: Evidence, run: Run) -> list[str]:
+def _neighbours(it: Evidence, run: Run) -> list[str]:
     """The jobs that ran in the process of this run while it held its lease, which it has lost."""
     until = it.claims[run.id, run.version + 1]
     return [
