@@ -20,6 +20,8 @@ ALLOWED = {
     "waiting.py": "the one place that polls",
     "faults/test_outages.py::Shop.produce": "the pace of a caller: it must still send when the outage begins",
     "faults/workflows.py": RUNS,
+    "simulate/poison.py": RUNS,
+    "soak/poison.py": RUNS,
     "faults/workload.py": "how long a job runs, and the pace of the producer that is killed",
     "integrations/django/project/story.py": "a program of a user; it waits for another process",
     "simulate/deeds.py": "the time of the simulation",

@@ -65,6 +65,16 @@ class ClaimsById:
         task.add_done_callback(self._loops.remove)
         return first_try
 
+    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+        """See `WorkerCore.try_alone`."""
+        record = await self._trials.held(id, version)
+        if record is None or self._state.stopping:
+            return False
+        over = self._trials.expect(record, taken)
+        self._state.slots.take()
+        self._executor.start_all([record])
+        return await over
+
     def _light(self) -> Rooms:
         """The claimable tasks that use no resources: room for the others is planned by dispatcher 0 alone."""
         heavy = () if self._capacity is None else self._capacity.heavy

@@ -107,7 +107,7 @@ class WorkerCore:
         resources = self.app.resources
         life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
         try:
-            opened = Opened(storage, life)
+            opened = Opened(storage, life, self.census or self.app.census, self.offer_suspects)
             self.session = WorkerSession(
                 self.app,
                 self.config,
@@ -117,8 +117,6 @@ class WorkerCore:
                 opened,
                 outage,
                 self.patient,
-                self.census or self.app.census,
-                self.offer_suspects,
             )
             self.session.start()
             life.when_broken.append(self._on_broken)
@@ -367,7 +365,7 @@ class WorkerCore:
 
         taken  called when the row says that the job runs alone, just before it begins
         """
-        return self.session is not None and await self.session.try_alone(id, version, taken)
+        return self.session is not None and await self.session.by_id.try_alone(id, version, taken)
 
     def _tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)

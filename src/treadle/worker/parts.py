@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
@@ -81,6 +83,16 @@ class Opened(NamedTuple):
 
     storage: Storage
     life: Life
+    census: Census  # of the process in which it runs
+    offer: Callable[[Sequence[Suspect]], None] | None = None  # see `Trials`
+
+
+class Suspect(Struct, frozen=True):
+    """A suspect that a worker holds for another process: whoever knows its version may renew and settle it."""
+
+    id: str
+    version: int
+    task: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,10 @@ from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
 from treadle.worker import job_log
 from treadle.worker.capacity import Capacity
-from treadle.worker.census import Census
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.config import WorkerConfig
+from treadle.worker.declared import restore_declared
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.executor import Executor
@@ -51,7 +50,12 @@ from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
+<<<<<<< HEAD
 from treadle.worker.trials import Offer, Trials
+=======
+from treadle.worker.trials import Trials
+from treadle.worker.turns import Turns
+>>>>>>> guilt
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
@@ -80,12 +84,10 @@ class WorkerSession:
         opened: Opened,
         outage: StorageOutage,
         patient: bool,
-        census: Census,
-        offer: Offer | None = None,
     ) -> None:
         self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
-        storage, self.life = opened
-        self.storage, self.outage = storage, outage
+        storage, self.life, self.outage = opened.storage, opened.life, outage
+        self.storage = storage
         self.loop = asyncio.get_running_loop()
         use = ResourceUse(config.resources) if config.resources else None
         state = self.state = WorkerState(config.name, config.concurrency, use)
@@ -113,15 +115,7 @@ class WorkerSession:
         self.calls = UncutCalls()  # what the worker writes about itself, and takes back when it stops
         parts = self._make_parts(pools)
         settler = Settler(parts, self.lost)
-        self.trials = Trials(
-            parts,
-            self.heartbeat,
-            self.calls,
-            census,
-            lambda: self.handoff.outstanding,
-            offer,
-            lambda: self.by_id.claim_late(),  # noqa: PLW0108 - `by_id` is made later
-        )
+        self.trials = self._make_trials(parts, opened)
         self.executor = self._make_executor(parts, pools, settler)
         start = self.executor.start_all
         self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
@@ -180,6 +174,10 @@ class WorkerSession:
             run_reports=reporter_of(app.layers, self.state.troubles, self.lost, app.now),
         )
 
+    def _make_trials(self, parts: WorkerParts, opened: Opened) -> Trials:
+        arriving, on_open = lambda: self.handoff.outstanding, lambda: self.by_id.claim_late()  # noqa: PLW0108
+        return Trials(parts, self.heartbeat, self.calls, opened.census, arriving, opened.offer, on_open)
+
     def _make_executor(self, parts: WorkerParts, pools: Executors, settler: Settler) -> Executor:
         app = self.app
         return Executor(
@@ -191,22 +189,6 @@ class WorkerSession:
             self.heartbeat.lose,
             self.trials,
         )
-
-    async def restore_declared(self) -> None:
-        """Store the declared limits and schedules again if the storage has lost them. Checks after an outage, after a
-        job of this worker was lost, and every `defaults.DECLARED_EVERY` s."""
-        while True:
-            self.outage.over.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(defaults.DECLARED_EVERY):
-                    await self.outage.over.wait()
-            if await self.app.prepare_again():
-                log.warning(
-                    "worker %s: the storage had lost the declared limits and schedules; they were stored again",
-                    self.config.name,
-                )
-            self.outage.answered("declared")
-            await asyncio.sleep(min(defaults.DECLARED_LEAST, defaults.DECLARED_EVERY))  # once for many lost jobs
 
     def on_wait(self, seconds: float) -> None:
         """Claimed jobs will wait for this many seconds before they run."""
@@ -225,7 +207,43 @@ class WorkerSession:
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
         self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
+<<<<<<< HEAD
         self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in side_loops(self).items()]
+=======
+        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
+
+    def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """All loops except the dispatchers, by their names in StorageOutage."""
+        answered, throttle = self.outage.answered, self.config.throttle
+        listener = Listener(self.state, self.storage, self.queues)
+        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "beat": lambda: self.heartbeat.run(self.calls, answered),
+            "listen": lambda: listener.run(answered),
+        }
+        if self.maintains:
+            pruner = Pruner(self.storage, self.election.is_leader)
+            loops["prune"] = lambda: pruner.run(answered)
+            folder = MetricsFolder(self.storage, self.election.is_leader)
+            loops["fold"] = lambda: folder.run(answered)
+            if blobs := with_blobs(self.storage):
+                collector = Collector(blobs, self.election.is_leader)
+                loops["collect"] = lambda: collector.run(answered)
+            if self.queues:
+                loops["declared"] = partial(restore_declared, self.app, self.config.name, self.outage)
+            if self.config.role is not None:
+                loops["lead"] = lambda: self.election.run(self.calls, answered)
+        relay = self.app.relay if self.config.relay else None
+        if relay is not None:
+            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
+        if self.app.counts is not None:
+            loops["lag"] = partial(watch_lag, self.app.counts.lagged)
+        if self.metrics is not None and self.config.metrics:
+            loops["metrics"] = partial(self.metrics.run, self.storage, self.calls)
+        if throttle is not None:
+            throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
+            loops["throttle"] = lambda: throttler.run(answered)
+        return loops | self.optional_loops()
+>>>>>>> guilt
 
     # --- duties of the leader
 
@@ -278,6 +296,7 @@ class WorkerSession:
         """See `ClaimsById.run`."""
         await self.by_id.run(ids)
 
+<<<<<<< HEAD
     def jobs_of_others(self) -> JobsOfOthers:
         """Acts for other workers of this fleet."""
         return JobsOfOthers(self.storage, self.app.tasks, self._beat, self.config.lease)
@@ -295,6 +314,8 @@ class WorkerSession:
         self.executor.start_all([record])
         return await over
 
+=======
+>>>>>>> guilt
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")

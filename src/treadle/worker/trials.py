@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
-
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
 from treadle.errors import StorageError
@@ -22,8 +20,10 @@ from treadle.execution.runner import SystemTask
 from treadle.policy import guilt, judge
 from treadle.worker.census import Census, Waiting
 from treadle.worker.heartbeat import Heartbeat
-from treadle.worker.parts import WorkerParts
+from treadle.worker.parts import Suspect, WorkerParts
 from treadle.worker.running_job import RunningJob
+
+__all__ = ["Offer", "Suspect", "Trials"]
 
 log = logging.getLogger("treadle")
 
@@ -32,14 +32,6 @@ MOST: Final = 1_000  # suspects that a worker holds for another process
 LONGEST: Final = 3_600.0  # s for which nothing else may begin next to a suspect
 WAITS: Final = 3  # times that a suspect waits to be alone; then it runs next to others
 PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
-
-
-class Suspect(Struct, frozen=True):
-    """A suspect that a worker holds for another process: whoever knows its version may renew and settle it."""
-
-    id: str
-    version: int
-    task: str
 
 
 Offer = Callable[[Sequence[Suspect]], None]
