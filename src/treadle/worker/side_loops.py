@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.storage.capabilities import with_blobs
 from treadle.worker.backlog import BacklogMonitor
@@ -17,13 +17,11 @@ from treadle.worker.redrive import Redriver
 from treadle.worker.throttler import Throttler
 from treadle.worker.turns import Turns
 
-if TYPE_CHECKING:
-    from treadle.worker.session import WorkerSession
-
+# `session` is a WorkerSession, whose module imports this one.
 Loops = dict[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
-def side_loops(session: WorkerSession) -> Loops:
+def side_loops(session: Any) -> Loops:
     """All loops except the dispatchers, by their names in StorageOutage."""
     answered, throttle = session.outage.answered, session.config.throttle
     listener = Listener(session.state, session.storage, session.queues)
@@ -56,7 +54,7 @@ def side_loops(session: WorkerSession) -> Loops:
     return loops | _optional(session)
 
 
-def _optional(session: WorkerSession) -> Loops:
+def _optional(session: Any) -> Loops:
     """The loops of optional settings."""
     config, loops = session.config, Loops()
     if config.on_backlog is not None:
