@@ -184,8 +184,8 @@ class TooMuch(Exception):
 
 
 class Effort:
-    """The cost of hiding the secrets of one row, in units of 0.3 us: at most ROOM, and one for each EACH bytes. So a
-    row costs its readers at most three times as much as ordinary text of its size."""
+    """The cost of hiding the secrets of one row, in units of 0.3 us: at most ROOM, and one for each EACH bytes. A row
+    costs its readers at most three times as much as ordinary text of its size."""
 
     __slots__ = ("room",)
 

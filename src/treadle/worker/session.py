@@ -24,7 +24,6 @@ from treadle.worker.capacity import Capacity
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.config import WorkerConfig
-from treadle.worker.declared import restore_declared
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.executor import Executor
@@ -50,12 +49,7 @@ from treadle.worker.sign_off import HURRY, LastCall, sign_off
 from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
-<<<<<<< HEAD
-from treadle.worker.trials import Offer, Trials
-=======
 from treadle.worker.trials import Trials
-from treadle.worker.turns import Turns
->>>>>>> guilt
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
@@ -207,43 +201,7 @@ class WorkerSession:
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
         self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
-<<<<<<< HEAD
         self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in side_loops(self).items()]
-=======
-        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
-
-    def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """All loops except the dispatchers, by their names in StorageOutage."""
-        answered, throttle = self.outage.answered, self.config.throttle
-        listener = Listener(self.state, self.storage, self.queues)
-        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": lambda: self.heartbeat.run(self.calls, answered),
-            "listen": lambda: listener.run(answered),
-        }
-        if self.maintains:
-            pruner = Pruner(self.storage, self.election.is_leader)
-            loops["prune"] = lambda: pruner.run(answered)
-            folder = MetricsFolder(self.storage, self.election.is_leader)
-            loops["fold"] = lambda: folder.run(answered)
-            if blobs := with_blobs(self.storage):
-                collector = Collector(blobs, self.election.is_leader)
-                loops["collect"] = lambda: collector.run(answered)
-            if self.queues:
-                loops["declared"] = partial(restore_declared, self.app, self.config.name, self.outage)
-            if self.config.role is not None:
-                loops["lead"] = lambda: self.election.run(self.calls, answered)
-        relay = self.app.relay if self.config.relay else None
-        if relay is not None:
-            loops["relay"] = lambda: relay.run(lambda: answered("relay"), self.election.is_leader)
-        if self.app.counts is not None:
-            loops["lag"] = partial(watch_lag, self.app.counts.lagged)
-        if self.metrics is not None and self.config.metrics:
-            loops["metrics"] = partial(self.metrics.run, self.storage, self.calls)
-        if throttle is not None:
-            throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
-            loops["throttle"] = lambda: throttler.run(answered)
-        return loops | self.optional_loops()
->>>>>>> guilt
 
     # --- duties of the leader
 
@@ -296,7 +254,6 @@ class WorkerSession:
         """See `ClaimsById.run`."""
         await self.by_id.run(ids)
 
-<<<<<<< HEAD
     def jobs_of_others(self) -> JobsOfOthers:
         """Acts for other workers of this fleet."""
         return JobsOfOthers(self.storage, self.app.tasks, self._beat, self.config.lease)
@@ -304,18 +261,6 @@ class WorkerSession:
     async def _beat(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         return await self.calls.make(self.storage.heartbeat(self.heartbeat.presence(), renewals, lease))
 
-    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
-        """See `WorkerCore.try_alone`."""
-        record = await self.trials.held(id, version)
-        if record is None or self.state.stopping:
-            return False
-        over = self.trials.expect(record, taken)
-        self.state.slots.take()
-        self.executor.start_all([record])
-        return await over
-
-=======
->>>>>>> guilt
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")

@@ -4,24 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from treadle.concurrency.uncut import UncutCalls
 from treadle.storage.capabilities import with_blobs
+from treadle.storage.contract import Storage
 from treadle.worker.backlog import BacklogMonitor
+from treadle.worker.capacity import Capacity
 from treadle.worker.collector import Collector
+from treadle.worker.config import WorkerConfig
+from treadle.worker.declared import restore_declared
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.job_metrics import JobMetrics
+from treadle.worker.leader import LeaderElection
 from treadle.worker.listener import Listener
 from treadle.worker.loop_lag import watch_lag
 from treadle.worker.metrics_folder import MetricsFolder
+from treadle.worker.outage import StorageOutage
+from treadle.worker.parts import WorkerHost
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
+from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.turns import Turns
 
-# `session` is a WorkerSession, whose module imports this one.
 Loops = dict[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
-def side_loops(session: Any) -> Loops:
+class Session(Protocol):
+    """What the loops need of a `WorkerSession`."""
+
+    app: WorkerHost
+    config: WorkerConfig
+    state: WorkerState
+    storage: Storage
+    queues: dict[str, int]
+    outage: StorageOutage
+    heartbeat: Heartbeat
+    calls: UncutCalls
+    election: LeaderElection
+    capacity: Capacity | None
+    metrics: JobMetrics | None
+    maintains: bool
+
+    def tasks_to_redrive(self) -> list[str]: ...
+
+
+def side_loops(session: Session) -> Loops:
     """All loops except the dispatchers, by their names in StorageOutage."""
     answered, throttle = session.outage.answered, session.config.throttle
     listener = Listener(session.state, session.storage, session.queues)
@@ -38,7 +67,7 @@ def side_loops(session: Any) -> Loops:
             collector = Collector(blobs, session.election.is_leader)
             loops["collect"] = lambda: collector.run(answered)
         if session.queues:
-            loops["declared"] = session.restore_declared
+            loops["declared"] = partial(restore_declared, session.app, session.config.name, session.outage)
         if session.config.role is not None:
             loops["lead"] = lambda: session.election.run(session.calls, answered)
     relay = session.app.relay if session.config.relay else None
@@ -54,7 +83,7 @@ def side_loops(session: Any) -> Loops:
     return loops | _optional(session)
 
 
-def _optional(session: Any) -> Loops:
+def _optional(session: Session) -> Loops:
     """The loops of optional settings."""
     config, loops = session.config, Loops()
     if config.on_backlog is not None:
