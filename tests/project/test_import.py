@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_the_lazy_names_of_a_package_are_those_that_type_checkers_see(package: s
     places = {name: place for place, names in ast.literal_eval(lazy).items() for name in names}
     assert places == typed
     assert set(places) <= set(module.__all__)
+    modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
+    assert not set(places) & modules, "an import of the module would replace the name"
     for name in module.__all__:
         assert getattr(module, name) is not None
     assert set(dir(module)) >= set(module.__all__)

@@ -23,8 +23,7 @@ from treadle.ports.contract import (
 if TYPE_CHECKING:
     from treadle.ports.disk import Files
     from treadle.ports.file import FileQueue, file_queue
-    from treadle.ports.file_backend import FileBackend, file_backend
-    from treadle.ports.file_store import FileStore, file_store
+    from treadle.ports.folder_backend import FileBackend, file_backend
     from treadle.ports.memory import (
         Dead,
         MemoryBackend,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         memory_queue,
         memory_store,
     )
+    from treadle.ports.sqlite_store import FileStore, file_store
 else:
     from treadle.core.lazy_names import lazy_names
 
@@ -45,8 +45,7 @@ else:
         {
             "treadle.ports.disk": ("Files",),
             "treadle.ports.file": ("FileQueue", "file_queue"),
-            "treadle.ports.file_backend": ("FileBackend", "file_backend"),
-            "treadle.ports.file_store": ("FileStore", "file_store"),
+            "treadle.ports.folder_backend": ("FileBackend", "file_backend"),
             "treadle.ports.memory": (
                 "Dead",
                 "MemoryBackend",
@@ -58,6 +57,7 @@ else:
                 "memory_queue",
                 "memory_store",
             ),
+            "treadle.ports.sqlite_store": ("FileStore", "file_store"),
         },
     )
 

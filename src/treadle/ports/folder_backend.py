@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from treadle.core import clock as clocks
 from treadle.ports.file import FileQueue, file_queue
-from treadle.ports.file_store import FileStore, file_store
 from treadle.ports.memory import MemoryPubSub, memory_pubsub
+from treadle.ports.sqlite_store import FileStore, file_store
 
 
 class FileBackend(NamedTuple):
