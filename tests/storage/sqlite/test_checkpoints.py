@@ -133,3 +133,27 @@ async def test_a_forgotten_reader_is_waited_for_and_reported_once(
         await work(two)
         assert LockFile(f"{path}-lock").patience() == (0.0, 0.0)
     assert integrity(path) == "ok"
+
+
+async def test_a_checkpoint_moves_nothing_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite before 3.51.3 may corrupt the file then. A writer that is no Treadle takes no lock file."""
+    path = tmp_path / "jobs.db"
+    monkeypatch.setattr(checkpoint, "READERS", 1)
+
+    async def checkpointed(storage: SqliteStorage) -> int:
+        """The size of the file after a checkpoint."""
+        storage._file.checkpoints._since = checkpoint.EVERY
+        storage._file.count_commit()
+        await storage._file.checkpoints.finish()
+        return size(path)
+
+    async with opened(path) as storage:
+        for huge in (checkpoint.HUGE, 2**18):
+            monkeypatch.setattr(checkpoint, "HUGE", huge)
+            await storage.enqueue(jobs(2_000, f"a{huge}"))
+            before = size(path)
+            with closing(sqlite3.connect(path)) as shell:
+                shell.execute("BEGIN IMMEDIATE")
+                assert await checkpointed(storage) == before
+            assert await checkpointed(storage) > before
+    assert integrity(path) == "ok"

@@ -159,7 +159,9 @@ def _library() -> Check:
         return fail("library", text, "install a newer Python: SQLite 3.35 or newer is needed")
     if sqlite3.sqlite_version_info < GUARDED:
         return ok(
-            "library", f"{text}; its checkpoints may collide (fixed in 3.51.3); Treadle's lock file prevents that"
+            "library",
+            f"{text}; its checkpoints may collide with a writer (fixed in 3.51.3); Treadle lets nobody write during its "
+            "own. Connections of other programs should set `PRAGMA wal_autocheckpoint = 0`",
         )
     return ok("library", text)
 

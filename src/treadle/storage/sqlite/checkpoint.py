@@ -20,7 +20,7 @@ from typing import Final
 
 from treadle.core import clock
 from treadle.storage.sqlite.bulk_read import Ours
-from treadle.storage.sqlite.lockfile import PATIENCE, LockFile, patiently
+from treadle.storage.sqlite.lockfile import PATIENCE, LockFile, begin, patiently
 
 EVERY: Final = 400  # commits
 LOOK: Final = 16  # commits between two checks of the log's size
@@ -45,6 +45,7 @@ class Checkpoints:
 
     check_files  raises if the log of this name is not the one that is open
     db           that connection; None before it is needed
+    keeper       keeps others from writing meanwhile
     """
 
     def __init__(self, path: str, synchronous: str, check_files: Callable[[], None]) -> None:
@@ -56,6 +57,7 @@ class Checkpoints:
         self._kept = 0  # bytes of log that the last checkpoint could not move because of a reader
         self._running: asyncio.Future[None] | None = None
         self.db: sqlite3.Connection | None = None
+        self.keeper: sqlite3.Connection | None = None
         self._lock: LockFile | None = None
         self._thread: ThreadPoolExecutor | None = None
 
@@ -95,6 +97,9 @@ class Checkpoints:
         if self.db is None:
             self._check_files()  # another log would be opened with our index
             self.db = self._connection()
+        if self.keeper is None:
+            self._check_files()
+            self.keeper = self._connection()
         if self._synchronous == "normal":
             sync(self._log)
         huge = is_long(self._log, HUGE)
@@ -118,13 +123,23 @@ class Checkpoints:
         """Move the pages that no reader needs any more. Of a huge log, wait for readers, move everything, and truncate
         it. If a reader did not end, no process waits for it again during a pause, which doubles each time.
 
-        FULL holds SQLite's write lock, unlike PASSIVE, and without a busy timeout it waits for no reader. SQLite before
-        3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length."""
+        SQLite before 3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length, so
+        nobody may write meanwhile. FULL does not ensure that: beside a writer it does what PASSIVE does."""
         assert self.db is not None
+        assert self.keeper is not None
         now, (until, pause) = clock.wall(), lock.patience()
         cut = huge and not now < until <= now + PAUSE_MOST
-        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut or not lock.is_held else 0}")
-        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'FULL'})")
+        self.keeper.execute(f"PRAGMA busy_timeout = {0 if lock.is_held else READERS}")
+        if not begin(self.keeper):  # for example a shell writes: the next checkpoint moves the pages
+            self._kept = os.path.getsize(self._log)
+            return
+        try:
+            [(busy, pages, moved)] = self.db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            self.keeper.execute("ROLLBACK")
+        if cut:
+            self.db.execute(f"PRAGMA busy_timeout = {READERS}")
+            [(busy, pages, moved)] = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         blocked = bool(busy) or moved < pages
         self._kept = os.path.getsize(self._log) if blocked else 0
         if not huge:
@@ -142,7 +157,7 @@ class Checkpoints:
             await asyncio.wait([self._running])
 
     def close(self) -> None:
-        """Stop the thread and release the lock file. The connection was closed with the others."""
+        """Stop the thread and release the lock file. The connections were closed with the others."""
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         if self._lock is not None:

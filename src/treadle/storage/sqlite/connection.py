@@ -122,7 +122,7 @@ class OpenFile:
             if now[0] == self._places[0] and not any(a and a != b for a, b in zip(now, self._places, strict=True)):
                 self._close_connections()
             else:  # SQLite would delete the log by its name, which belongs to another database now
-                for each in (*self._replaced, self.search, self.look, self.checkpoints.db, self.db):
+                for each in self._connections():
                     forks.leave(each)
         finally:
             self._replaced.clear()
@@ -130,12 +130,15 @@ class OpenFile:
             if self.lock is not None:
                 self.lock.close()
 
+    def _connections(self) -> list[sqlite3.Connection]:
+        found = (*self._replaced, self.search, self.look, self.checkpoints.db, self.checkpoints.keeper, self.db)
+        return [each for each in found if each is not None]
+
     def _close_connections(self) -> None:
         locked = self.lock is not None and patiently(self.lock)
         try:
-            for each in (*self._replaced, self.search, self.look, self.checkpoints.db, self.db):
-                if each is not None:
-                    each.close()
+            for each in self._connections():
+                each.close()
         finally:
             if locked and self.lock is not None:
                 self.lock.unlock()

@@ -8,6 +8,7 @@ is slow, checkpoints, searches. If the loop is blocked in the middle of a transa
 from __future__ import annotations
 
 import asyncio
+import copy
 import sqlite3
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Any, Final
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import let_threads_start, starting
-from treadle.errors import StorageUnavailable
+from treadle.errors import Locked, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
@@ -133,10 +134,15 @@ class SharedTransactions:
         return group, weight
 
     async def _transaction(self, group: list[Request], weight: int) -> None:
-        """All of them in one transaction; if that fails, each in one of its own."""
+        """All of them in one transaction; if that fails, each in one of its own. If it could not begin in time, all
+        have waited: one by one, each would wait as long for every call before it."""
         topics: set[str] = set()
         try:
             answers = await self._run(group, weight, topics)
+        except Locked as error:
+            for request in group:
+                _fail(request, copy.copy(error))
+            return
         except Exception as error:
             if len(group) == 1:
                 _fail(group[0], translated(error, self._file.path))
