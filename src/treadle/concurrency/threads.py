@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 Answer = tuple[Any, BaseException | None]
 
 SHORT: Final = 0.000_05  # s of sleep in which a thread that waits for the GIL gets it
-STARTING: Final = 0.05  # s to wait at most for such threads
+STARTING: Final = 0.05  # s to wait at most for such threads, and at least so many times SHORT:
+TRIES: Final = 20
 
 starting: Final = set[object]()
 """The calls for which a thread is free, but has not begun: it waits for the GIL."""
@@ -19,10 +20,14 @@ starting: Final = set[object]()
 def let_threads_start() -> None:
     """Give the GIL to threads that wait for it to begin a call. Call this before the loop takes a lock that other
     processes wait for: such a thread gets the GIL at the next system call of the loop, and may keep it for as long as a
-    regular expression takes."""
-    until = time.perf_counter() + STARTING
-    while starting and time.perf_counter() < until:
+    regular expression takes. A thread that does not begin then is not waited for again: it may not exist, after a fork
+    or in a pool that was closed."""
+    until, tries = time.perf_counter() + STARTING, 0
+    while starting and (tries < TRIES or time.perf_counter() < until):
         time.sleep(SHORT)
+        tries += 1
+    if starting:
+        starting.clear()
 
 
 class Threads(Protocol):

@@ -179,6 +179,18 @@ def test_a_thread_that_waits_for_the_gil_begins_before_a_transaction() -> None:
     let_threads_start()
 
 
+def test_a_thread_that_never_begins_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example in a forked child, which has no thread of its parent."""
+    sleeps = list[float]()
+    monkeypatch.setattr("treadle.concurrency.threads.time.sleep", sleeps.append)
+    starting.add(object())
+    let_threads_start()
+    assert sleeps
+    sleeps.clear()
+    let_threads_start()
+    assert not sleeps
+
+
 # --- whole processes
 
 WORKER = """

@@ -35,6 +35,7 @@ TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # seconds of statements after which the loop gets a turn between two requests
 LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
 ROWS: Final = 4  # rows that storing a job writes, at least
+_OVER: Final[Any] = object()
 
 
 class Request:
@@ -167,19 +168,20 @@ class SharedTransactions:
         assert file.loop is not None
         if file.checkpoints.is_behind:
             await file.checkpoints.finish()
-        steps = self._steps(file.lock, group, weight, topics)
-        try:
-            wanted = next(steps)
-        except StopIteration as stop:
-            answers: list[Any] = stop.value
-        else:
-            answers = await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
+        answers = list[Any]()
+        steps = self._steps(file.lock, group, weight, topics, answers)
+        wanted = next(steps, _OVER)
+        if wanted is not _OVER:
+            await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
         file.confirm()
         file.checkpoints.count(file.loop)
         return answers
 
-    def _steps(self, lock: LockFile, group: list[Request], weight: int, topics: set[str]) -> Steps[list[Any]]:
-        """The transaction. Nothing of it needs the loop, which may be blocked after each `yield`."""
+    def _steps(
+        self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]
+    ) -> Steps[None]:
+        """The transaction; it fills `answers`. Nothing of it needs the loop, which may be blocked after each
+        `yield`."""
         db = self._file.db
         if starting:
             let_threads_start()
@@ -188,7 +190,7 @@ class SharedTransactions:
                 yield partial(begin_patiently, lock, db)  # for example a shell writes
             before = db.total_changes
             counts = Changes()
-            answers = yield from self._answers(group, topics, counts)
+            answers += yield from self._answers(group, topics, counts)
             counts.write(db)
             written = db.total_changes - before
             weight = max(weight, written // ROWS)  # one ending may release a million jobs
@@ -202,8 +204,8 @@ class SharedTransactions:
             self._roll_back()
             raise
         finally:
-            lock.unlock()
-        return answers
+            if lock.is_held:
+                lock.unlock()
 
     def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> Steps[list[Any]]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a

@@ -82,8 +82,8 @@ class Relay:
                     break
                 try:
                     if not self._end.done():
-                        self._count += 1
                         self._step()
+                        self._count += 1  # not before: the loop is not absent during a long step
                 finally:
                     self._stepping.release()
         except (asyncio.CancelledError, GeneratorExit) as error:  # the loop is ending

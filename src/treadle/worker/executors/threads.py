@@ -45,10 +45,21 @@ class DaemonThreads:
             starting.add(future)
         self._items.put((call, loop, future))
         if not is_idle and self._started < self._limit:
-            self._started += 1
-            name = f"{self._name}-{self._started}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            self._start(future)
         return future
+
+    def _start(self, future: asyncio.Future[Answer]) -> None:
+        """One more thread. If the system allows no more, the others make the call; without others this raises."""
+        name = f"{self._name}-{self._started + 1}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except RuntimeError:
+            starting.discard(future)
+            if not self._started:
+                self._items.get_nowait()
+                raise
+        else:
+            self._started += 1
 
     def close(self) -> None:
         """End each thread when its function has returned."""
