@@ -267,13 +267,14 @@ async def test_a_lock_that_is_never_released_is_no_outage(tmp_path: Path, monkey
         assert len(await storage.enqueue(jobs(1))) == 1
 
 
-async def test_calls_that_have_waited_together_give_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_waited_together_give_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, the last of 200 calls would wait 200 times as long as the first."""
     monkeypatch.setattr(lockfile, "WAIT", 0.05)
     async with opened(tmp_path / "jobs.db") as storage:
         with closing(sqlite3.connect(storage.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            calls = [asyncio.ensure_future(storage.enqueue([job(f"a{number}", key=f"k{number}")])) for number in range(9)]
+            keyed = [job(f"a{number}", key=f"k{number}") for number in range(9)]
+            calls = [asyncio.ensure_future(storage.enqueue([each])) for each in keyed]
             await asyncio.wait(calls[:1])  # it was alone
             await asyncio.wait(calls[1:], return_when=asyncio.FIRST_COMPLETED)
             assert all(call.done() for call in calls)

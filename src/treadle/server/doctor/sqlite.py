@@ -160,8 +160,8 @@ def _library() -> Check:
     if sqlite3.sqlite_version_info < GUARDED:
         return ok(
             "library",
-            f"{text}; its checkpoints may collide with a writer (fixed in 3.51.3); Treadle lets nobody write during its "
-            "own. Connections of other programs should set `PRAGMA wal_autocheckpoint = 0`",
+            f"{text}; its checkpoints may collide with a writer (fixed in 3.51.3); Treadle lets nobody write during "
+            "its own. Connections of other programs should set `PRAGMA wal_autocheckpoint = 0`",
         )
     return ok("library", text)
 
