@@ -81,7 +81,7 @@ def test_a_rest_that_a_job_requested_is_named_and_ended_by_resume(cli: Run, here
     code, _, said = cli("limits", "resume", "smtp")
     assert code == 0
     assert said.startswith("the limit still rests until ")
-    assert "`treadle limits resume --rest smtp` ends the rest" in said
+    assert "`treadle limits resume smtp --rest` ends the rest" in said
     assert cli("limits", "resume", "--rest", "smtp")[::2] == (0, "limit 'smtp' is not paused any more\n")
     assert "the limit still rests" in cli("queues", "resume", "mail")[2]
     assert cli("queues", "resume", "--rest", "mail")[::2] == (0, "queue 'mail' is not paused any more\n")

@@ -283,7 +283,7 @@ async def unreadable(it: Effects) -> Record:
     return await it.row_of(t)
 
 
-@row("a storage that is away, full, moved or not ready", "cannot be reached")
+@row("a storage that is away, full, locked, moved or not ready", "cannot be reached")
 async def away(it: Effects) -> Record:
     async def t() -> None:
         raise errors.StorageUnavailable("cannot be reached")

@@ -143,7 +143,7 @@ def test_a_reopened_job_has_no_losses() -> None:
 ENDINGS: list[Any] = [
     judge.failed(row(lost=2), RULES, ValueError("x"), None, 0.0, 0.0),
     judge.failed(row(lost=2), RULES, Defer(5), None, 0.0, 0.0),
-    judge.asleep(row(lost=2), 5.0, 0.0),
+    judge.asleep(row(lost=2), "pause", 5.0, 0.0),
     judge.awaiting(row(lost=2), ("a",)),
 ]
 

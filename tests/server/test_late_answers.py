@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -27,25 +28,35 @@ WORKER = Token(name="worker", digest=digest("worker"), scopes=tuple(SCOPES))
 QUEUEY = {"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}
 
 
+class Changing:
+    """Tokens that a test changes, in place of a file of tokens; `file` is where that would be."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.tokens = file, (WORKER,)
+
+    def __call__(self) -> tuple[Token, ...]:
+        return self.tokens
+
+
 class Late:
     """A server whose tokens change while requests wait."""
 
-    def __init__(self, url: str, app: App, session: aiohttp.ClientSession, tokens: list[Token]) -> None:
+    def __init__(self, url: str, app: App, session: aiohttp.ClientSession, tokens: Changing) -> None:
         self.call, self.app, self._tokens = Client(url, session), app, tokens
         self.rests, self.hints = Signal(), Signal()
 
     def set(self, *tokens: Token) -> None:
-        self._tokens[:] = [ADMIN, *tokens]
+        self._tokens.tokens = tokens
 
     async def state(self, id: str) -> Any:
         return (await self.call("GET", f"/v1/jobs/{id}", token="admin"))[1]
 
 
 @pytest.fixture
-async def late(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession) -> AsyncIterator[Late]:
-    app, tokens = App("memory://"), [ADMIN, WORKER]
+async def late(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[Late]:
+    app, tokens = App("memory://"), Changing(tmp_path / "tokens.toml")
     async with app:
-        settings = Settings(tokens=(ADMIN,), token_file=lambda: tuple(tokens[1:]), max_wait=30)  # type: ignore[arg-type]
+        settings = Settings(tokens=(ADMIN,), token_file=tokens, max_wait=30)  # type: ignore[arg-type]
         site = make_site(app, settings, protocols=[queue_routes(Rules())])
         async with Serving(site, on_stop=site.state.waiting.stop, grace=1) as serving:
             found = Late(serving.url, app, session, tokens)

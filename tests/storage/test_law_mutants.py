@@ -198,7 +198,8 @@ def failure(test: Test, kind: type[MemoryStorage]) -> BaseException | None:
 
 def test_each_law_has_a_defect() -> None:
     laws = {int(name[8:10]) for name in vars(conformance) if name.startswith("test_law")}
-    assert laws == BROKEN.keys()
+    # Law 17 is about two processes: tests/storage/sqlite/test_paused.py has its defects.
+    assert laws - {17} == BROKEN.keys()
 
 
 @pytest.mark.parametrize("law", BROKEN)

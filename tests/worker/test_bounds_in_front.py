@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import presences, work
+from tests.kit import Spy, presences, work
 from treadle import App, BadOption, Defer, Limit, Retry, TooLarge, Worker, current
 from treadle.core import defaults
 from treadle.core.limit_model import Pause
@@ -184,7 +184,7 @@ async def test_a_worker_with_more_tasks_than_a_claim_names_does_not_start(app: A
 
 
 @pytest.mark.parametrize("lease", [LONGEST_TTL / 2, LONGEST_TTL * 20, timedelta(days=36_500)])
-async def test_a_worker_with_a_lease_of_days_sends_heartbeats(app: App, lease: float | timedelta) -> None:
+async def test_a_worker_with_a_lease_of_days_sends_heartbeats(app: App, spy: Spy, lease: float | timedelta) -> None:
     @app.task
     async def one() -> int:
         return 1
@@ -192,7 +192,7 @@ async def test_a_worker_with_a_lease_of_days_sends_heartbeats(app: App, lease: f
     async with work(app, lease=lease):
         job = await one.enqueue()
         assert await job.result(timeout=60) == 1
-        [worker] = await presences(app.storage)
+        [worker] = await spy.until(lambda: presences(app.storage), "the first heartbeat")
         assert worker.ttl <= LONGEST_TTL
 
 

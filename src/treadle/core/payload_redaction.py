@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from treadle.core.json_shapes import key_shape, shape_of
 from treadle.core.long_numbers import has_digits
 from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, WORDS, Effort, TextMask, TooMuch
@@ -28,7 +29,6 @@ HITS: Final = 1_000  # words in a larger value that are looked at before the who
 # An escaped letter, which no encoder writes: a key could be hidden by it. Some write the slashes of a URL like this.
 ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
-PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
 # Behind a word that names a value in a text of JSON. Letters beyond ASCII take up to four bytes.
 IN_TEXT: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]{0,160}+[\\'\s,:=]")
@@ -43,7 +43,6 @@ TEXT: Final = 4  # units of Effort to look at a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
 KEY: Final = 6  # those to compare a key
 
-SHOWN: Final = 10  # items of a list in a shape
 
 Place = Literal["nowhere", "keys", "texts"]
 """Where JSON may have something to hide."""
@@ -185,7 +184,7 @@ class Redaction:
             found = self.json(values)
             return found if bytes(found)[:1] == b"{" else {"(all)": found}
         return {
-            _key(name) if self.shapes else name: self.named(name, each)
+            key_shape(name) if self.shapes else name: self.named(name, each)
             for name, each in _items(values, dict[str, Raw]).items()
         }
 
@@ -196,7 +195,7 @@ class Redaction:
     def headers(self, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
         """The headers of a job."""
         return {
-            _key(name) if self.shapes else name: HIDDEN if self.hides(name) else self.text(value) or ""
+            key_shape(name) if self.shapes else name: HIDDEN if self.hides(name) else self.text(value) or ""
             for name, value in dict(headers).items()
         }
 
@@ -312,7 +311,7 @@ class Redaction:
         try:
             if text[:1] != b'"':
                 Looked(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
-            return _shape(_decode(text))
+            return shape_of(_decode(text))
         except TooMuch:
             return f"JSON({len(text)})"
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -383,24 +382,6 @@ def _is_large(values: Any) -> bool:
 def _items(values: Any, kind: Any) -> Any:
     """The parts of a list or a mapping that is given as such, or as JSON."""
     return msgspec.json.decode(values, type=kind) if isinstance(values, Raw) else values
-
-
-def _shape(value: Any) -> Any:
-    """The types and lengths of a JSON value. Keys stay if they look like names."""
-    if isinstance(value, dict):
-        return {_key(name): _shape(each) for name, each in value.items()}
-    if isinstance(value, list):
-        more = [f"{len(value) - SHOWN:,} more"] if len(value) > SHOWN else []
-        return [_shape(each) for each in value[:SHOWN]] + more
-    if isinstance(value, str):
-        return f"text({len(value)})"
-    if value is None:
-        return None
-    return "boolean" if isinstance(value, bool) else "number"
-
-
-def _key(name: str) -> str:
-    return name if PLAIN_KEY.fullmatch(name) else f"text({len(name)})"
 
 
 _DONE: Final = Redaction(done=True)

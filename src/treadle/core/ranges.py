@@ -393,8 +393,7 @@ def check_metrics(row: MetricsRow) -> None:
 
 def check_ids(option: str, found: Iterable[str], most: int = MOST_CALL) -> None:
     """Raise BadOption or TooLarge for more ids than one call takes, or for an id that is too long."""
-    named = list(found)
-    at_most(option, named, most)
+    at_most(option, named := list(found), most)
     joined = "".join(named)
     if not joined.isascii() or len(joined) > defaults.MAX_NAME:
         for id in named:

@@ -32,7 +32,7 @@ Loops = dict[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Session(Protocol):
-    """What the loops need of a `WorkerSession`."""
+    """The parts of a `WorkerSession` that its loops use."""
 
     app: WorkerHost
     config: WorkerConfig

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, integrity, job, line, opened, sql
-from tests.waiting import Signal, until
+from tests.waiting import Signal, each_turn, turn, until
 from treadle import App
 from treadle.concurrency.threads import let_threads_start, starting
 from treadle.core.model import Outcome, State
@@ -53,8 +53,7 @@ async def test_a_blocked_loop_stops_no_other_process(
     async def theirs() -> None:
         async with opened(path, "full") as storage:
             call = asyncio.ensure_future(CALLS[what](storage))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turn(turns)
             blocked.set()
             release.wait(LONGEST)
             await call
@@ -100,9 +99,8 @@ async def test_each_step_is_run_once_and_in_order(monkeypatch: pytest.MonkeyPatc
         return "end"
 
     async def busy() -> None:
-        while len(seen) < 200:
+        async for _ in each_turn(lambda: len(seen) < 200):
             threading.Event().wait(rng.choice((0, 0.000_1, 0.000_3)))
-            await asyncio.sleep(0)
 
     found, _ = await asyncio.gather(relayed(steps()), busy())
     assert found == "end"
@@ -141,7 +139,8 @@ async def test_a_cancelled_caller_ends_the_steps_before_it_returns() -> None:
     assert heard == ["cancelled"]
 
 
-async def test_a_transaction_whose_loop_has_ended_is_finished_by_the_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_transaction_whose_loop_has_ended_is_finished_by_the_thread(tmp_path: Path, turns: int) -> None:
     """For example by `KeyboardInterrupt` in a turn of a program that does not cancel its tasks."""
     path = tmp_path / "jobs.db"
     loop, storage = asyncio.new_event_loop(), SqliteStorage(str(path))
@@ -150,8 +149,7 @@ async def test_a_transaction_whose_loop_has_ended_is_finished_by_the_thread(tmp_
         await storage.open()
         await storage.enqueue([job("up"), *(job(f"d{number}", after=("up",)) for number in range(300))])
         call = asyncio.ensure_future(fanned_in(storage))
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turn(turns)
         return call
 
     call = await asyncio.to_thread(loop.run_until_complete, begin())
