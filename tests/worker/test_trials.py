@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -13,12 +13,13 @@ import pytest
 from tests.kit import Spy, Told, lose, work
 from tests.waiting import Signal
 from treadle import App, Record, Retry, State, Worker, current, flow
-from treadle.core.model import Claim
-from treadle.policy.guilt import guilt_of, is_suspect
+from treadle.core.model import Claim, LeaseRenewal, Presence
+from treadle.policy.guilt import guilt_of, is_suspect, plain_note
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
 from treadle.worker.config import WorkerConfig
 from treadle.worker.core import WorkerCore
+from treadle.worker.trials import Suspect
 
 
 class Room:
@@ -343,12 +344,14 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     await room.had("beside")  # it takes no slot, and holds nobody up
     taken, trial = Signal(), WorkerCore(app._core, WorkerConfig(name="trial", queues={}, concurrency=1))
     await trial.start()
+    assert holder._core.hand_over(suspect.id, suspect.version)
+    assert not holder._core.hand_over(suspect.id, suspect.version)
+    await holder.stop()  # from the hand-over on it neither releases the job nor renews its lease
+    assert (await row_of(app, suspect.id)).state is State.RUNNING
     done = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, taken.send))
     await taken.until(lambda: taken.sent, "the start of the trial")
-    holder._core.handed_over(suspect.id, suspect.version)
     await room.has("suspect")
     assert guilt_of(await row_of(app, suspect.id)).kind == "alone"
-    await holder.stop()
     assert (await row_of(app, suspect.id)).state is State.RUNNING
     room.door.set()
     assert await done
@@ -372,3 +375,72 @@ async def test_a_worker_that_stops_releases_the_suspects_it_holds(app: App, cloc
     await worker.stop()
     row = await row_of(app, offers[0].id)
     assert (row.state, row.lost, room.order) == (State.READY, 1, [])
+    assert not worker._core.hand_over(offers[0].id, offers[0].version)
+
+
+@asynccontextmanager
+async def a_trial(app: App) -> AsyncIterator[WorkerCore]:
+    trial = WorkerCore(app._core, WorkerConfig(name="trial", queues={}, concurrency=1))
+    await trial.start()
+    try:
+        yield trial
+    finally:
+        await trial.stop()
+
+
+async def left_by_its_holder(app: App, clock: HandClock, room: Room) -> Suspect:
+    holder, [suspect], _ = await offered(app, clock, room, "suspect")
+    assert holder._core.hand_over(suspect.id, suspect.version)
+    await holder.stop()
+    return suspect
+
+
+async def test_a_trial_ends_when_its_worker_does_not_know_the_task(app: App, clock: HandClock, room: Room) -> None:
+    """A deploy may have removed it since its holder was started. The next suspect must not wait for ever."""
+    suspect = await left_by_its_holder(app, clock, room)
+    async with a_trial(app) as trial:
+        del app._core.tasks["held"]
+        assert not await trial.try_alone(suspect.id, suspect.version, lambda: None)
+    assert (await row_of(app, suspect.id)).state is State.READY
+
+
+async def test_a_trial_that_ends_before_it_begins(app: App, clock: HandClock, room: Room) -> None:
+    """The code of the trial process fails the job for its losses, which that of its holder did not."""
+    id = await a_suspect(app, clock, room.held, "suspect")
+    await lose(app.storage, clock, id, alone=True)
+    worker = await app.storage.claim(Claim(worker="holder#1", ids=(id,), lease=3600))
+    room.held._core.max_lost = 1
+    async with a_trial(app) as trial:
+        assert not await trial.try_alone(id, worker.records[0].version, lambda: None)
+    row = await row_of(app, id)
+    assert (row.state, row.reason, room.order) == (State.FAILED, "lost", [])
+
+
+async def test_a_suspect_that_was_never_alone_elsewhere_is_alone_in_a_trial_process(
+    app: App, clock: HandClock, room: Room
+) -> None:
+    id = await a_suspect(app, clock, room.quick, "suspect")
+    claimed = await app.storage.claim(Claim(worker="holder#1", ids=(id,), lease=3600))
+    [row], taken = claimed.records, Signal()
+    for _ in range(3):
+        note = plain_note(await row_of(app, id), waited=True)
+        await app.storage.heartbeat(Presence(worker="holder"), [LeaseRenewal(id, row.version, note)], 3600)
+    async with a_trial(app) as trial:
+        assert await trial.try_alone(id, row.version, taken.send)
+    assert taken.sent == 1
+
+
+async def test_a_trial_process_that_stops_releases_the_suspect_that_it_was_sent(
+    app: App, clock: HandClock, room: Room
+) -> None:
+    suspect = await left_by_its_holder(app, clock, room)
+    await room.held.options(queue="other").enqueue("beside")
+    async with work(app, queues=["other"]), a_trial(app) as trial:
+        await room.has("beside")  # so that the suspect waits
+        trying = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, lambda: None))
+        await asyncio.sleep(0)  # it reads the row
+        await trial.stop()
+        assert not await trying
+        row = await row_of(app, suspect.id)
+        assert (row.state, row.lost, room.order) == (State.READY, 1, ["beside"])
+        room.open()
