@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, TrialsFailed, Try
 from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
@@ -144,7 +144,7 @@ class Trials:
             self._current, self._is_taken = suspect, False
             self._over.clear()
             process.send(Try(suspect))
-            await self._any(self._over, process.over)
+            await _first(self._over.wait(), over=(process.over,))  # also if the fleet stops: it runs there until then
             is_proven = self._is_taken or self._over.is_set() or process.asked
             self._current = None
         await asyncio.wait((process.over,))
@@ -170,12 +170,7 @@ class Trials:
 
     async def _any(self, event: asyncio.Event, *over: asyncio.Task[int]) -> None:
         """Until the event is set, one of these processes is over, or the fleet stops."""
-        waiting = [asyncio.create_task(each.wait()) for each in (event, self._shared.stop)]
-        try:
-            await asyncio.wait((*waiting, *over), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
+        await _first(event.wait(), self._shared.stop.wait(), over=over)
 
     def _drain(self, process: WorkerProcess, reason: str) -> None:
         """Let the process end its suspect and exit; kill it if it does not."""
@@ -197,6 +192,15 @@ class Trials:
             holder.send(TrialsFailed())
         self._waiting = {}
         self._left.clear()  # their leases expire, uncounted
+
+
+async def _first(*events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]]) -> None:
+    waiting = [asyncio.create_task(each) for each in events]
+    try:
+        await asyncio.wait((*waiting, *over), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def _key(suspect: Suspect) -> Lease:
