@@ -6,12 +6,15 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fixtures import LASTING, a_url
 from tests.kit import Spy, Told, lose, work
-from tests.waiting import Signal
+from tests.waiting import Signal, until
+from tests.worker import process_tasks
 from treadle import App, Record, Retry, State, Worker, current, flow
 from treadle.core.model import Claim, LeaseRenewal, Presence
 from treadle.policy.guilt import guilt_of, is_suspect, plain_note
@@ -277,6 +280,129 @@ async def test_a_suspect_that_waits_for_another_job_does_not_stop_it(app: App, c
         await room.had("parent", "child")
     row = await row_of(app, id)
     assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
+
+
+@shows("a suspect in a thread that waits for another job does not stop it")
+async def test_a_suspect_in_a_thread_that_waits_for_another_job(app: App, clock: HandClock, room: Room) -> None:
+    @app.task
+    def parent() -> None:
+        with room.enter("parent"):
+            room.quick.enqueue_sync("child").result_sync(60)
+
+    id = await a_suspect(app, clock, parent)
+    async with work(app):
+        await room.had("parent", "child")
+    row = await row_of(app, id)
+    assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize("kind", LASTING)
+async def test_a_suspect_in_a_process_that_waits_for_another_job(kind: str, tmp_path: Path) -> None:
+    with a_url(kind, tmp_path) as url:
+        async with App(url) as app:
+            waits_for = app.task(kind="process")(process_tasks.waits_for)
+            leaf = app.task(name="leaf", queue="late")(lambda: 7)
+            other = await leaf.enqueue()
+            job = await waits_for.enqueue(url, other.id)
+            [row] = (await app.storage.claim(Claim(worker="dead#1", ids=(job.id,), lease=3600))).records
+            lease = [LeaseRenewal(row.job.id, row.version)]
+            for renewals, seconds in ((lease, 0.0), ([], 60.0)):
+                await app.storage.heartbeat(Presence(worker="dead"), renewals, seconds)
+            async with work(app, queues=["default"]):
+
+                async def begins() -> bool:
+                    return guilt_of(await row_of(app, job.id)).kind == "alone"
+
+                await until(begins, "its trial")
+                async with work(app, queues=["late"]):
+                    assert await job.result(60) == 7
+            assert (await row_of(app, job.id)).lost == 1
+
+
+async def test_a_batch_of_one_that_waits_for_another_job(app: App, clock: HandClock, room: Room) -> None:
+    @app.batch(size=10, max_wait=0.01)
+    async def parents(names: list[str]) -> list[str]:
+        for name in names:
+            with room.enter(name):
+                await (await room.quick.enqueue(f"child of {name}")).result(timeout=60)
+        return names
+
+    await a_suspect(app, clock, parents, "parent")
+    async with work(app):
+        await room.had("parent", "child of parent")
+
+
+@shows("a suspect in a thread runs alone; so does one in a process, and a durable one")
+@pytest.mark.parametrize("kind", ["thread", "process", "durable"])
+async def test_suspects_of_each_kind_run_alone(app: App, clock: HandClock, room: Room, told: Told, kind: str) -> None:
+    steps: list[str | None] = []
+
+    @app.task
+    async def durable(n: int) -> int:
+        async def step() -> int:
+            steps.append(guilt_of(await row_of(app, current().id)).kind)
+            return n * 2
+
+        return await current().step("double", step)
+
+    tasks = {
+        "thread": room.blocking,
+        "process": app.task(kind="process")(process_tasks.double),
+        "durable": durable,
+    }
+    name: Any = 2 if kind in ("process", "durable") else "suspect"
+    id = await a_suspect(app, clock, tasks[kind], name, queue="late")
+    async with work(app, queues=["other"]):
+        await room.held.options(queue="other").enqueue("beside")
+        await room.has("beside")
+        async with work(app, queues=["late"]):
+            await told.until("reaped")
+            assert guilt_of(await row_of(app, id)).kind is None
+            assert not steps
+            room.open()
+            await told.until("succeeded", 2)
+    row = await row_of(app, id)
+    assert (row.state, row.attempt, row.lost) == (State.SUCCEEDED, 1, 1)
+    assert room.beside.get("suspect", []) == []
+    assert steps == ["alone"] * (kind == "durable")
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "process", "batch"])
+async def test_a_death_alone_counts_for_each_kind(app: App, clock: HandClock, told: Told, kind: str) -> None:
+    """The last one is noted as alone, so the job fails at its next claim, without another run."""
+
+    def in_process(n: int) -> int:
+        raise AssertionError
+
+    async def asynchronous(n: int) -> int:
+        raise AssertionError
+
+    async def batch(items: list[int]) -> list[int]:
+        raise AssertionError
+
+    task: Any = {
+        "async": lambda: app.task(max_lost=1)(asynchronous),
+        "thread": lambda: app.task(max_lost=1)(in_process),
+        "process": lambda: app.task(kind="process", max_lost=1)(process_tasks.double),
+        "batch": lambda: app.batch(max_lost=1, max_wait=0.01)(batch),
+    }[kind]()
+    id = await a_suspect(app, clock, task, 1)
+    await lose(app.storage, clock, id, alone=True)
+    async with work(app):
+        await told.until("failed")
+    row = await row_of(app, id)
+    assert (row.state, row.reason) == (State.FAILED, "lost")
+
+
+async def test_a_suspect_without_a_limit_is_never_failed(app: App, clock: HandClock, told: Told) -> None:
+    @app.task(max_lost=0)
+    async def tried() -> int:
+        return 1
+
+    id = await a_suspect(app, clock, tried)
+    await lose(app.storage, clock, id, times=7, alone=True)
+    async with work(app):
+        await told.until("succeeded")
 
 
 async def test_inline_jobs_that_come_meanwhile_run_afterwards(app: App, clock: HandClock, room: Room) -> None:
