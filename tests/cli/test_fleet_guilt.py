@@ -150,6 +150,25 @@ async def test_a_stop_during_a_trial_releases_the_suspects(stage: Made) -> None:
         assert {(each.state, each.attempt, each.lost) for each in rows} == {(State.READY, 0, 1)}
 
 
+async def test_a_trial_keeps_its_lease_when_its_holder_stops_first(stage: Made) -> None:
+    """The trial process, which ends its job within the grace, is asked to note the end of the holder."""
+    async with stage(1, tasks=TASKS, lease=600.0, grace=30.0) as here:
+        job = await here.enqueue("healthy", "go")
+        await until(lambda: len(runs(here, "healthy")) == 1, "the job")
+        await here.enqueue("deadly_once")
+        await until(lambda: len(runs(here, "healthy")) == 2, "a trial")
+        trial = here.fleet._trials.process
+        assert trial is not None
+        here.fleet.stop()
+        await until(lambda: here.fleet._shared.live == {trial}, "the end of the holder")
+        await until(lambda: not here.fleet._deaths._noting, "the note")
+        assert (await row(here, job)).state is State.RUNNING
+        (here.folder / "go").touch()
+        await until(trial.over.done, "its end")
+        ended = await row(here, job)
+        assert (ended.state, ended.attempt, ended.lost) == (State.SUCCEEDED, 1, 1)
+
+
 async def test_a_rolling_restart_lets_a_trial_end(stage: Made) -> None:
     async with stage(1, tasks=TASKS, lease=600.0) as here:
         jobs = [await here.enqueue("healthy", "go") for _ in range(2)]

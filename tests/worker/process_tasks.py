@@ -201,6 +201,11 @@ def takes_a_step() -> object:
     return current().step("a", double, 1)
 
 
+def waits_for(url: str, id: str) -> object:
+    """The result of another job, which may need the worker of this one."""
+    return App(url).sync.jobs.handle(id).result_sync(60)
+
+
 @app.task(kind="process")
 def logged() -> None:
     logging.getLogger("shop").info("in a process")

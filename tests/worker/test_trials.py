@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fixtures import LASTING, a_url
 from tests.kit import Spy, Told, lose, work
-from tests.waiting import Signal
+from tests.waiting import Signal, until
+from tests.worker import process_tasks
 from treadle import App, Record, Retry, State, Worker, current, flow
-from treadle.core.model import Claim
-from treadle.policy.guilt import guilt_of, is_suspect
+from treadle.core.model import Claim, LeaseRenewal, Presence
+from treadle.policy.guilt import guilt_of, is_suspect, plain_note
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
 from treadle.worker.config import WorkerConfig
 from treadle.worker.core import WorkerCore
+from treadle.worker.trials import Suspect
 
 
 class Room:
@@ -278,6 +282,129 @@ async def test_a_suspect_that_waits_for_another_job_does_not_stop_it(app: App, c
     assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
 
 
+@shows("a suspect in a thread that waits for another job does not stop it")
+async def test_a_suspect_in_a_thread_that_waits_for_another_job(app: App, clock: HandClock, room: Room) -> None:
+    @app.task
+    def parent() -> None:
+        with room.enter("parent"):
+            room.quick.enqueue_sync("child").result_sync(60)
+
+    id = await a_suspect(app, clock, parent)
+    async with work(app):
+        await room.had("parent", "child")
+    row = await row_of(app, id)
+    assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize("kind", LASTING)
+async def test_a_suspect_in_a_process_that_waits_for_another_job(kind: str, tmp_path: Path) -> None:
+    with a_url(kind, tmp_path) as url:
+        async with App(url) as app:
+            waits_for = app.task(kind="process")(process_tasks.waits_for)
+            leaf = app.task(name="leaf", queue="late")(lambda: 7)
+            other = await leaf.enqueue()
+            job = await waits_for.enqueue(url, other.id)
+            [row] = (await app.storage.claim(Claim(worker="dead#1", ids=(job.id,), lease=3600))).records
+            lease = [LeaseRenewal(row.job.id, row.version)]
+            for renewals, seconds in ((lease, 0.0), ([], 60.0)):
+                await app.storage.heartbeat(Presence(worker="dead"), renewals, seconds)
+            async with work(app, queues=["default"]):
+
+                async def begins() -> bool:
+                    return guilt_of(await row_of(app, job.id)).kind == "alone"
+
+                await until(begins, "its trial")
+                async with work(app, queues=["late"]):
+                    assert await job.result(60) == 7
+            assert (await row_of(app, job.id)).lost == 1
+
+
+async def test_a_batch_of_one_that_waits_for_another_job(app: App, clock: HandClock, room: Room) -> None:
+    @app.batch(size=10, max_wait=0.01)
+    async def parents(names: list[str]) -> list[str]:
+        for name in names:
+            with room.enter(name):
+                await (await room.quick.enqueue(f"child of {name}")).result(timeout=60)
+        return names
+
+    await a_suspect(app, clock, parents, "parent")
+    async with work(app):
+        await room.had("parent", "child of parent")
+
+
+@shows("a suspect in a thread runs alone; so does one in a process, and a durable one")
+@pytest.mark.parametrize("kind", ["thread", "process", "durable"])
+async def test_suspects_of_each_kind_run_alone(app: App, clock: HandClock, room: Room, told: Told, kind: str) -> None:
+    steps: list[str | None] = []
+
+    @app.task
+    async def durable(n: int) -> int:
+        async def step() -> int:
+            steps.append(guilt_of(await row_of(app, current().id)).kind)
+            return n * 2
+
+        return await current().step("double", step)
+
+    tasks = {
+        "thread": room.blocking,
+        "process": app.task(kind="process")(process_tasks.double),
+        "durable": durable,
+    }
+    name: Any = 2 if kind in ("process", "durable") else "suspect"
+    id = await a_suspect(app, clock, tasks[kind], name, queue="late")
+    async with work(app, queues=["other"]):
+        await room.held.options(queue="other").enqueue("beside")
+        await room.has("beside")
+        async with work(app, queues=["late"]):
+            await told.until("reaped")
+            assert guilt_of(await row_of(app, id)).kind is None
+            assert not steps
+            room.open()
+            await told.until("succeeded", 2)
+    row = await row_of(app, id)
+    assert (row.state, row.attempt, row.lost) == (State.SUCCEEDED, 1, 1)
+    assert room.beside.get("suspect", []) == []
+    assert steps == ["alone"] * (kind == "durable")
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "process", "batch"])
+async def test_a_death_alone_counts_for_each_kind(app: App, clock: HandClock, told: Told, kind: str) -> None:
+    """The last one is noted as alone, so the job fails at its next claim, without another run."""
+
+    def in_process(n: int) -> int:
+        raise AssertionError
+
+    async def asynchronous(n: int) -> int:
+        raise AssertionError
+
+    async def batch(items: list[int]) -> list[int]:
+        raise AssertionError
+
+    task: Any = {
+        "async": lambda: app.task(max_lost=1)(asynchronous),
+        "thread": lambda: app.task(max_lost=1)(in_process),
+        "process": lambda: app.task(kind="process", max_lost=1)(process_tasks.double),
+        "batch": lambda: app.batch(max_lost=1, max_wait=0.01)(batch),
+    }[kind]()
+    id = await a_suspect(app, clock, task, 1)
+    await lose(app.storage, clock, id, alone=True)
+    async with work(app):
+        await told.until("failed")
+    row = await row_of(app, id)
+    assert (row.state, row.reason) == (State.FAILED, "lost")
+
+
+async def test_a_suspect_without_a_limit_is_never_failed(app: App, clock: HandClock, told: Told) -> None:
+    @app.task(max_lost=0)
+    async def tried() -> int:
+        return 1
+
+    id = await a_suspect(app, clock, tried)
+    await lose(app.storage, clock, id, times=7, alone=True)
+    async with work(app):
+        await told.until("succeeded")
+
+
 async def test_inline_jobs_that_come_meanwhile_run_afterwards(app: App, clock: HandClock, room: Room) -> None:
     await a_suspect(app, clock, room.held, "suspect")
     async with work(app):
@@ -343,12 +470,14 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     await room.had("beside")  # it takes no slot, and holds nobody up
     taken, trial = Signal(), WorkerCore(app._core, WorkerConfig(name="trial", queues={}, concurrency=1))
     await trial.start()
+    assert holder._core.hand_over(suspect.id, suspect.version)
+    assert not holder._core.hand_over(suspect.id, suspect.version)
+    await holder.stop()  # from the hand-over on it neither releases the job nor renews its lease
+    assert (await row_of(app, suspect.id)).state is State.RUNNING
     done = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, taken.send))
     await taken.until(lambda: taken.sent, "the start of the trial")
-    holder._core.handed_over(suspect.id, suspect.version)
     await room.has("suspect")
     assert guilt_of(await row_of(app, suspect.id)).kind == "alone"
-    await holder.stop()
     assert (await row_of(app, suspect.id)).state is State.RUNNING
     room.door.set()
     assert await done
@@ -372,3 +501,72 @@ async def test_a_worker_that_stops_releases_the_suspects_it_holds(app: App, cloc
     await worker.stop()
     row = await row_of(app, offers[0].id)
     assert (row.state, row.lost, room.order) == (State.READY, 1, [])
+    assert not worker._core.hand_over(offers[0].id, offers[0].version)
+
+
+@asynccontextmanager
+async def a_trial(app: App) -> AsyncIterator[WorkerCore]:
+    trial = WorkerCore(app._core, WorkerConfig(name="trial", queues={}, concurrency=1))
+    await trial.start()
+    try:
+        yield trial
+    finally:
+        await trial.stop()
+
+
+async def left_by_its_holder(app: App, clock: HandClock, room: Room) -> Suspect:
+    holder, [suspect], _ = await offered(app, clock, room, "suspect")
+    assert holder._core.hand_over(suspect.id, suspect.version)
+    await holder.stop()
+    return suspect
+
+
+async def test_a_trial_ends_when_its_worker_does_not_know_the_task(app: App, clock: HandClock, room: Room) -> None:
+    """A deploy may have removed it since its holder was started. The next suspect must not wait for ever."""
+    suspect = await left_by_its_holder(app, clock, room)
+    async with a_trial(app) as trial:
+        del app._core.tasks["held"]
+        assert not await trial.try_alone(suspect.id, suspect.version, lambda: None)
+    assert (await row_of(app, suspect.id)).state is State.READY
+
+
+async def test_a_trial_that_ends_before_it_begins(app: App, clock: HandClock, room: Room) -> None:
+    """The code of the trial process fails the job for its losses, which that of its holder did not."""
+    id = await a_suspect(app, clock, room.held, "suspect")
+    await lose(app.storage, clock, id, alone=True)
+    worker = await app.storage.claim(Claim(worker="holder#1", ids=(id,), lease=3600))
+    room.held._core.max_lost = 1
+    async with a_trial(app) as trial:
+        assert not await trial.try_alone(id, worker.records[0].version, lambda: None)
+    row = await row_of(app, id)
+    assert (row.state, row.reason, room.order) == (State.FAILED, "lost", [])
+
+
+async def test_a_suspect_that_was_never_alone_elsewhere_is_alone_in_a_trial_process(
+    app: App, clock: HandClock, room: Room
+) -> None:
+    id = await a_suspect(app, clock, room.quick, "suspect")
+    claimed = await app.storage.claim(Claim(worker="holder#1", ids=(id,), lease=3600))
+    [row], taken = claimed.records, Signal()
+    for _ in range(3):
+        note = plain_note(await row_of(app, id), waited=True)
+        await app.storage.heartbeat(Presence(worker="holder"), [LeaseRenewal(id, row.version, note)], 3600)
+    async with a_trial(app) as trial:
+        assert await trial.try_alone(id, row.version, taken.send)
+    assert taken.sent == 1
+
+
+async def test_a_trial_process_that_stops_releases_the_suspect_that_it_was_sent(
+    app: App, clock: HandClock, room: Room
+) -> None:
+    suspect = await left_by_its_holder(app, clock, room)
+    await room.held.options(queue="other").enqueue("beside")
+    async with work(app, queues=["other"]), a_trial(app) as trial:
+        await room.has("beside")  # so that the suspect waits
+        trying = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, lambda: None))
+        await asyncio.sleep(0)  # it reads the row
+        await trial.stop()
+        assert not await trying
+        row = await row_of(app, suspect.id)
+        assert (row.state, row.lost, room.order) == (State.READY, 1, ["beside"])
+        room.open()

@@ -89,8 +89,8 @@ class Try(Struct, tag="try"):
     suspect: Suspect
 
 
-class HandedOver(Struct, tag="handed_over"):
-    """A trial process runs this suspect: its holder renews its lease no longer."""
+class HandOver(Struct, tag="hand_over"):
+    """Asks to leave this suspect to a trial process; replied to by HandedOver."""
 
     suspect: Suspect
 
@@ -152,6 +152,16 @@ class Suspects(Struct, tag="suspects"):
     suspects: list[Suspect]
 
 
+class HandedOver(Struct, tag="handed_over"):
+    """The reply to HandOver.
+
+    held  from now on it neither renews this lease nor releases the job. False: it does not hold it any more
+    """
+
+    suspect: Suspect
+    held: bool
+
+
 class Trial(Struct, tag="trial"):
     """Sent by a trial process for the suspect of a Try.
 
@@ -163,5 +173,5 @@ class Trial(Struct, tag="trial"):
     stage: Literal["taken", "ended"]
 
 
-Request = Probe | Drain | Count | NoteDeath | RenewFor | Try | HandedOver | TrialsFailed
-Message = Hello | Vitals | Counted | Found | Stopping | Suspects | Trial
+Request = Probe | Drain | Count | NoteDeath | RenewFor | Try | HandOver | TrialsFailed
+Message = Hello | Vitals | Counted | Found | Stopping | Suspects | HandedOver | Trial

@@ -21,6 +21,7 @@ from treadle.cli.child_protocol import (
     Drain,
     Found,
     HandedOver,
+    HandOver,
     Message,
     NoteDeath,
     Probe,
@@ -91,8 +92,9 @@ class SupervisorLink:
             self._send_numbers()
         elif isinstance(request, Drain):
             self._core.drain(request.reason, request.grace)
-        elif isinstance(request, HandedOver):
-            self._core.handed_over(request.suspect.id, request.suspect.version)
+        elif isinstance(request, HandOver):
+            suspect = request.suspect
+            self.send(HandedOver(suspect, self._core.hand_over(suspect.id, suspect.version)))
         elif isinstance(request, TrialsFailed):
             self._core.trials_failed()
         else:

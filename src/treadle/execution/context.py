@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
@@ -17,7 +16,7 @@ from treadle.core.ranges import MOST_TEXT, a_text
 from treadle.durable.once import Once
 from treadle.durable.steps import Durable
 from treadle.errors import BadOption, NestedTransaction, NotRunning
-from treadle.execution.job_run import JobRun, running_here
+from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
 from treadle.policy.retry import seconds
@@ -303,15 +302,11 @@ class Synchronous:
         return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
 
 
-_batch: ContextVar[tuple[Context, ...]] = ContextVar("treadle_batch", default=())
-enter_batch = _batch.set
-
-
 def current() -> Context:
     """The job that runs here. Raises NotRunning outside a job, and in a batch."""
     found = running_here()
     if found is None:
-        if many := _batch.get():
+        if many := batch_here.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")
         raise NotRunning("current() was called outside a job: call it in a task while a worker runs it")
     return Context(found)
@@ -319,10 +314,10 @@ def current() -> Context:
 
 def current_batch() -> tuple[Context, ...]:
     """The jobs of the batch that runs here, in the order of its items. Raises NotRunning outside a batch."""
-    found = _batch.get()
+    found = batch_here.get()
     if not found:
         raise NotRunning("current_batch() was called outside a batch")
-    return found
+    return tuple(map(Context, found))
 
 
 class JobFilter(logging.Filter):

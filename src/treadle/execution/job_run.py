@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent import futures
+from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple
 
@@ -160,12 +161,21 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
 
 
 enter: Callable[[JobRun], object] = ids.running.set
+batch_here: ContextVar[tuple[JobRun, ...]] = ContextVar("treadle_batch", default=())  # the runs of a batch call
 
 
 def running_here() -> JobRun | None:
     """The run that called this code; None outside a job."""
     found: JobRun | None = ids.running.get(None)
     return found
+
+
+def waits_here() -> None:
+    """The code here is about to wait for another job, which may need this process."""
+    here = running_here()
+    for run in batch_here.get() if here is None else (here,):
+        if run.on_wait is not None:
+            run.on_wait()
 
 
 def is_of_run(within: Any) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from treadle.errors import BadOption
-from treadle.execution.context import Context, current_batch, enter_batch
+from treadle.execution.context import Context, current_batch
+from treadle.execution.job_run import batch_here
 from treadle.pipeline.handlers import Handler, arrived_after, continuation, with_dependencies
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
@@ -104,7 +105,7 @@ class _Call:
                 except Exception as error:
                     place = error
             self._places.append(place)
-        enter_batch(tuple(kept))
+        batch_here.set(tuple(context._run for context in kept))
 
     def ends(self, found: object) -> list[Any]:
         """The outcome of each job. Raises BadResult unless the function returned one result per item."""

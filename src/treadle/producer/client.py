@@ -15,7 +15,7 @@ from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record
 from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here, waits_here
 from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
@@ -292,8 +292,7 @@ class Client:
                     await self.moved.check()
                 if in_sole_transaction():
                     open_transaction.refuse(f"waiting for job {id}")
-                if (run := running_here()) is not None and run.on_wait is not None:
-                    run.on_wait()
+                waits_here()
                 await heard
             finally:
                 heard.cancel()

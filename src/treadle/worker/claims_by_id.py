@@ -67,12 +67,19 @@ class ClaimsById:
 
     async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
         """See `WorkerCore.try_alone`."""
-        record = await self._trials.held(id, version)
-        if record is None or self._state.stopping:
+        state = self._state
+        state.claims_by_id += 1  # a worker that stops waits for it, and releases it: nobody else holds its lease
+        try:
+            record = await self._trials.held(id, version)
+        finally:
+            state.claims_by_id -= 1
+            state.wake.set()
+        if record is None:
             return False
         over = self._trials.expect(record, taken)
-        self._state.slots.take()
+        state.slots.take()
         self._executor.start_all([record])
+        self._trials.follow(record)
         return await over
 
     def _light(self) -> Rooms:

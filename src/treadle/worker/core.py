@@ -348,10 +348,10 @@ class WorkerCore:
 
     # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
 
-    def handed_over(self, id: str, version: int) -> None:
-        """Another process runs a suspect that `offer_suspects` was given, and renews its lease from now on."""
-        if self.session is not None:
-            self.session.trials.handed_over(id, version)
+    def hand_over(self, id: str, version: int) -> bool:
+        """Leave a suspect that `offer_suspects` was given to another process: from now on this worker neither renews
+        its lease nor releases it. Returns False if it does not hold it any more."""
+        return self.session is not None and self.session.trials.hand_over(id, version)
 
     def trials_failed(self) -> None:
         """No other process can run suspects: this worker runs them, when nothing else runs here."""

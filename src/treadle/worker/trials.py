@@ -185,7 +185,10 @@ class Trials:
 
     def _over(self, run: RunningJob) -> None:
         self.census.over(self._waiting.pop(run))
-        expected = self._expected.pop(_key(run), None)
+        self._end_expected(run.record)
+
+    def _end_expected(self, record: Record) -> None:
+        expected = self._expected.pop((record.job.id, record.version), None)
         if expected is not None and not expected.over.done():
             expected.over.set_result(expected.begun)
 
@@ -195,7 +198,7 @@ class Trials:
         """Wait until nothing else runs for this app in this process. For a lease: a job that never ends must not hold
         up the others, and a suspect that is never alone must not wait for ever."""
         waits = guilt.guilt_of(run.record).waits
-        if waits >= WAITS:
+        if waits >= WAITS and not self.is_expected(run.record):
             log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
             return None
         granted = self.loop.create_future()
@@ -212,8 +215,7 @@ class Trials:
                 await asyncio.shield(granted)
             return None
         except TimeoutError:
-            if self.census.is_alone(waiting):
-                await granted
+            if self.census.is_alone(waiting):  # `grant` is about to be called
                 return None
             waited = not behind and not self.census.tries  # in vain; behind another suspect, its turn may come soon
         except asyncio.CancelledError:
@@ -268,7 +270,7 @@ class Trials:
         try:
             await held.back
         finally:
-            del self._held[key]
+            self._held.pop(key, None)
             self._take_slot(run)
 
     def _give_slot(self, run: RunningJob) -> None:
@@ -286,11 +288,15 @@ class Trials:
         if new and self._offer is not None:
             self._offer(new)
 
-    def handed_over(self, id: str, version: int) -> None:
-        """Another process runs this suspect, and renews its lease from now on."""
+    def hand_over(self, id: str, version: int) -> bool:
+        """Leave this suspect to another process, which renews its lease from now on. Returns False if it is not held
+        any more. It must leave before it is taken: one that both hold would be released here while it runs there."""
         held = self._held.get((id, version))
-        if held is not None:
-            held.run.stop("lost")
+        if held is None or held.run.cancelled or held.back.done():
+            return False
+        del self._held[id, version], self._state.running[id]
+        held.run.stop("lost")
+        return True
 
     def failed(self) -> None:
         """No other process runs suspects: they run here from now on."""
@@ -318,6 +324,15 @@ class Trials:
         expected = _Expected(taken, self.loop.create_future())
         self._expected[record.job.id, record.version] = expected
         return expected.over
+
+    def follow(self, record: Record) -> None:
+        """The executor has started this suspect of another worker, or has refused to. Its future ends, however its run
+        does: the other process waits for it."""
+        run = self._state.running.get(record.job.id)
+        if run is None or run.record is not record or run.handle is None:
+            self._end_expected(record)
+        else:
+            run.handle.add_done_callback(lambda _: None if run in self._waiting else self._end_expected(record))
 
     def is_expected(self, record: Record) -> bool:
         """Whether another worker has claimed this job, and has reported the leases it lost."""

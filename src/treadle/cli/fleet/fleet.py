@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from treadle.cli.app_loader import refuse_hiding
-from treadle.cli.child_protocol import Hello, Message, Orders, Suspects, Trial, Vitals
+from treadle.cli.child_protocol import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
 from treadle.cli.fleet.child_process import MARGIN, ChildProcess, Shared
 from treadle.cli.fleet.deaths import Deaths
 from treadle.cli.fleet.fleet_counts import FleetCounts
@@ -177,6 +177,8 @@ class Fleet:
     def _on_message(self, process: WorkerProcess, message: Message) -> None:
         if isinstance(message, Suspects):
             self._trials.offer(process, message.suspects)
+        elif isinstance(message, HandedOver):
+            self._trials.handed_over(message)
         elif isinstance(message, Trial):
             self._trials.told(message)
         elif not process.orders.trial:

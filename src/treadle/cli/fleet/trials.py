@@ -1,6 +1,7 @@
 """Runs the suspects of a fleet in a process of their own, one at a time: there a death can only be the suspect's.
 
-The workers hold the leases of their suspects meanwhile. The process starts with the first suspect, ends when it has
+The workers hold the leases of their suspects until the process is free. Each suspect is left by its holder before it is
+sent there, so that never two processes may settle it. The process starts with the first suspect, ends when it has
 been idle, and is followed by another one when it dies.
 """
 
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
-from treadle.cli.child_protocol import Drain, HandedOver, Trial, TrialsFailed, Try
+from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, TrialsFailed, Try
 from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
 from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
 from treadle.worker.jobs_of_others import Lease
@@ -36,6 +38,8 @@ class Trials:
         self._shared, self._spawn, self._say = shared, spawn, say
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
+        self._left = deque[Suspect]()  # by the processes that held them
+        self._answered = asyncio.Event()  # a holder has answered
         self._current: Suspect | None = None  # sent to the process
         self._is_taken = False  # it runs there
         self._over = asyncio.Event()  # it runs no longer
@@ -63,11 +67,19 @@ class Trials:
 
     def leases(self, process: WorkerProcess) -> list[Lease]:
         """The leases that this process has besides those under its name."""
-        return self.sent() if process is self.process and self._is_taken else []
+        return self.sent() if process is self.process else []
 
     def sent(self) -> list[Lease]:
-        """The lease of the suspect that the process runs, or is about to run."""
-        return [] if self._current is None else [_key(self._current)]
+        """The leases of the suspects that the process runs, or is about to run: nobody else holds them."""
+        return [_key(each) for each in (self._current, *self._left) if each is not None]
+
+    def handed_over(self, message: HandedOver) -> None:
+        """The answer of the process that held a suspect."""
+        self._waiting.pop(_key(message.suspect), None)
+        if message.held:
+            self._left.append(message.suspect)
+        self._answered.set()
+        self._due.set()
 
     def told(self, message: Trial) -> None:
         """A message of the process."""
@@ -75,12 +87,8 @@ class Trials:
             return
         if message.stage == "taken":
             self._is_taken = True
-            holder, _ = self._waiting.pop(_key(message.suspect))
-            holder.send(HandedOver(message.suspect))
-            return
-        if not self._is_taken and self.process is not None and not self.process.asked:
-            self._waiting.pop(_key(message.suspect), None)  # nobody holds it under this version any more
-        self._over.set()
+        elif self._is_taken or self.process is None or not self.process.asked:
+            self._over.set()  # one that it could not begin because it stops is its own until its end
 
     # --- the process
 
@@ -106,13 +114,13 @@ class Trials:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BACKOFF[0] * 2**failures):
                         await shared.stop.wait()
-            if self._waiting or self._stands:
+            if self._waiting or self._left or self._stands:
                 self._due.set()
 
     async def _until_it_starts(self, process: WorkerProcess) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTING):
-                await self._any(process.claims, over=process.over)
+                await self._any(process.claims, process.over)
         if not process.claims.is_set() and not process.over.done():
             process.signal(signal.SIGKILL)
             await asyncio.wait((process.over,))
@@ -122,12 +130,12 @@ class Trials:
         """Let the process run the suspects that wait, until it has ended -> whether it can run suspects."""
         is_proven = True
         while not process.over.done() and not process.asked:
-            suspect = self._next()
+            suspect = await self._next(process)
             if suspect is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(IDLE):
                         self._due.clear()
-                        await self._any(self._due, over=process.over)
+                        await self._any(self._due, process.over)
                         continue
                 if self._stands or any(other.may_need_renewals for other in self._shared.live):
                     continue  # it renews their leases
@@ -136,26 +144,33 @@ class Trials:
             self._current, self._is_taken = suspect, False
             self._over.clear()
             process.send(Try(suspect))
-            await self._any(self._over, over=process.over)
+            await _first(self._over.wait(), over=(process.over,))  # also if the fleet stops: it runs there until then
             is_proven = self._is_taken or self._over.is_set() or process.asked
             self._current = None
         await asyncio.wait((process.over,))
         return is_proven
 
-    def _next(self) -> Suspect | None:
-        """The first suspect whose holder lives. The leases of the others are lost, or are about to be."""
-        self._waiting = {key: each for key, each in self._waiting.items() if not each[0].over.done()}
-        return next((suspect for _, suspect in self._waiting.values()), None)
+    async def _next(self, process: WorkerProcess) -> Suspect | None:
+        """A suspect that its holder has left to this process; None: none waits, or the process ends."""
+        while not self._left and not process.over.done() and not process.asked:
+            # The leases of a holder that has ended are lost, or are about to be.
+            self._waiting = {key: each for key, each in self._waiting.items() if not each[0].over.done()}
+            if not self._waiting:
+                return None
+            key, (holder, suspect) = next(iter(self._waiting.items()))
+            self._answered.clear()
+            holder.send(HandOver(suspect))
+            try:
+                async with asyncio.timeout(holder.lease / 3):
+                    await self._any(self._answered, holder.over, process.over)
+            except TimeoutError:  # it is stuck; those of others come first
+                if key in self._waiting:
+                    self._waiting[key] = self._waiting.pop(key)
+        return None if process.over.done() or process.asked or not self._left else self._left.popleft()
 
-    async def _any(self, event: asyncio.Event, over: asyncio.Task[int] | None = None) -> None:
-        """Until the event is set, the process is over, or the fleet stops."""
-        waiting = [asyncio.create_task(each.wait()) for each in (event, self._shared.stop)]
-        try:
-            also = () if over is None else (over,)
-            await asyncio.wait((*waiting, *also), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
+    async def _any(self, event: asyncio.Event, *over: asyncio.Task[int]) -> None:
+        """Until the event is set, one of these processes is over, or the fleet stops."""
+        await _first(event.wait(), self._shared.stop.wait(), over=over)
 
     def _drain(self, process: WorkerProcess, reason: str) -> None:
         """Let the process end its suspect and exit; kill it if it does not."""
@@ -176,6 +191,16 @@ class Trials:
         for holder in {holder for holder, _ in self._waiting.values()}:
             holder.send(TrialsFailed())
         self._waiting = {}
+        self._left.clear()  # their leases expire, uncounted
+
+
+async def _first(*events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]]) -> None:
+    waiting = [asyncio.create_task(each) for each in events]
+    try:
+        await asyncio.wait((*waiting, *over), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def _key(suspect: Suspect) -> Lease:

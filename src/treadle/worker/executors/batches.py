@@ -16,8 +16,8 @@ from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import Threads
 from treadle.core.model import Record
 from treadle.durable.steps import IN_BATCH
-from treadle.execution.context import Context, enter_batch
-from treadle.execution.job_run import JobRun
+from treadle.execution.context import Context
+from treadle.execution.job_run import JobRun, batch_here
 from treadle.execution.middleware import Middleware, inside_calls
 from treadle.execution.threads import in_thread
 from treadle.tasks.batch_function import answers
@@ -184,7 +184,7 @@ class Batches:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
         contexts = tuple(Context(seat.run) for seat in seats)
-        enter_batch(contexts)
+        batch_here.set(tuple(seat.run for seat in seats))
         results: list[Any]
         process_tag = forks.tag
         use, needs, entered = self._state.resource_use, task.needs, False

@@ -67,6 +67,7 @@ class Ask(Struct, tag="ask", tag_field="is"):
     record: Record
     capture: int | None = None  # the level of the log lines to keep; None: none
     child_headers: dict[str, str] | None = None
+    alone: bool = False  # it answers Waits too: nothing else runs beside the job
     number: int = 0  # number of the request at this child; its answers repeat it
 
 
@@ -79,6 +80,12 @@ class Begun(Struct, tag="begun", tag_field="is"):
 class Noted(Struct, tag="noted", tag_field="is"):
     number: int
     note: str
+
+
+class Waits(Struct, tag="waits", tag_field="is"):
+    """The function waits for another job."""
+
+    number: int
 
 
 class Done(Struct, tag="done", tag_field="is"):
@@ -109,7 +116,7 @@ class Leave(Struct, tag="leave", tag_field="is"):
     """Close the resources of the app, and exit."""
 
 
-Message = Hello | Ask | Begun | Noted | Done | Raised | Leave
+Message = Hello | Ask | Begun | Noted | Waits | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -182,6 +189,8 @@ class Child:
                 self._send(Noted(number, run.note or ""))
 
         run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers, kind="process")
+        if ask.alone:
+            run.on_wait = lambda: self._send(Waits(number))
         enter(run)
         if ask.capture is None:
             return self._called(ask, payload, run)

@@ -47,6 +47,7 @@ from treadle.worker.executors.child import (
     Message,
     Noted,
     Raised,
+    Waits,
     frame,
     read_message,
 )
@@ -208,12 +209,15 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Done | Raised) or message.number != self.jobs:
+                if not isinstance(message, Begun | Noted | Waits | Done | Raised) or message.number != self.jobs:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
                     run.keep_note(message.note)
+                elif isinstance(message, Waits):
+                    if run.on_wait is not None:
+                        run.on_wait()
                 else:
                     if message.note is not None:
                         run.note = message.note
@@ -322,7 +326,15 @@ def _ask(task: TaskCore, record: Record) -> Ask:
     run = _run_of(record)
     capture = None if run.log is None else run.log.level
     return Ask(
-        module, function.__qualname__, task.name, own_codec, run.worker, without_payload, capture, run.child_headers
+        module,
+        function.__qualname__,
+        task.name,
+        own_codec,
+        run.worker,
+        without_payload,
+        capture,
+        run.child_headers,
+        run.on_wait is not None,
     )
 
 
