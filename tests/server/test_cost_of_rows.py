@@ -31,6 +31,7 @@ TRIES: Final = 5
 # Units that make a text which is slow to look at, each in its own way.
 UNITS: Final = (
     "ssn",
+    "token",
     "ssn ",
     "ssn=",
     "token=a ",
@@ -142,7 +143,7 @@ async def factor(hostile: App, plain: App, look: Look) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [400, 100_000])
+@pytest.mark.parametrize("size", [400, 100_000, 250_000])
 @pytest.mark.parametrize("view", VIEWS)
 async def test_a_row_of_any_bytes_costs_at_most_three_times_ordinary_text(view: str, size: int) -> None:
     hostile = {unit: (json.dumps([repeated(unit, size)]), repeated(unit, size)) for unit in UNITS}

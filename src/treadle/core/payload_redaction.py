@@ -363,14 +363,17 @@ def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
 
 def _is_before(words: Sequence[bytes], folded: bytes, most: int, *patterns: re.Pattern[bytes]) -> bool:
     """Whether one of these words has one of the patterns behind it; also True after `most` other places."""
-    hits = 0
+    hits, matches = 0, [pattern.match for pattern in patterns]
     for word in words:
-        at = folded.find(word)
+        at, size = folded.find(word), len(word)
         while at >= 0:
             hits += 1
-            end = at + len(word)
-            if hits > most or any(pattern.match(folded, end) for pattern in patterns):
+            end = at + size
+            if hits > most:
                 return True
+            for matching in matches:  # a generator takes twice as long
+                if matching(folded, end) is not None:
+                    return True
             at = folded.find(word, end)
     return False
 
