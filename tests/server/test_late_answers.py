@@ -27,6 +27,18 @@ WORKER = Token(name="worker", digest=digest("worker"), scopes=tuple(SCOPES))
 QUEUEY = {"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}
 
 
+class Edited:
+    """The tokens of a file without the first one, as they are now."""
+
+    file = None
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+
+    def __call__(self) -> tuple[Token, ...]:
+        return tuple(self._tokens[1:])
+
+
 class Late:
     """A server whose tokens change while requests wait."""
 
@@ -45,7 +57,7 @@ class Late:
 async def late(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession) -> AsyncIterator[Late]:
     app, tokens = App("memory://"), [ADMIN, WORKER]
     async with app:
-        settings = Settings(tokens=(ADMIN,), token_file=lambda: tuple(tokens[1:]), max_wait=30)  # type: ignore[arg-type]
+        settings = Settings(tokens=(ADMIN,), token_file=Edited(tokens), max_wait=30)  # type: ignore[arg-type]
         site = make_site(app, settings, protocols=[queue_routes(Rules())])
         async with Serving(site, on_stop=site.state.waiting.stop, grace=1) as serving:
             found = Late(serving.url, app, session, tokens)
