@@ -163,19 +163,21 @@ async def test_a_client_with_an_entry_of_its_own_leaves_one(site: Site) -> None:
     ]
 
 
-async def test_only_an_open_entry_of_the_same_token_replaces_that_of_the_server(site: Site) -> None:
+async def test_only_an_open_entry_of_the_same_token_about_the_act_replaces_that_of_the_server(site: Site) -> None:
     async def pause(name: str, who: str, entry: str) -> None:
         await site.work("set_limits", {"changes": [{"type": "pause", "name": name}]}, who, **{"Treadle-Entry": entry})
 
-    def row(by: str) -> dict[str, Any]:
-        about = {"by": by, "source": "cli", "act": "queue.pause", "target": "x"}
+    def row(by: str, target: str) -> dict[str, Any]:
+        about = {"by": by, "source": "cli", "act": "queue.pause", "target": target}
         more = {"delay": 3153600000.0, "keep": 7776000.0, "payload": json.dumps(about)}
         return {"id": f"{audit.PREFIX}{uuid.uuid4()}", "task": audit.TASK, "queue": "treadle", **more}
 
-    mine, foreign = row("me"), row("x), admin (y")
+    mine, foreign = row("me", "one"), row("x), admin (y", "two")
     [stored] = (await site.work("enqueue", {"jobs": [mine]}))["records"]
     await site.work("enqueue", {"jobs": [foreign]}, "admin")
     await pause("one", "ops", mine["id"])
+    await pause("other", "ops", mine["id"])
+    await site.work("prune", {"limit": 10}, **{"Treadle-Entry": mine["id"]})
     await pause("two", "ops", foreign["id"])
     await pause("three", "ops", f"{audit.PREFIX}{uuid.uuid4()}")
     await pause("four", "ops", "no id")
@@ -183,8 +185,10 @@ async def test_only_an_open_entry_of_the_same_token_replaces_that_of_the_server(
     await site.work("settle", {"outcomes": [done]})
     await pause("five", "ops", mine["id"])
     assert await site.entries() == [
-        ("ops (me)", "cli", "queue.pause", "x"),
-        ("admin (x], admin [y)", "cli", "queue.pause", "x"),
+        ("ops (me)", "cli", "queue.pause", "one"),
+        ("admin (x], admin [y)", "cli", "queue.pause", "two"),
+        ("ops", "server", "limit.pause", "other"),
+        ("ops", "server", "rows.prune", ""),
         ("ops", "server", "limit.pause", "two"),
         ("ops", "server", "limit.pause", "three"),
         ("ops", "server", "limit.pause", "four"),

@@ -394,3 +394,16 @@ def test_added_rights_hold_once_the_file_is_left_alone(tmp_path: Path) -> None:
     assert [each.name for each in tokens()] == ["bound"]
     os.utime(file, (1e9, 1e9))
     assert [each.name for each in tokens()] == ["bound", "all"]
+
+
+def test_a_file_that_is_written_in_place_takes_no_right_for_longer_than_the_write(tmp_path: Path) -> None:
+    """An editor empties the file and writes it: a request between the two does not shut everybody out for longer."""
+    file, text = tmp_path / "tokens.toml", as_toml(BOUND) + as_toml(ALL)
+    file.write_text(text)
+    tokens = LiveTokens(file)
+    whole = tokens()
+    for piece in ("", as_toml(BOUND)):
+        file.write_text(piece)
+        assert len(tokens()) < 2
+        file.write_text(text)
+        assert tokens() == whole

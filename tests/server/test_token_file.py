@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from tests.served import memory_url
 from tests.server.test_api import Client, session
+from treadle.cli.output import Stop
 from treadle.cli.tokens import token as command
 from treadle.core.clock import wall
 from treadle.server import Settings, Token
@@ -157,3 +160,25 @@ def test_the_command_makes_a_token_without_payloads(tmp_path: Path) -> None:
     refused = CliRunner().invoke(command, ["w", "--scope", "work", "--no-payloads", "--file", str(file)])
     assert refused.exit_code != 0
     assert "contradicts the scope 'work'" in str(refused.exception)
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EACCES, errno.EROFS])
+def test_a_file_that_cannot_be_replaced_is_added_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A file that is mounted by itself into a container cannot be renamed over."""
+    file = tmp_path / "tokens.toml"
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    assert CliRunner().invoke(command, ["first", "--file", str(file)]).exit_code == 0
+    inode = file.stat().st_ino
+    monkeypatch.setattr(os, "rename", refuse)
+    made = CliRunner().invoke(command, ["second", "--queue", "mail", "--file", str(file)])
+    assert made.exit_code == 0, made.output
+    assert [(each.name, each.queues) for each in read(file.read_text())] == [("first", ()), ("second", ("mail",))]
+    assert (file.stat().st_ino, list(tmp_path.iterdir())) == (inode, [file])
+    with pytest.raises(Stop, match=os.strerror(number)):
+        command.main(["only", "--file", str(tmp_path / "new.toml")], standalone_mode=False)
+    assert list(tmp_path.iterdir()) == [file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -9,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
+from typing import Final
 
 import click
 
@@ -18,6 +20,9 @@ from treadle.core.command_lines import command
 from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
+
+# Errors of a rename for which the file itself may be writable.
+IN_PLACE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
@@ -108,14 +113,26 @@ def token(
 
 def _add(file: Path, text: str) -> None:
     """Add a token: write a new file and rename it, so that a server never reads half of one. Raises OSError and
-    BadTokens."""
+    BadTokens.
+
+    A file that is mounted by itself, or whose folder cannot be written to, gets the token at its end: its last line is
+    the digest, without which a server reads no token.
+    """
     place = Path(os.path.realpath(file))
     folder = os.open(place.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # another command would write the tokens of before
         before = place.read_text() if place.exists() else ""
         token_file.read(before + text)
-        _replace(place, before + text)
+        try:
+            _replace(place, before + text)
+        except OSError as error:
+            if error.errno not in IN_PLACE or not before:
+                raise
+            with place.open("a") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
     finally:
         os.close(folder)
 

@@ -30,8 +30,9 @@ HITS: Final = 1_000  # words in a larger value that are looked at before the who
 ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
-# Behind a word that names a value in a text of JSON. Letters beyond ASCII take up to four bytes.
-IN_TEXT: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]{0,160}+[\\'\s,:=]")
+# Behind a word that names a value in a text of JSON: letters, also beyond ASCII, and one of these signs.
+LETTERS_BEHIND: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]*+")
+SIGNS_BEHIND: Final = frozenset(each.encode() for each in "\\' \t\n\r\f\v,:=")
 LETTERS: Final = ((b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"), (b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"))  # as `folded`
 # Secrets without a name, see TextMask.
 VALUES: Final = tuple(
@@ -199,8 +200,9 @@ class Redaction:
             for name, value in dict(headers).items()
         }
 
-    def _place(self, text: bytes) -> Place:
-        """Where JSON may have something to hide: a look for its letters, 20 times as fast as decoding."""
+    def _place(self, text: bytes, effort: Effort | None = None) -> Place:
+        """Where JSON may have something to hide: a look for its letters, 20 times as fast as decoding. `effort`: if
+        nothing of it is left, the text is hidden anyway."""
         if ESCAPED.search(text) is not None:
             return "texts"
         folded = text.lower()
@@ -216,6 +218,8 @@ class Redaction:
         words = [word for word in self._words if word in folded]
         if not words or (len(text) > LARGEST and not _as_key(words, folded)):
             return "nowhere"
+        if effort is not None and effort.room < 0:
+            return "texts"
         return "texts" if len(text) > LARGEST or b"\\u" in text or _in_text(words, folded) else "keys"
 
     def _without(self, value: Any, path: tuple[str, ...], looked: Looked) -> Any:
@@ -280,7 +284,7 @@ class Redaction:
         the payload of a call."""
         by_place = any(self.hides(name) or self._is_below((name.casefold(),)) for name in names)
         raw = text.encode(errors="replace")
-        place = self._place(raw)
+        place = self._place(raw, effort)
         if not by_place and place == "nowhere":
             return None
         if len(raw) > LARGEST:
@@ -351,26 +355,32 @@ def _whole(text: bytes) -> str:
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
     """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
     places."""
-    return _is_before(words, folded, HITS, AS_KEY, AS_NAME)
-
-
-def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
-    A key ends with a quote that is not escaped."""
-    return _is_before(words, folded, 64 + len(folded) // 64, IN_TEXT)
-
-
-def _is_before(words: Sequence[bytes], folded: bytes, most: int, *patterns: re.Pattern[bytes]) -> bool:
-    """Whether one of these words has one of the patterns behind it; also True after `most` other places."""
     hits = 0
     for word in words:
         at = folded.find(word)
         while at >= 0:
             hits += 1
             end = at + len(word)
-            if hits > most or any(pattern.match(folded, end) for pattern in patterns):
+            if hits > HITS or AS_KEY.match(folded, end) is not None or AS_NAME.match(folded, end) is not None:
                 return True
             at = folded.find(word, end)
+    return False
+
+
+def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
+    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    A key ends with a quote that is not escaped."""
+    hits, most = 0, 64 + len(folded) // 64
+    for word in words:
+        at = folded.find(word)
+        while at >= 0:
+            hits += 1
+            run = LETTERS_BEHIND.match(folded, at + len(word))
+            end = at if run is None else run.end()
+            if hits > most or folded[end : end + 1] in SIGNS_BEHIND:
+                return True
+            # Before the same sign it would be the same again; a word may go beyond it.
+            at = folded.find(word, max(at + len(word), end - len(word) + 1))
     return False
 
 

@@ -1,7 +1,7 @@
 """Records the acts of operators that arrive by the worker protocol in the audit log.
 
 These are changes of limits, schedules and counts, signals, prunes, and outcomes of jobs that nobody has claimed. A
-client that has stored an entry of its own names it, and the log names the act then.
+client that has stored an entry of its own about an act names it, and the log names the act then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from treadle.admin import Audit, audit
 from treadle.core import defaults, open_entry
-from treadle.core.clock import monotonic
+from treadle.core.clock import Clock, monotonic
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, State
 from treadle.core.query_model import Query
@@ -29,6 +29,7 @@ log = logging.getLogger("treadle.audit")
 
 ROOM: Final = 400  # characters of the details of one entry; an act with more has several entries
 CLAIMS: Final = 50_000  # claims that this process remembers, so that their outcomes need not be looked up
+LASTS: Final = 86_400.0  # s that an open entry stands for acts
 PRUNES: Final = 3_600.0  # s in which the prunes of one token have one entry: a leader prunes twice a minute
 
 
@@ -47,6 +48,8 @@ class ActsHost(Protocol):
     def storage(self) -> Storage: ...
     @property
     def audit(self) -> Audit: ...
+    @property
+    def now(self) -> Clock: ...
 
 
 class ProtocolActs:
@@ -60,29 +63,28 @@ class ProtocolActs:
     @asynccontextmanager
     async def recorded(self, call: Any, acts: Sequence[ProtocolAct]) -> AsyncIterator[None]:
         """Record the acts of a call. Raises StorageError if an entry cannot be stored; the block does not run then."""
-        if not acts:
-            yield
-            return
-        by = audited.who(call)
-        if (entry := await self._named(call)) is not None:
-            for act in acts:
-                log.info("%s", in_line(f"{by} within the entry {entry}: {act.act} {act.target or '-'} {act.details}"))
-            yield
-            return
+        by, own = audited.who(call), list[ProtocolAct]()
+        id, entry = await self._named(call) if acts else (None, None)
+        for act in acts:
+            if entry is not None and _covers(entry, act):
+                log.info("%s", in_line(f"{by} within the entry {id}: {act.act} {act.target or '-'} {act.details}"))
+            else:
+                own.append(act)
         async with AsyncExitStack() as stack:
-            for act in _together(acts):
+            for act in _together(own):
                 record = self._app.audit.record(act.act, act.target, filter=act.details or None, by=by, source="server")
                 await stack.enter_async_context(record)
             yield
 
-    async def _named(self, call: Any) -> str | None:
-        """The open entry that the call names, if the same token has stored it."""
+    async def _named(self, call: Any) -> tuple[str, audit.Act] | tuple[None, None]:
+        """The open entry that the call names, if the same token has stored it within a day."""
         id = call.request.headers.get(open_entry.HEADER)
         if id is None or not audit.is_id(id):
-            return None
+            return None, None
         [row] = await self._app.storage.get([id])
-        is_own = row is not None and not row.state.final and audit.is_entry(row) and rights.has_begun(call.token, row)
-        return id if is_own else None
+        if row is None or row.state.final or not audit.is_entry(row) or not rights.has_begun(call.token, row):
+            return None, None
+        return (id, audit.read_act(row.job.payload)) if self._app.now() - row.created_at < LASTS else (None, None)
 
     # --- which calls are acts
 
@@ -160,6 +162,13 @@ class ProtocolActs:
             self._claims[row.id, row.version] = None
         while len(self._claims) > CLAIMS:
             del self._claims[next(iter(self._claims))]
+
+
+def _covers(entry: audit.Act, act: ProtocolAct) -> bool:
+    """Whether an entry says what the act does: of the same kind, and about the same thing unless it is about many."""
+    kinds = [name.partition(".")[0].replace("queue", "limit").removesuffix("s") for name in (entry.act, act.act)]
+    targets = [name.removeprefix("queue:") for name in (entry.target, act.target)]
+    return kinds[0] == kinds[1] and targets[0] in ("", targets[1])
 
 
 def _schedule(job: NewJob) -> str:

@@ -26,7 +26,7 @@ class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
 
     An edit takes rights away at once. Added rights hold once the file has been left alone for SETTLED seconds: half a
-    file may lack a restriction of a token.
+    file may lack a restriction of a token. Rights that half a file lacked are back with the rest of it.
 
     read_file  reads it at first, as a command does that checks it
 
@@ -37,7 +37,7 @@ class LiveTokens:
     def __init__(self, file: Path, read_file: Callable[[Path], tuple[Token, ...]] | None = None) -> None:
         self.file = file
         self._version = _version(file) if file.exists() else None  # before reading, so that no edit is missed
-        self._tokens = (read_file or _read)(file)
+        self._tokens = self._settled = (read_file or _read)(file)
         self._added: tuple[tuple[Token, ...], float] | None = None  # the tokens of an edit, and when it was seen
 
     def __call__(self) -> tuple[Token, ...]:
@@ -47,12 +47,13 @@ class LiveTokens:
             if version != self._version:
                 self._version = version  # first, so that an invalid file is reported once
                 tokens = _read(self.file)
-                self._tokens, self._added = narrowed(self._tokens, tokens), (tokens, monotonic())
+                self._tokens, self._added = narrowed(self._settled, tokens), (tokens, monotonic())
                 log.info("%s has changed: it contains %d tokens", self.file, len(tokens))
             if self._added is not None:
                 tokens, seen = self._added
                 if monotonic() - seen >= SETTLED or wall() - version[0] / 1e9 >= SETTLED:
-                    self._tokens, self._added = tokens, None
+                    self._tokens = self._settled = tokens
+                    self._added = None
         except (OSError, ValueError, BadTokens) as error:
             if isinstance(error, OSError):
                 if self._version is None:
