@@ -155,7 +155,7 @@ class Suspects(Struct, tag="suspects"):
 class HandedOver(Struct, tag="handed_over"):
     """The reply to HandOver.
 
-    held  from now on it neither renews this lease nor releases the job. False: it does not hold it any more
+    held  from now on it no longer renews this lease or releases the job. False: it does not hold it any more
     """
 
     suspect: Suspect
