@@ -151,7 +151,7 @@ async def test_a_stop_during_a_trial_releases_the_suspects(stage: Made) -> None:
 
 
 async def test_a_trial_keeps_its_lease_when_its_holder_stops_first(stage: Made) -> None:
-    """The trial process, which ends its job within the grace, is asked to note the end of the holder."""
+    """The supervisor sends the end of the holder to the trial process, which ends its job within the grace."""
     async with stage(1, tasks=TASKS, lease=600.0, grace=30.0) as here:
         job = await here.enqueue("healthy", "go")
         await until(lambda: len(runs(here, "healthy")) == 1, "the job")

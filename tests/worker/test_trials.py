@@ -472,7 +472,7 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     await trial.start()
     assert holder._core.hand_over(suspect.id, suspect.version)
     assert not holder._core.hand_over(suspect.id, suspect.version)
-    await holder.stop()  # from the hand-over on it neither releases the job nor renews its lease
+    await holder.stop()  # from the hand-over on it does not release the job or renew its lease
     assert (await row_of(app, suspect.id)).state is State.RUNNING
     done = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, taken.send))
     await taken.until(lambda: taken.sent, "the start of the trial")
@@ -521,7 +521,7 @@ async def left_by_its_holder(app: App, clock: HandClock, room: Room) -> Suspect:
     return suspect
 
 
-async def test_a_trial_ends_when_its_worker_does_not_know_the_task(app: App, clock: HandClock, room: Room) -> None:
+async def test_a_trial_ends_when_its_worker_has_no_such_task(app: App, clock: HandClock, room: Room) -> None:
     """A deploy may have removed it since its holder was started. The next suspect must not wait for ever."""
     suspect = await left_by_its_holder(app, clock, room)
     async with a_trial(app) as trial:

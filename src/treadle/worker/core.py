@@ -349,8 +349,8 @@ class WorkerCore:
     # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
 
     def hand_over(self, id: str, version: int) -> bool:
-        """Leave a suspect that `offer_suspects` was given to another process: from now on this worker neither renews
-        its lease nor releases it. Returns False if it does not hold it any more."""
+        """Leave a suspect that `offer_suspects` was given to another process: from now on this worker no longer renews
+        its lease, and does not release it. Returns False if it does not hold it any more."""
         return self.session is not None and self.session.trials.hand_over(id, version)
 
     def trials_failed(self) -> None:

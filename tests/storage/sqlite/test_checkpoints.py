@@ -135,7 +135,9 @@ async def test_a_forgotten_reader_is_waited_for_and_reported_once(
     assert integrity(path) == "ok"
 
 
-async def test_a_checkpoint_moves_nothing_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_checkpoint_moves_nothing_while_another_connection_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite before 3.51.3 may corrupt the file then. A writer that is no Treadle takes no lock file."""
     path = tmp_path / "jobs.db"
     monkeypatch.setattr(checkpoint, "READERS", 1)
