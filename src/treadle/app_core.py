@@ -10,7 +10,7 @@ import difflib
 import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -340,7 +340,8 @@ class AppCore:
             )
         if only:
             return
-        await self._keep_identity()
+        with suppress(StorageUnavailable):  # no reason for a worker not to start: it looks again
+            await self._keep_identity()
         if self._declares():
             await self.schedules.store()
             await self.limits.store()

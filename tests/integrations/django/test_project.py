@@ -32,7 +32,9 @@ worker: 0 True
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_story_of_a_project(kind: str, tmp_path: Path) -> None:
     with a_project(kind, tmp_path) as project:
-        assert project.run("story.py") == STORY
+        said = project.run("story.py").splitlines(keepends=True)
+        # The server of the tests does not sync, and the worker says so.
+        assert "".join(line for line in said if not line.startswith("this storage may lose jobs")) == STORY
 
 
 @shows("Django's TestCase runs the jobs that it enqueued in its own transaction, and the test database can be dropped")

@@ -52,8 +52,10 @@ def guilt(it: Evidence) -> Iterator[Violation]:
     for id, row in it.rows.items():
         if row.reason != LOST or row.reopenings or (most := MAX_LOST.search(row.error or "")) is None:
             continue
-        lost = [run for run in it.runs if run.id == id and (id, run.version + 1) in it.claims]
-        alone = sum(not _neighbours(it, run) for run in lost)
+        lost = [version for claimed, version in it.claims if claimed == id and (id, version + 1) in it.claims]
+        runs = {run.version: run for run in it.runs if run.id == id}
+        # A worker may die between the note that the job is alone and its function.
+        alone = sum(version not in runs or not _neighbours(it, runs[version]) for version in lost)
         if alone < int(most[1]) != 1:
             text = f"{id} has failed as lost, but was alone at {alone} losses of {len(lost)}, with max_lost={most[1]}"
             yield it.violation("guilt", text, id)
