@@ -88,7 +88,7 @@ class Opened(NamedTuple):
 
 
 class Suspect(Struct, frozen=True):
-    """A suspect that a worker holds for another process: whoever knows its version may renew and settle it."""
+    """A suspect that a worker holds for another process: its id and version are enough to renew and settle it."""
 
     id: str
     version: int

@@ -142,18 +142,19 @@ def _locks(found: PostgresHealth) -> Iterator[Check]:
 
 def _published(found: PostgresHealth) -> Iterator[Check]:
     nameless = [table.name for table in found.tables if not table.identified]
+    cure = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless)
     if found.publications and nameless:
         yield fail(
             "publications",
             f"{found.publications} publish {', '.join(nameless)}, whose rows have no identity: the server refuses "
             "every delete there, and workers stop",
-            "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless),
+            cure,
         )
     elif nameless:
         yield warn(
             "publications",
             f"{', '.join(nameless)}: rows without an identity, so a publication of all tables would stop the workers",
-            "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless),
+            cure,
         )
     elif found.publications:
         yield ok("publications", f"{found.publications} publish the tables, whose rows all have an identity")
