@@ -117,7 +117,7 @@ class Nap:
             if self.how == "abort":
                 assert await self.app.jobs.retry(job) == 1
             return job
-        async with work(self.app, grace=0):
+        async with work(self.app, grace=0, concurrency=1):  # while the run lasts, this worker claims nothing
             await self.tidying.wait()
             if self.how == "lost":
                 clock.advance(60)

@@ -61,11 +61,11 @@ class Fleet:
     async def start(self, role: str) -> None:
         """Start it, and return when it has begun."""
         self._serial += 1
-        actor = self._actors[role] = f"{role}.{self._serial}"
+        actor = f"{role}.{self._serial}"
         path = self.folder / f"{actor}.jsonl"
         words = role.rstrip("0123456789"), self.url, str(path), actor, str(self.seed * 1000 + self._serial)
         with (self.folder / f"{actor}.log").open("wb") as log:
-            self._processes[role] = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 *self._program(),
@@ -78,7 +78,7 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
-        process = self._processes[role]
+        self._actors[role], self._processes[role] = actor, process  # together: a trial may end while it is created
 
         def begun() -> bool:
             return path.exists() and path.stat().st_size > 0

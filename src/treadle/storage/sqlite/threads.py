@@ -62,6 +62,7 @@ class Relay:
         is_open: Callable[[], bool],
     ) -> None:
         self._loop, self._steps, self._wanted, self._is_open = loop, steps, wanted, is_open
+        self._home = threading.get_ident()
         self._stepping = threading.Lock()  # held by the thread that runs a step
         self._count = 0  # steps that the loop has run
         self._calls = queue.SimpleQueue[bool]()  # True: there is a function to run; False: the transaction is over
@@ -97,17 +98,20 @@ class Relay:
     async def _wait(self, pool: ThreadPoolExecutor) -> None:
         """Let the thread run the function, or the loop take a turn."""
         if self._wanted is None:
-            if self._thread is None:
+            if self._is_alone():
                 self._thread = pool.submit(self._stand_by)
             await asyncio.sleep(0)
             return
         self._turn = self._loop.create_future()
-        if self._thread is None:
+        if self._is_alone():
             self._thread = pool.submit(self._begin)
         else:
             self._calls.put(True)
         if not self._end.done():
             await self._turn
+
+    def _is_alone(self) -> bool:
+        return self._thread is None or self._thread.done()
 
     def _step(self) -> None:
         """Run one step. It must be called under `_stepping`."""
@@ -146,6 +150,8 @@ class Relay:
 
     def _stand_by(self) -> None:
         """Until the transaction is over, run functions and, if the loop is blocked, all that is left."""
+        if threading.get_ident() == self._home:
+            return  # a simulation runs the calls of its pools at once, in the thread of the loop
         while True:
             count = self._count
             try:
