@@ -12,7 +12,9 @@ import pytest
 
 from tests.waiting import Signal, patient
 from treadle import App, Event, StorageUnavailable, Worker
-from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Presence
+from treadle.core.events import was_lost
+from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Pairs, Presence, Record
+from treadle.policy import attempts
 from treadle.policy.guilt import trial_note
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
@@ -113,9 +115,15 @@ async def lose(storage: Storage, clock: HandClock, *ids: str, times: int = 1, al
         records = (await storage.claim(claim)).records
         assert len(records) == len(ids)
         if alone:
-            renewals = [LeaseRenewal(row.job.id, row.version, checkpoints=trial_note(row)) for row in records]
+            renewals = [
+                LeaseRenewal(row.job.id, row.version, checkpoints=(*trial_note(row), *_losses(row))) for row in records
+            ]
             assert await storage.heartbeat(Presence(worker=dead, gone=True), renewals, 30.0) == HeartbeatResult()
         clock.advance(31)
+
+
+def _losses(row: Record) -> Pairs:
+    return attempts.losses(row) if was_lost(row) else ()
 
 
 async def presences(storage: Storage) -> Sequence[Presence]:

@@ -13,7 +13,9 @@ from treadle.policy import attempts, judge
 from treadle.policy.guilt import (
     NOTE,
     cleared_note,
+    culprit_of,
     guilt_of,
+    is_cleared_by,
     is_suspect,
     plain_note,
     standing,
@@ -93,6 +95,18 @@ def test_the_error_names_each_death() -> None:
         "worker 'w0' was killed by SIGKILL at 2001-09-09 01:46:40 UTC, "
         "worker 'w1' was killed by SIGKILL at 2001-09-09 01:46:41 UTC"
     )
+
+
+def test_a_death_alone_explains_the_ends_of_its_workers_once_for_each_job() -> None:
+    neighbour = row(lost=1, reason="lost by w1")
+    culprit = after(neighbour, (*trial_note(neighbour), *attempts.losses(neighbour)), 1)
+    culprit = replace(culprit, reason="lost by w2")
+    assert (culprit_of(neighbour), culprit_of(culprit)) == ((), ("w1", "w2"))
+    assert is_cleared_by(neighbour, ["w1"])
+    assert not is_cleared_by(neighbour, ["w2"])
+    assert not is_cleared_by(culprit, ["w2"])
+    again = replace(after(neighbour, cleared_note(neighbour), 1), reason="lost by w2")
+    assert not is_cleared_by(again, ["w2"])
 
 
 def test_the_words_for_a_suspect() -> None:

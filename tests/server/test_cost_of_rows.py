@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from treadle.core.long_numbers import has_digits
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import WORDS, Effort, TextMask, masked, without_secrets
+from treadle.mcp.bounds import bounded, decoded
 from treadle.mcp.calls import Calls, Rights
 
 LAW: Final = 3.0
@@ -79,16 +81,32 @@ def documents(size: int) -> Iterator[tuple[str, str]]:
     yield "no JSON", "token" * (size // 5)
 
 
+def plain_documents(size: int) -> Iterator[tuple[str, str]]:
+    """JSON of many small values without anything to hide; one has a text with many digits, as long numbers have."""
+    yield "numbers", "[" + "0," * (size // 2) + "0]"
+    yield "exponents", "[" + "1e300," * (size // 6) + "0]"
+    yield "lists", "[" + "[]," * (size // 3) + "0]"
+    yield "objects", "[" + "{}," * (size // 3) + "0]"
+    yield "texts", "[" + '"a",' * (size // 4) + "0]"
+    yield "escapes", '["' + "\\\\" * (size // 2) + '"]'
+    yield "nested", "[" + ",".join(["[" * 90 + "]" * 90] * (size // 181 + 1)) + "]"
+    yield "keys", "[{" + ",".join(f'"{number:x}":0' for number in range(size // 9)) + "}]"
+    yield "keyword arguments", '{"args":[],"kwargs":{' + ",".join(f'"k{n:x}":0' for n in range(size // 9)) + "}}"
+    yield "numbers and digits", "[" + "0," * (size // 2) + f'"{"7" * (DIGITS + 1)}"]'
+    yield "digits", "[" + f'"{"7" * (DIGITS + 1)}",' * (size // DIGITS) + "0]"
+    yield "escapes and digits", '["' + '\\"' * (size // 2) + "7" * (DIGITS + 1) + '"]'
+
+
 def ordinary(size: int) -> str:
     return repeated("The quick brown fox jumps over a lazy dog. ", size)
 
 
 @asynccontextmanager
-async def stored(payload: str, error: str) -> Any:
+async def stored(payload: str, error: str, rows: int = ROWS) -> Any:
     """An app with failed jobs that have this payload and this error."""
     async with App("memory://") as app:
         storage = app._core.storage
-        ids = [f"j{number}" for number in range(ROWS)]
+        ids = [f"j{number}" for number in range(rows)]
         await storage.enqueue([NewJob(id=each, task="t", queue="q", payload=payload) for each in ids])
         claimed = await storage.claim(Claim(worker="w#1", queues=(("q", ROWS),), lease=60.0))
         await storage.settle(
@@ -108,9 +126,12 @@ def views() -> Iterator[tuple[str, Look]]:
 
     def call(path: str, payloads: bool = True, **query: Any) -> Look:
         async def look(app: App) -> object:
-            return await Calls(app, Rights(payloads=payloads))("GET", path, query=query)
+            return await Calls(app, Rights(payloads=payloads))("GET", path, query=query, read=len)
 
         return look
+
+    async def to_assistant(app: App) -> object:
+        return bounded(await Calls(app, Rights())("GET", "/v1/jobs", query={"limit": ROWS}, read=decoded))
 
     yield "list", call("/v1/jobs", limit=ROWS)
     yield "list of shapes", call("/v1/jobs", payloads=False, limit=ROWS)
@@ -121,6 +142,7 @@ def views() -> Iterator[tuple[str, Look]]:
     yield "explain", call("/v1/jobs/j0/explain")
     yield "failures", call("/v1/failures")
     yield "graph", call("/v1/workflows/j0/graph")
+    yield "list for an assistant", to_assistant
 
 
 VIEWS: Final = dict(views())
@@ -160,6 +182,34 @@ async def test_a_row_of_any_bytes_costs_at_most_three_times_ordinary_text(view: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [100_000, 8_000_000])
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_row_of_many_small_values_costs_at_most_three_times_ordinary_text(view: str, size: int) -> None:
+    slow, rows = {}, 1 if size > 1_000_000 else ROWS
+    async with stored(json.dumps([ordinary(size)]), "", rows) as plain:
+        await VIEWS[view](plain)
+        for name, payload in plain_documents(size):
+            async with stored(payload, "", rows) as app:
+                share = max(1.0, len(payload) / size)
+                if (found := await factor(app, plain, VIEWS[view]) / share) > LAW:
+                    slow[name] = round(found, 1)
+    assert slow == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100_000, 8_000_000])
+async def test_a_step_of_many_small_values_costs_at_most_three_times_ordinary_text(size: int) -> None:
+    slow, view = {}, VIEWS["history"]
+    async with steps(ordinary(size), 1) as plain:
+        await view(plain)
+        for name, value in plain_documents(size):
+            async with steps(Raw(value.encode()), 1) as app:
+                if (found := await factor(app, plain, view) / max(1.0, len(value) / size)) > LAW:
+                    slow[name] = round(found, 1)
+    assert slow == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["list", "job", "history", "explain"])
 async def test_a_row_of_many_small_texts_costs_at_most_three_times_ordinary_ones(view: str) -> None:
     async with steps(ordinary(200)) as plain:
@@ -173,14 +223,14 @@ async def test_a_row_of_many_small_texts_costs_at_most_three_times_ordinary_ones
 
 
 @asynccontextmanager
-async def steps(text: str) -> Any:
-    """An app with a job that has stored many steps with this text."""
+async def steps(text: Any, count: int = 1_000) -> Any:
+    """An app with a job that has stored many steps with this value."""
     async with App("memory://") as app:
         storage = app._core.storage
         await storage.enqueue([NewJob(id="j0", task="t", queue="q")])
         [row] = (await storage.claim(Claim(worker="w#1", queues=(("q", 1),), lease=60.0))).records
-        value = json.dumps({"value": text, "at": 1.0}, ensure_ascii=False)
-        found = [(f"step{number}", value) for number in range(1_000)]
+        value = msgspec.json.encode({"value": text, "at": 1.0}).decode()
+        found = [(f"step{number}", value) for number in range(count)]
         renewal = LeaseRenewal(id="j0", version=row.version, checkpoints=tuple(found))
         await storage.heartbeat(Presence(worker="w"), [renewal], 60.0)
         yield app

@@ -16,7 +16,7 @@ from tests.kit import Spy, Told, lose, work
 from tests.waiting import Signal, until
 from tests.worker import process_tasks
 from treadle import App, Record, Retry, State, Worker, current, flow
-from treadle.core.model import Claim, LeaseRenewal, Presence
+from treadle.core.model import LOST_BY, Claim, LeaseRenewal, Presence
 from treadle.policy.guilt import guilt_of, is_suspect, plain_note
 from treadle.testing import HandClock, drain
 from treadle.testing.shows import shows
@@ -485,6 +485,48 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     assert not await trial.try_alone(suspect.id, suspect.version, taken.send)
     await trial.stop()
     assert len(told.of("reaped")) == 1
+
+
+@shows("once a job has killed a worker alone, the suspects that were next to it run next to each other again")
+async def test_a_death_alone_clears_the_others(app: App, clock: HandClock, room: Room, told: Told) -> None:
+    poison = await room.quick.enqueue("poison")
+    others = [await room.held.enqueue(name) for name in "abc"]
+    await lose(app.storage, clock, poison.id, *[job.id for job in others])
+    await lose(app.storage, clock, poison.id, alone=True)
+    async with work(app, concurrency=5, ordered=True):  # one dispatcher, so that the culprit is the first to wait
+        await room.has(*"abc")
+        room.open()
+        await told.until("succeeded", 4)
+    assert room.beside["poison"] == []
+    assert {(await row_of(app, job.id)).lost for job in others} == {1}
+
+
+async def test_a_suspect_that_waits_for_its_turn_is_cleared(app: App, clock: HandClock, room: Room, told: Told) -> None:
+    """The culprit is claimed by another worker of the program, after the others."""
+    poison = await room.quick.options(queue="late").enqueue("poison")
+    others = [await room.held.enqueue(name) for name in "ab"]
+    await lose(app.storage, clock, poison.id, *[job.id for job in others])
+    await lose(app.storage, clock, poison.id, alone=True)
+    await room.held.options(queue="other").enqueue("beside")
+    async with work(app, queues=["other"], lease=3_600):
+        await room.has("beside")
+        async with work(app, queues=["default", "late"], concurrency=2, lease=3_600):
+            await told.until("reaped")
+            room.door.set()
+            await told.until("succeeded", 4)
+    assert room.beside["poison"] == []
+
+
+async def test_a_worker_releases_the_suspects_that_another_process_has_cleared(
+    app: App, clock: HandClock, room: Room
+) -> None:
+    holder, offers, _ = await offered(app, clock, room, "a", "b")
+    reasons = [(await row_of(app, each.id)).reason or "" for each in offers]
+    explained = [each.removeprefix(LOST_BY) for each in reasons]
+    assert not holder._core.hand_over(offers[0].id, offers[0].version, explained)
+    await room.has("a", "b")
+    room.open()
+    await holder.stop()
 
 
 async def test_a_worker_tries_its_suspects_itself_when_no_process_can(app: App, clock: HandClock, room: Room) -> None:

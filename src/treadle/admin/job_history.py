@@ -106,21 +106,22 @@ def decoder_of(task: TaskCore | None) -> Decode:
 def _untyped() -> Any: ...
 
 
-async def read_history(storage: Storage, row: Record, decode: Decode) -> JobHistory:
-    """Read the history of this job. `decode` decodes the text that the task's own codec wrote. Raises StorageError."""
+async def read_history(storage: Storage, row: Record, decode: Decode, value: Decode) -> JobHistory:
+    """Read the history of this job. `decode` decodes the text that the task's own codec wrote, `value` that of
+    Treadle's. Raises StorageError."""
     below = row.after if row.started_at is not None else ()
     related = [each for each in await storage.get(below[:CHILDREN]) if each is not None] if below else []
     children: dict[str, int] = {}
     for child in related:
         if child.job.parent == row.job.id and child.job.task:
             children[child.state] = children.get(child.state, 0) + 1
-    steps = steps_of(row, decode)
+    steps = steps_of(row, decode, value)
     waits = [each for each in related if each.job.parent == row.job.id and not each.job.task]
     given = await whole(storage, await _signal_rows(storage, row), "result")
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps,
-        signals=_signals({each.job.id: each for each in (*given, *waits) if each is not None}),
+        signals=_signals({each.job.id: each for each in (*given, *waits) if each is not None}, value),
         children=children,
         children_capped=len(below) > CHILDREN,
     )
@@ -150,14 +151,14 @@ def _attempt(each: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
     )
 
 
-def steps_of(row: Record, decode: Decode) -> tuple[Step, ...]:
+def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
     """The stored steps of a job. A checkpoint that is not a step is shown as its text."""
     found = list[Step]()
     for name, text in row.checkpoints:
         if name.startswith(OURS):
             continue
         try:
-            found.append(_step(row, name, read_entry(text), decode))
+            found.append(_step(row, name, read_entry(text), decode, value))
         except UNREADABLE:
             found.append(Step(name=name, kind="step", value=text))
     marks = [
@@ -167,7 +168,7 @@ def steps_of(row: Record, decode: Decode) -> tuple[Step, ...]:
     return (*found, *marks)
 
 
-def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
+def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
     if isinstance(entry.until, float):
         done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
         return Step(name=name, kind="sleep", until=entry.until, done=done)
@@ -175,8 +176,9 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode) -> Step:
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     if isinstance(entry.failure, Failure):
         return Step(name=name, kind="step", value=str(error_of(name, entry.failure)))
-    value = _decoded(entry.result or "", decode) if own else stored_values.value(entry.result)
-    return Step(name=name, kind=kind, value=value, done=not entry.gave_up)
+    result = entry.result
+    stored = None if result is None else _decoded(result, decode) if own else value(result)
+    return Step(name=name, kind=kind, value=stored, done=not entry.gave_up)
 
 
 def _decoded(text: str, decode: Decode) -> Any:
@@ -200,13 +202,13 @@ async def _signal_rows(storage: Storage, row: Record) -> list[Record]:
     return list((await storage.find(query)).records)
 
 
-def _signals(rows: dict[str, Record]) -> tuple[Signal, ...]:
+def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
     found = list[Signal]()
     for each in sorted(rows.values(), key=lambda each: (each.created_at, each.job.id)):
         name = signals.signal_name(each)
         if name is None or (each.state.final and each.state is not State.SUCCEEDED):
             continue
         given = each.state is State.SUCCEEDED
-        value = stored_values.value(each.result) if given else None
-        found.append(Signal(name=name, given=given, value=value, at=each.ended_at))
+        sent = value(each.result) if given and each.result is not None else None
+        found.append(Signal(name=name, given=given, value=sent, at=each.ended_at))
     return tuple(found)

@@ -201,16 +201,23 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             if cursor is None:
                 return
 
-    async def history(self, job: HasId | str, *, hide: Callable[[Record], Record] | None = None) -> JobHistory:
+    async def history(
+        self,
+        job: HasId | str,
+        *,
+        hide: Callable[[Record], Record] | None = None,
+        value: Callable[[str], Any] = stored_values.value,
+    ) -> JobHistory:
         """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
 
-        hide  removes secrets from the rows before they are read, for people
+        hide   removes secrets from the rows before they are read, for people
+        value  decodes the texts that Treadle's own codec wrote
         A worker keeps the log lines of a run only with `capture_logs`.
         """
         row = await self.whole(job)
         if hide is not None:
             row = hide(row)
-        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)))
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value)
 
     async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:
         """The number of queued jobs before this one in its queue, counted up to `most`; None if it is not queued.

@@ -90,9 +90,13 @@ class Try(Struct, tag="try"):
 
 
 class HandOver(Struct, tag="hand_over"):
-    """Asks to leave this suspect to a trial process; replied to by HandedOver."""
+    """Asks to leave this suspect to a trial process; replied to by HandedOver.
+
+    explained  workers whose end other suspects explain
+    """
 
     suspect: Suspect
+    explained: list[str] = []
 
 
 class TrialsFailed(Struct, tag="trials_failed"):

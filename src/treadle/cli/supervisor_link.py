@@ -94,7 +94,8 @@ class SupervisorLink:
             self._core.drain(request.reason, request.grace)
         elif isinstance(request, HandOver):
             suspect = request.suspect
-            self.send(HandedOver(suspect, self._core.hand_over(suspect.id, suspect.version)))
+            held = self._core.hand_over(suspect.id, suspect.version, request.explained)
+            self.send(HandedOver(suspect, held))
         elif isinstance(request, TrialsFailed):
             self._core.trials_failed()
         else:

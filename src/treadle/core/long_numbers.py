@@ -5,33 +5,31 @@ from a Python client.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 MOST_DIGITS: Final = 4_300  # of one number; the limit of CPython for converting text
 WORDS: Final = f"expected numbers of at most {MOST_DIGITS:,} digits, found a longer one: send it as a text"
 
 _digits: Final = re.compile(r"[0-9]*").match
 _digits_of_bytes: Final = re.compile(rb"[0-9]*").match
-# As much of a text as has no such number outside of its strings. Possessive, so that its time is proportional to it.
-_FINE: Final = re.compile(
-    rf'(?:[^"0-9]++|[0-9]{{1,{MOST_DIGITS}}}+(?![0-9])|"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z))*+', re.DOTALL
-)
 
 
 def has_long_number(text: str) -> bool:
-    """Whether a JSON text has such a number outside of its strings: 50 ms for a text of 1 MB that has so many digits in
-    a string among other values."""
-    if not has_digits(text, MOST_DIGITS):
-        return False
-    fine = _FINE.match(text)
-    return fine is not None and fine.end() < len(text)
+    """Whether a JSON text has such a number outside of its strings. What stands between two such runs of digits is only
+    searched for quotes: to read value after value took 20 times as long."""
+    end, in_string = 0, False
+    for start, after in _runs(text, MOST_DIGITS):
+        in_string ^= _quotes(text[end:start]) % 2 == 1
+        if not in_string:
+            return True
+        end = after
+    return False
 
 
 def has_digits(text: str | bytes, most: int) -> bool:
-    """Whether a text has more than `most` digits in a row, in strings too. It looks at one character in `most`, and at
-    the digits around it."""
-    places = range(most, len(text), most + 1)
-    return any(text[at : at + 1].isdigit() and _around(text, at, most) > most for at in places)
+    """Whether a text has more than `most` digits in a row, in strings too."""
+    return any(True for _ in _runs(text, most))
 
 
 def unreadable(error: Exception, content: bytes | bytearray | memoryview, words: str | None = None) -> str:
@@ -39,8 +37,22 @@ def unreadable(error: Exception, content: bytes | bytearray | memoryview, words:
     return WORDS if has_long_number(bytes(content).decode(errors="replace")) else words or str(error)
 
 
-def _around(text: str | bytes, at: int, most: int) -> int:
-    """The number of digits in a row around this place, at most 2 * `most`."""
-    behind, before = text[at : at + most + 1], text[max(0, at - most) : at][::-1]
-    runs = [_digits(each) if isinstance(each, str) else _digits_of_bytes(each) for each in (behind, before)]
-    return sum(run.end() for run in runs if run is not None)
+def _runs(text: str | bytes, most: int) -> Iterator[tuple[int, int]]:
+    """The places of more than `most` digits in a row. It looks at one character in `most`, and at the digits around
+    it."""
+    digits: Any = _digits if isinstance(text, str) else _digits_of_bytes
+    end = 0
+    for at in range(most, len(text), most + 1):
+        if at < end or not text[at : at + 1].isdigit():
+            continue
+        start = at - digits(text[max(end, at - most) : at][::-1]).end()
+        end = digits(text, at).end()
+        if end - start > most:
+            yield start, end
+
+
+def _quotes(text: str) -> int:
+    """How many strings begin or end in a part of a JSON text."""
+    if "\\" in text:  # remove pairs first: a backslash that is left before a quote escapes it
+        text = text.replace("\\\\", "").replace('\\"', "")
+    return text.count('"')

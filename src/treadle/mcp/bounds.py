@@ -5,42 +5,103 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
-LONGEST: Final = 2_000  # characters of one text
-MOST: Final = 60_000  # bytes of one answer; beyond it texts and lists are cut shorter
+from treadle.core.plain_json import read_json
+
+MOST: Final = 60_000  # characters of one answer; beyond it texts and lists are cut shorter
 STEPS: Final = ((2_000, 1_000), (300, 100), (80, 20))  # characters of a text, items of a list
 NAMED: Final = 20  # places that the answer names
 DEEPEST: Final = 60  # levels; what is deeper becomes a text
+FIELDS: Final = 2  # levels of an answer with the fields of rows
+NESTED: Final = 50  # characters that a list or a mapping of a sender counts for: it takes as long as that many
+SMALL: Final = 2_000  # bytes of JSON that are decoded whole
+SPLIT: Final = 6  # levels down to which larger JSON is taken apart
+DECODED: Final = MOST  # bytes of lists and mappings that are decoded; then only the fields of rows
+KEYS: Final = 100  # of a row, at most
+ITEMS: Final = 1_000  # of a list that are decoded
+
+# The first items of a list; msgspec passes over the others without making values of them.
+_First: Final = msgspec.defstruct(
+    "_First", [(f"item{number}", Raw | UnsetType, UNSET) for number in range(ITEMS + 1)], array_like=True
+)
+_first = msgspec.json.Decoder(_First).decode
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def decoded(answer: bytes) -> Any:
+    """The JSON of an answer as far as `bounded` may keep it: to decode 8 MB of small values takes half a second."""
+    room = DECODED
+
+    def part(raw: bytes, depth: int) -> Any:
+        nonlocal room
+        is_list = raw[:1] == b"["
+        if not is_list and raw[:1] != b"{":
+            return read_json(raw)
+        if len(raw) <= SMALL and room >= 0:
+            room -= len(raw)
+            return read_json(raw)
+        words = f"({len(raw):,} bytes of JSON)"
+        if depth > SPLIT or (room < 0 and depth + is_list > FIELDS):
+            return [words] if is_list else {"(all)": words}
+        if is_list:
+            items = [each for each in msgspec.structs.astuple(_first(raw)) if each is not UNSET]
+            return [part(bytes(each), depth + 1) for each in items]
+        if depth and raw.count(b'":') > max(1_000 * KEYS, len(raw) // 16):  # 0.1 us a key
+            return {"(all)": words}
+        fields = _fields(raw)
+        if len(fields) > (ITEMS if room >= 0 else KEYS):
+            return {"(all)": words}
+        return {name: part(bytes(each), depth + 1) for name, each in fields.items()}
+
+    return part(answer, 0)
 
 
 def bounded(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer with long texts and lists cut. `truncated` then names the places."""
-    found, places = answer, list[str]()
     for longest, most in STEPS:
-        places = []
-        found = _cut(answer, "", longest, most, places, 0)
-        if len(msgspec.json.encode(found)) <= MOST:
+        cut = _Cut(longest, most)
+        found: dict[str, Any] = cut.of(answer, "", 0)
+        if cut.room >= 0:
             break
-    if places:
-        more = len(places) - NAMED
-        found["truncated"] = places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
+    if cut.places:
+        more = len(cut.places) - NAMED
+        found["truncated"] = cut.places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
     return found
 
 
-def _cut(value: Any, place: str, longest: int, most: int, places: list[str], depth: int) -> Any:
-    if isinstance(value, str) and len(value) > longest:
-        places.append(f"{place}: {len(value):,} characters")
-        return f"{value[:longest]}... ({len(value):,} characters)"
-    if isinstance(value, dict | list) and depth > DEEPEST:
-        places.append(f"{place}: too deep")
-        return "..."
-    if isinstance(value, dict):
-        return {
-            name: _cut(each, f"{place}.{name}".lstrip("."), longest, most, places, depth + 1)
-            for name, each in value.items()
-        }
-    if isinstance(value, list):
-        if len(value) > most:
-            places.append(f"{place}: {len(value):,} items")
-        return [_cut(each, f"{place}[{at}]", longest, most, places, depth + 1) for at, each in enumerate(value[:most])]
-    return value
+class _Cut:
+    """Cuts the texts and lists of one answer. `room`: characters that are left; below 0, lists and what a sender may
+    have nested become empty, and the fields of rows stay."""
+
+    def __init__(self, longest: int, most: int) -> None:
+        self._longest, self._most = longest, most
+        self.places, self.room = list[str](), MOST
+
+    def of(self, value: Any, place: str, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._text(value, place)
+        self.room -= 2
+        if not isinstance(value, dict | list):
+            return value
+        if depth > DEEPEST:
+            self.places.append(f"{place}: too deep")
+            return "..."
+        if self.room < 0 and value and (isinstance(value, list) or depth > FIELDS):
+            self.places.append(f"{place}: {len(value)} items")
+            return type(value)()
+        if depth > FIELDS:
+            self.room -= NESTED
+        if isinstance(value, dict):
+            self.room -= sum(map(len, value))
+            return {name: self.of(each, f"{place}.{name}".lstrip("."), depth + 1) for name, each in value.items()}
+        if len(value) > self._most:
+            self.places.append(f"{place}: {'more than 1,000' if len(value) > ITEMS else len(value)} items")
+        return [self.of(each, f"{place}[{at}]", depth + 1) for at, each in enumerate(value[: self._most])]
+
+    def _text(self, value: str, place: str) -> str:
+        if len(value) > self._longest:
+            self.places.append(f"{place}: {len(value):,} characters")
+            value = f"{value[: self._longest]}... ({len(value):,} characters)"
+        self.room -= len(value) + 2
+        return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -65,8 +65,9 @@ class Calls:
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         scope: str = "read",
+        read: Callable[[bytes], Any] = read_json,
     ) -> Any:
-        """The decoded answer. Raises CallRefused with the sentence of the API."""
+        """The answer, decoded by `read`. Raises CallRefused with the sentence of the API."""
         where = path.format(**{name: quote(text, safe="") for name, text in (parts or {}).items()})
         plain = path.format(**(parts or {}))
         sent = b"" if body is None else msgspec.json.encode(body)
@@ -89,10 +90,10 @@ class Calls:
             },
             sent,
         )
-        found = read_json(answer) if answer else {}
         if status >= 400:
-            raise CallRefused(found.get("message", f"the call failed with status {status}"))
-        return found
+            refused = read_json(answer) if answer else {}
+            raise CallRefused(refused.get("message", f"the call failed with status {status}"))
+        return read(answer) if answer else {}
 
     async def _send(self, scope: dict[str, Any], body: bytes) -> tuple[int, bytes]:
         status, parts, is_read = 500, list[bytes](), False

@@ -11,6 +11,7 @@ from msgspec import Struct
 from treadle.admin.workflow_graph import Graph
 from treadle.admin.workflow_text import mermaid_of
 from treadle.mcp import schemas
+from treadle.mcp.bounds import decoded
 from treadle.mcp.calls import CallRefused, Calls
 
 PAGE: Final = 100  # rows of a page at most
@@ -84,9 +85,9 @@ class Reading(Struct, frozen=True, kw_only=True):
         if self.is_paged:
             query.setdefault("limit", DEFAULT_PAGE)
         parts = {name: str(given[name]) for name in names}
-        answer = await calls("GET", self.path, parts=parts, query=query, scope=self.scope)
         if self.shaped is not None:
-            return self.shaped(answer)
+            return self.shaped(await calls("GET", self.path, parts=parts, query=query, scope=self.scope))
+        answer = await calls("GET", self.path, parts=parts, query=query, scope=self.scope, read=decoded)
         return {name: answer[name] for name in self.keep} if self.keep else dict(answer)
 
 

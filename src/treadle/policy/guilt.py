@@ -8,6 +8,7 @@ leases; one checkpoint says what they mean. Only jobs that have lost a lease, an
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
@@ -86,6 +87,20 @@ def standing(record: Record) -> Standing | None:
     if record.state.final or not is_suspect(record):
         return None
     return "alone" if record.state is State.RUNNING and guilt_of(record).kind == "alone" else "waits"
+
+
+def culprit_of(record: Record) -> tuple[str, ...]:
+    """The workers whose end this job explains: it has lost them, one of them while it ran alone."""
+    if not guilt_of(record).alone:
+        return ()
+    return tuple(each.worker for each in attempts.deaths(record) if each.worker is not None)
+
+
+def is_cleared_by(record: Record, explained: Collection[str]) -> bool:
+    """Whether another job explains the end of the worker that this suspect lost last. Only once: were there two
+    culprits, the second loss makes it run alone."""
+    guilt, deaths = guilt_of(record), attempts.deaths(record)
+    return not (guilt.alone or guilt.cleared) and bool(deaths) and deaths[-1].worker in explained
 
 
 def words(record: Record) -> str | None:

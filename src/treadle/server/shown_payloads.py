@@ -8,24 +8,16 @@ import msgspec
 from msgspec import Raw
 
 from treadle.admin import stored_values
-from treadle.core.long_numbers import has_long_number
 from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import HIDDEN
 from treadle.core.stored_text import offloaded, sealed
 from treadle.serialization.tagged_json import has_mark
-from treadle.serialization.tags import MARK
-from treadle.server.body_weight import SMALL
 
 ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, anything else as its repr
 
-TAGS: Final = 64  # tagged values that are read in any text, and one more for each EACH bytes
-EACH: Final = 64
-
 Payload = Literal["arguments", "result", "headers"]
 Why = Literal["hidden", "shape", "offloaded", "encrypted", "unreadable", "typed"]
-
-_any = msgspec.json.Decoder(Raw).decode
 
 
 def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]:
@@ -33,7 +25,7 @@ def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]
     stored."""
     redaction = redaction if has_mark(payload) else redaction.rest
     try:
-        if _is_shown_as_stored(payload):
+        if stored_values.is_shown_as_stored(payload):
             args, kwargs = _parts(payload)
             shown = redaction.args(args), redaction.kwargs(kwargs)
             return *shown, _changed((args, kwargs), shown, redaction) or _typed(payload)
@@ -54,7 +46,8 @@ def plain(text: str | None, redaction: Redaction) -> tuple[Any, Why | None]:
         return None, None
     redaction = redaction if has_mark(text) else redaction.rest
     try:
-        before = _any(text) if _is_shown_as_stored(text) else Raw(ENCODE(stored_values.value(text)))
+        shown = stored_values.is_shown_as_stored(text)
+        before = stored_values.raw(text) if shown else Raw(ENCODE(stored_values.value(text)))
         after = redaction.json(before)
     except Exception:  # as in `arguments`
         return redaction.stored(stored_values.utf8(text)), _form(text) or "unreadable"
@@ -74,20 +67,10 @@ def hides(stored: str | None, shown: str | None) -> bool:
     return stored != shown and shown is not None and HIDDEN in shown
 
 
-def _is_shown_as_stored(text: str) -> bool:
-    """Whether the text is JSON as it is shown, or has too many tagged values to be decoded: one takes up to 4 us.
-    Raises ValueError for JSON that its readers would refuse."""
-    if has_long_number(text):
-        raise ValueError("expected shorter numbers")
-    if not has_mark(text) or len(text) > SMALL:
-        return True
-    return text.count(MARK) + text.count(",") // 4 > TAGS + len(text) // EACH
-
-
 def _parts(payload: str) -> tuple[Raw, Raw]:
     """The arguments by position and by name. Raises ValueError if the text has no arguments."""
     if payload.startswith("["):
-        return _any(payload), Raw(b"{}")
+        return stored_values.raw(payload), Raw(b"{}")
     found = msgspec.json.decode(payload, type=dict[str, Raw])
     args, kwargs = found.pop("args", Raw(b"[]")), found.pop("kwargs", Raw(b"{}"))
     if found or bytes(args)[:1] != b"[" or bytes(kwargs)[:1] != b"{":

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
@@ -348,10 +348,16 @@ class WorkerCore:
 
     # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
 
-    def hand_over(self, id: str, version: int) -> bool:
+    def hand_over(self, id: str, version: int, explained: Collection[str] = ()) -> bool:
         """Leave a suspect that `offer_suspects` was given to another process: from now on this worker no longer renews
-        its lease, and does not release it. Returns False if it does not hold it any more."""
-        return self.session is not None and self.session.trials.hand_over(id, version)
+        its lease, and does not release it. Returns False if it does not hold it any more.
+
+        explained  workers whose end other suspects explain
+        """
+        if self.session is None:
+            return False
+        self.session.trials.explain(explained)
+        return self.session.trials.hand_over(id, version)
 
     def trials_failed(self) -> None:
         """No other process can run suspects: this worker runs them, when nothing else runs here."""

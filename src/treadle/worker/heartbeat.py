@@ -97,8 +97,8 @@ class Heartbeat:
     def lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
 
-    async def once(self, lease: float | None = None) -> None:
-        """Send one heartbeat. lease: seconds for which it renews; None: those of each job.
+    async def once(self) -> None:
+        """Send one heartbeat.
 
         Once the worker stops, it notes that in each run that it still has: a lease that is lost from then on, for any
         reason, is no trace of a crash."""
@@ -109,7 +109,7 @@ class Heartbeat:
         unsettled = [run for run in state.unconfirmed.runs() if run.record.job.id not in state.running]
         state.release_unbegun()
         for run in (*state.running.values(), *unsettled):
-            by_lease.setdefault(self.lease_of(run) if lease is None else lease, []).append(run)
+            by_lease.setdefault(self.lease_of(run), []).append(run)
         for seconds, runs in by_lease.items():
             renewals = [self._renewal(run) for run in runs]
             answer = await self._storage.heartbeat(presence, renewals, seconds)

@@ -88,11 +88,15 @@ class Opened(NamedTuple):
 
 
 class Suspect(Struct, frozen=True):
-    """A suspect that a worker holds for another process: its id and version are enough to renew and settle it."""
+    """A suspect that a worker holds for another process: its id and version are enough to renew and settle it.
+
+    explains  workers whose end it explains
+    """
 
     id: str
     version: int
     task: str
+    explains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner
+from treadle.policy import guilt, judge
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.throttle import AIMD
 from treadle.storage.capabilities import hand_offs
@@ -55,7 +56,8 @@ from treadle.workflow.finisher import WorkflowFinisher
 log = logging.getLogger("treadle")
 
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
-EXIT = 2.0  # s from the last renewal of a process that exits until the jobs of its threads are queued again
+EXIT = 2.0  # s from the release of jobs whose threads still run, in a process that exits, until they are queued
+HANGING = 5  # looks of a stop after which a worker that holds no job no longer waits for an answer of its storage
 LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is away and nothing is left to settle
 
 
@@ -316,9 +318,13 @@ class WorkerSession:
         await self.lost.settled()
 
     async def leave(self) -> None:
-        """Let the leases of the jobs that still run end soon: the last act of a process that exits, which ends them."""
-        if self.state.running:
-            await sign_off(self.calls, [partial(self.heartbeat.once, EXIT)], self.hurry)
+        """Release the jobs that still run in threads, to be queued once this process is gone: its last act."""
+        released = [
+            guilt.without_kind(run.record, judge.released(run.record, EXIT, run.job_run.carried))
+            for run in self.state.running.values()
+        ]
+        if released:
+            await sign_off(self.calls, [partial(self.storage.settle, released)], self.hurry)
 
     def shorten_grace(self, grace: float) -> None:
         """During a stop, cancel the running jobs after at most this many seconds."""
@@ -335,15 +341,16 @@ class WorkerSession:
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:
-            done, waits_in_vain = asyncio.Task(asyncio.wait(loops)), 0
+            done, idle, waits_in_vain = asyncio.Task(asyncio.wait(loops)), 0, False
             while not done.done() and not hurry.done() and (left := self._grace_ends - self.loop.time()) > 0:
                 self._shortened.clear()
                 left = min(left, LOOK)
                 await asyncio.wait([done, hurry, shortened], timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if shortened.done():
                     shortened = asyncio.Task(self._shortened.wait())
-                waits_in_vain = waits_in_vain + 1 if self.outage.away is not None and self.state.holds_nothing else 0
-                if waits_in_vain > 1:
+                idle = idle + 1 if self.state.holds_nothing else 0
+                waits_in_vain = idle > (HANGING if self.outage.away is None else 1)
+                if waits_in_vain:
                     break
             if not done.done() and not waits_in_vain:
                 self.cancel_runs()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -32,6 +33,7 @@ MOST: Final = 1_000  # suspects that a worker holds for another process
 LONGEST: Final = 3_600.0  # s for which nothing else may begin next to a suspect
 WAITS: Final = 3  # times that a suspect waits to be alone; then it runs next to others
 PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
+EXPLAINED: Final = 100  # workers whose end is known to be explained, the latest ones
 
 
 Offer = Callable[[Sequence[Suspect]], None]
@@ -85,6 +87,7 @@ class Trials:
         self._ended: RunningJob | None = None  # its outcome is not stored yet
         self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
         self._expected: dict[tuple[str, int], _Expected] = {}
+        self._explained = deque[str](maxlen=EXPLAINED)  # workers whose end a suspect has explained
 
     def open(self) -> None:
         self.census.join(self)
@@ -129,15 +132,17 @@ class Trials:
         return _key(run) in self._held or (waiting is not None and not self.census.is_alone(waiting))
 
     async def turn(self, run: RunningJob) -> Outcome | None:
-        """Wait until this suspect may run alone, and note that it does. Returns the outcome of one that waits in vain.
-        Raises CancelledError if another process has taken it, if its lease is lost, or if the worker stops."""
+        """Wait until this suspect may run alone, and note that it does. Returns the outcome of one that waits in vain,
+        or that another one clears meanwhile. Raises CancelledError if another process has taken it, if its lease is
+        lost, or if the worker stops."""
         if guilt.guilt_of(run.record).kind is not None:  # of an earlier run, which another program has settled
             await self._store(run, guilt.plain_note(run.record))
-        if self._may_offer(run):
+        self.explain(guilt.culprit_of(run.record))
+        if self._may_offer(run) and not self._is_cleared(run):
             if len(self._held) >= MOST:
-                return self._put_off(run, self._lease, waited=False)
+                return self._put_off(run, self._lease, guilt.plain_note(run.record))
             await self._hold(run)
-        outcome = await self._wait(run)
+        outcome = self._cleared(run) if self._is_cleared(run) else await self._wait(run)
         if outcome is None and run in self._waiting:
             # With the lost runs so far: a job that kills each worker has no outcome that carries them.
             await self._store(run, (*guilt.trial_note(run.record), *run.job_run.carried))
@@ -213,7 +218,10 @@ class Trials:
         try:
             async with asyncio.timeout(self._lease):
                 await asyncio.shield(granted)
-            return None
+            if self.census.is_alone(waiting):
+                return None
+            self._over(run)
+            return self._cleared(run)
         except TimeoutError:
             if self.census.is_alone(waiting):  # `grant` is about to be called
                 return None
@@ -222,15 +230,15 @@ class Trials:
             self._over(run)
             raise
         self._over(run)
-        return self._put_off(run, self._lease * 2**waits if waited else 0.0, waited)
+        note = guilt.plain_note(run.record, waited)
+        return self._put_off(run, self._lease * 2**waits if waited else 0.0, note)
 
     def _lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
 
-    def _put_off(self, run: RunningJob, delay: float, waited: bool) -> Outcome:
+    def _put_off(self, run: RunningJob, delay: float, note: Pairs) -> Outcome:
         """Release a suspect uncounted, to a worker that runs less or for later."""
         self._state.troubles[run.job_run] = None
-        note = guilt.plain_note(run.record, waited)
         return judge.released(run.record, delay, (*run.job_run.carried, *note))
 
     async def _store(self, run: RunningJob, note: Pairs) -> None:
@@ -253,6 +261,29 @@ class Trials:
                 return
             await asyncio.sleep(PAUSE)
 
+    # --- those that another suspect clears
+
+    def explain(self, workers: Collection[str]) -> None:
+        """Another suspect has killed a worker while it ran alone, and it was with these, too: it explains their ends.
+        The suspects that were next to it wait no longer. They are released, because it may run alone just now."""
+        new = [each for each in workers if each not in self._explained]
+        if not new:
+            return
+        self._explained += new
+        for held in self._held.values():
+            if self._is_cleared(held.run) and not held.back.done():
+                held.back.set_result(None)
+        for run, waiting in self._waiting.items():
+            if self._is_cleared(run) and not self.census.is_alone(waiting):
+                waiting.granted()
+
+    def _is_cleared(self, run: RunningJob) -> bool:
+        return guilt.is_cleared_by(run.record, self._explained) and not self.is_expected(run.record)
+
+    def _cleared(self, run: RunningJob) -> Outcome:
+        log.info("%s %s is no suspect any more: another job has killed its worker", run.task.name, run.record.job.id)
+        return self._put_off(run, 0.0, guilt.cleared_note(run.record))
+
     # --- in another process
 
     def _may_offer(self, run: RunningJob) -> bool:
@@ -265,7 +296,7 @@ class Trials:
         held = self._held[key] = _Held(run, self.loop.create_future())
         if not self._new:
             self.loop.call_soon(self._offer_new)
-        self._new.append(Suspect(*key, run.record.job.task))
+        self._new.append(Suspect(*key, run.record.job.task, guilt.culprit_of(run.record)))
         self._give_slot(run)
         try:
             await held.back

@@ -68,9 +68,9 @@ export function FactsOf({ job }: { job: Row }): JSX.Element {
 
 export function Commands({ job }: { job: Row }): JSX.Element {
   const lines = [
-    targeted(`jobs show ${job.id}`),
-    ...(isFinal(job.state) && job.state !== "succeeded" ? [targeted(`jobs retry ${job.id}`)] : []),
-    ...(isFinal(job.state) ? [] : [targeted(`jobs cancel ${job.id}`)]),
+    targeted("jobs show", job.id),
+    ...(isFinal(job.state) && job.state !== "succeeded" ? [targeted("jobs retry", job.id)] : []),
+    ...(isFinal(job.state) ? [] : [targeted("jobs cancel", job.id)]),
   ];
   return (
     <div class="stack commands">

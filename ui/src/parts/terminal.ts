@@ -1,16 +1,19 @@
 /** Commands for a terminal that act on the storage of this dashboard. */
 import { me } from "../lib/session";
 
-/** "jobs show 1" -> "treadle jobs show 1 --url sqlite:///shop.db". With the app instead, if the server has one. */
-export function targeted(words: string): string {
+/** "jobs show", "1" -> "treadle jobs show 1 --url sqlite:///shop.db". With the app instead, if the server has one.
+ *  An id may begin with a dash, as in "treadle jobs show --url sqlite:///shop.db -- -1". */
+export function targeted(command: string, id: string): string {
   const { app, storage } = me.value ?? {};
-  if (app) return `treadle ${words} --app ${quoted(app)}`;
-  return storage?.includes("://") ? `treadle ${words} --url ${quoted(storage)}` : `treadle ${words}`;
+  const target = app ? ["--app", app] : storage?.includes("://") ? ["--url", storage] : [];
+  const words = id.startsWith("-") ? [...target, "--", id] : [id, ...target];
+  return ["treadle", command, ...words.map(quoted)].join(" ");
 }
 
 /** The command that starts a worker for a queue. */
 export function workerFor(queue: string): string {
-  return `treadle worker ${quoted(me.value?.app ?? "your_module:app")} --queues ${quoted(queue)}`;
+  const app = quoted(me.value?.app ?? "your_module:app");
+  return `treadle worker ${app} --queues${queue.startsWith("-") ? "=" : " "}${quoted(queue)}`;
 }
 
 /** A word for a POSIX shell. */

@@ -18,7 +18,7 @@ from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, Trial
 from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
 from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
 from treadle.worker.jobs_of_others import Lease
-from treadle.worker.trials import Suspect
+from treadle.worker.trials import EXPLAINED, Suspect
 
 IDLE: Final = 10.0  # s without a suspect after which the process ends
 STARTS: Final = 3  # starts in a row after which no suspect ran; then the workers try their suspects themselves
@@ -39,6 +39,7 @@ class Trials:
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
         self._left = deque[Suspect]()  # by the processes that held them
+        self._explained = deque[str](maxlen=EXPLAINED)
         self._answered = asyncio.Event()  # a holder has answered
         self._current: Suspect | None = None  # sent to the process
         self._is_taken = False  # it runs there
@@ -51,6 +52,7 @@ class Trials:
         """Try these suspects, which this process holds."""
         for suspect in suspects:
             self._waiting[_key(suspect)] = holder, suspect
+            self._explained += suspect.explains
         self._due.set()
 
     def need(self) -> None:
@@ -83,7 +85,7 @@ class Trials:
 
     def told(self, message: Trial) -> None:
         """A message of the process."""
-        if message.suspect != self._current:
+        if self._current is None or _key(message.suspect) != _key(self._current):
             return
         if message.stage == "taken":
             self._is_taken = True
@@ -159,7 +161,7 @@ class Trials:
                 return None
             key, (holder, suspect) = next(iter(self._waiting.items()))
             self._answered.clear()
-            holder.send(HandOver(suspect))
+            holder.send(HandOver(suspect, list(self._explained)))
             try:
                 async with asyncio.timeout(holder.lease / 3):
                     await self._any(self._answered, holder.over, process.over)

@@ -42,7 +42,8 @@ class HistoryRoutes:
         jobs, id = self._core.jobs.within(call.token.queues), call.part("id")
         if is_id(id) and not call.token.may("operate"):
             raise UnknownJob(id)
-        return shown(await jobs.history(id, hide=call.redaction.row), call.redaction.rest)
+        found = await jobs.history(id, hide=call.redaction.row, value=stored_values.as_json)
+        return shown(found, call.redaction.rest)
 
 
 def shown(found: JobHistory, redaction: Redaction) -> JobHistory:
