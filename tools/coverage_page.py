@@ -134,10 +134,7 @@ AREAS: dict[str, tuple[str, ...]] = {
 # Figures that no test holds: the words of the benchmark's command, and what it measures.
 MEASURED = {
     "": "the latency of a job on an idle worker, and the memory of a worker after many jobs",
-    "backlog": "the memory and the time that a large backlog costs a Redis server",
-    "blocked": "the cost of the first claim that reaches many blocked jobs, and of the claims after it",
     "claim-cost": "how the cost of a claim grows with the due, delayed and blocked jobs that are stored",
-    "lateness": "how late delayed jobs start",
 }
 
 HEAD = """\
