@@ -74,9 +74,6 @@ OTHERS = {
     "docs/reference/": "a folder that `dev.py docs` creates",
     "benchmarks/peers/NAME.in": "any file there",
     "benchmarks/adapters/NAME.py": "any file there",
-    "compose/": "a former folder, in the table of names that were",
-    "operate/": "a former folder, in the table of names that were",
-    "faces/": "a former folder, in the table of names that were",
 }
 
 
