@@ -1,4 +1,4 @@
-"""The names of the steps in a task's source: its own, and those of the functions that it uses.
+"""The names of the steps in a task's source and in the functions that it uses.
 
 Nothing is run. A name that is built by an f-string becomes a pattern; a name from a variable makes the list open, and
 then no recorded step counts as unknown.

@@ -306,7 +306,8 @@ class Relay:
         over = await self._calls(storage, stored, FullQueues())
         left = [call for call, row in zip(calls, known, strict=True) if row is None]
         if left:
-            # Of the call with the fewest tries: an older call must not wait longer than a younger one.
+            # The pause of the call with the fewest tries, because an older call must not wait longer than a younger
+            # one.
             delay = _pause(min(call[0].tries for call in left) + 1)
             rows = [row.seq for call in left for row in call]
             await self._database.run(self._statements.failed(rows, _words(error), delay))

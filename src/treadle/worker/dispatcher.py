@@ -195,7 +195,7 @@ class Dispatcher:
         claimed_once = one_by_one = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
-            # Build the claim anew for each try: the jobs that run here have changed, and none of them may be claimed.
+            # Build the claim again for each try: the jobs that run here have changed, and a claim must not return them.
             claim = self._claim(limit, claim_id, was_outstanding)
             try:
                 if one_by_one and settled is None:

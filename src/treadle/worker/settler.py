@@ -143,8 +143,8 @@ class Settler:
             if logged or emitted:
                 event = event_of(name, run, self._state.name, outcome)
                 if logged:
-                    # In the context variables of the run, so that filters of the user find its trace or tenant. In a
-                    # copy, because the run itself may be executing this.
+                    # Log with the context variables of the run, so that filters of the user find its trace or tenant.
+                    # Use a copy, because the run itself may be executing this.
                     context = contextvars.Context() if run.context is None else run.context.copy()
                     context.run(job_log.write, event, error, lambda text: self._hide(text, run.job_run.record))
                 if emitted:

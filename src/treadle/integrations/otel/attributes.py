@@ -137,8 +137,8 @@ class Failure:
 
 
 def _type_in(text: str) -> str:
-    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is none: it may
-    have ids, and each would be a series of its own."""
+    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is no such
+    word: it may have ids, and each would be a series of its own."""
     return text if _TYPE.fullmatch(text) else OTHER_ERROR
 
 

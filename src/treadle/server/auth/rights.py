@@ -220,7 +220,8 @@ def glanced(token: Token, found: Glance) -> Glance:
 
 
 def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, ...]:
-    """The workers that serve the token's queues. Of a worker that serves other queues, too, only name and slots."""
+    """The workers that serve the token's queues. If a worker serves other queues too, only its name and slots are
+    shown."""
     if not token.queues:
         return tuple(workers)
     found = []

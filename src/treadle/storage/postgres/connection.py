@@ -109,8 +109,8 @@ class Connection:
         self.loop.add_reader(self._fd, self._readable)
 
     def is_lent(self, limit: str, prepare: bool) -> None:
-        """For a session lent by a pooler: the settings of a statement are sent in its own transaction, in the same
-        round trip."""
+        """Used with a session that a pooler lends: the settings of a statement are sent in its own transaction, in the
+        same round trip."""
         self._prepare = prepare
         if pq.version() >= PIPELINES:
             self._limit = limit
