@@ -79,7 +79,7 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         if extra is NOTHING:
             seen.count(fleet, copy.now, drained)
         passed = (fleet.now - copy.now) * scale
-        if fleet.cut:  # it continues as in this part of it
+        if fleet.cut:  # what follows is like this part
             gone = waiting - len(fleet.open[queue])
             return copy.now + passed * waiting / gone if gone > 0 else None
         return copy.now + passed if drained else None
