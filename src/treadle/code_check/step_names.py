@@ -18,7 +18,7 @@ from msgspec import Struct
 
 PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
 MOST: Final = 200  # functions that are read for one task
-STEP_NUMBER: Final = re.compile(r"#\d+$")  # of the second step of a name, and of later ones
+STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
 
 
 class StepNames(Struct):

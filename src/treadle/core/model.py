@@ -288,5 +288,5 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     versions: tuple[str, ...] = ()  # the signature version of each of `tasks`; (): it stores none
     labels: tuple[tuple[str, str], ...] = ()  # (name, value), "" for a label without one
     resources: tuple[tuple[str, int, int], ...] = ()  # (name, what it has, what its running jobs use)
-    needs: tuple[Needs, ...] = ()  # of the tasks that its code has, also of those that it cannot run
+    needs: tuple[Needs, ...] = ()  # needs of the tasks in its code, also of tasks that it cannot run
     reserved: str = ""  # the task for whose next job it keeps resources free

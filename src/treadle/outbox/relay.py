@@ -39,7 +39,7 @@ from treadle.outbox.table import LEASE, Statements
 log = logging.getLogger("treadle")
 
 PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
-RENEWALS: Final = 4  # of the lease in that time
+RENEWALS: Final = 4  # times that the lease is renewed during a page
 TRIES: Final = 10  # failed deliveries after which a row waits for an operator
 FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
 LONGEST: Final = 300.0  # s of such a pause

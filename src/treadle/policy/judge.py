@@ -35,7 +35,7 @@ class Failure(Struct, frozen=True):
     id: str
     task: str
     attempt: int  # the number of this attempt, from 1
-    attempts: int | None  # as many as it may have; None: no limit
+    attempts: int | None  # how many it may have; None: no limit
     record: Record
 
 

@@ -35,7 +35,7 @@ class Settler:
         self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
         self._run_reports, self._storage = parts.run_reports, parts.storage
-        self._turn = asyncio.Lock()  # of the outcomes that other transactions hold up
+        self._turn = asyncio.Lock()  # held while outcomes are settled that other transactions hold up
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]

@@ -132,7 +132,7 @@ class Trials:
         """Wait until this suspect may run alone, and note that it does. Returns the outcome of a suspect that waits too
         long, and None for one that may run. Raises CancelledError if another process has taken it, if its lease is
         lost, or if the worker stops."""
-        if guilt.guilt_of(run.record).kind is not None:  # of an earlier run, which another program has settled
+        if guilt.guilt_of(run.record).kind is not None:  # an earlier run left it, which another program settled
             await self._store(run, guilt.plain_note(run.record))
         if self._may_offer(run):
             if len(self._held) >= MOST:

@@ -16,7 +16,7 @@ from treadle.errors import RemoteFailure, error_line, users_part
 Level = Literal["error", "warning"]
 
 MECHANISM: Final = {"type": "treadle", "handled": False}
-FRAMES: Final = 100  # of a traceback that is read from text
+FRAMES: Final = 100  # frames that are read from the text of a traceback
 
 _FRAME: Final = re.compile(
     r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\n(?:    (?P<code>.+)\n?)?', re.M

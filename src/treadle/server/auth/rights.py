@@ -169,7 +169,7 @@ def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
 
 
 def _own_cells(token: Token, data: bytes) -> bytes:
-    if not data:  # of a row that is removed
+    if not data:  # the row is removed
         return data
     cells = decode(data)
     if cells is None:

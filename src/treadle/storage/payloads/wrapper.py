@@ -28,9 +28,9 @@ from treadle.storage.proxy import StorageProxy
 
 log = logging.getLogger("treadle")
 
-IDENTITY: Final = "treadle:blobs"  # of the row with the identity of this storage
+IDENTITY: Final = "treadle:blobs"  # id of the row with the identity of this storage
 IDENTITY_TASK: Final = "treadle.blobs"
-PATIENCE: Final = 0.2  # of a lease for large steps in a heartbeat: two more heartbeats follow before the lease expires
+PATIENCE: Final = 0.2  # part of a lease for large steps in a heartbeat: two more heartbeats follow before it expires
 OWNER: Final = "owner"  # the object with the identity of the storage whose texts these are
 
 

@@ -23,7 +23,7 @@ from treadle.storage.postgres.errors import Cut, ServerError, distinct
 from treadle.storage.postgres.refused import code_of_refusal
 
 OLDEST: Final = 14  # the oldest PostgreSQL that we test with
-ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; SQL_ASCII stores our bytes unchanged
+ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # encodings of a database that work; SQL_ASCII stores our bytes unchanged
 PIPELINES: Final = 140_000  # the first libpq with pipeline mode: two statements in one round trip
 LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true), set_config('extra_float_digits', '1', true)"
 CANCEL: Final = 2.0  # s to cancel a statement, on a connection of its own
