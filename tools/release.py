@@ -94,7 +94,7 @@ def _version(root: Path, wanted: str | None) -> str:
         raise Refused(f"{version} is lower than {now}, the version of pyproject.toml")
     by_hand = _by_hand(version) in (root / "CHANGELOG.md").read_text()
     if not kinds and not by_hand:
-        raise Refused(f"changes/ is empty and CHANGELOG.md has no {_by_hand(version)!r}: there is nothing to release")
+        raise Refused(f"changes/ is empty, CHANGELOG.md has no {_by_hand(version)!r}: there is nothing to release")
     if kinds and by_hand:
         raise Refused(f"CHANGELOG.md has {_by_hand(version)!r}: move the texts of changes/ into it")
     return version
@@ -110,7 +110,9 @@ def _write_entry(clone: Path, version: str) -> None:
     path = clone / "CHANGELOG.md"
     before = path.read_text()
     if _by_hand(version) in before:
-        path.write_text(before.replace(_by_hand(version), f"## {version} ({datetime.datetime.now(datetime.UTC).date()})"))
+        path.write_text(
+            before.replace(_by_hand(version), f"## {version} ({datetime.datetime.now(datetime.UTC).date()})")
+        )
     else:
         tool(clone, sys.executable, "-m", "towncrier", "build", "--yes", "--version", version)
 
