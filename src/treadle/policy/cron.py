@@ -36,7 +36,7 @@ DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
 LEAST_EVERY: Final = 0.1  # s; each tick is stored as a job
 WINDOWS: Final = (60.0, 3600.0, 86_400.0, 40 * 86_400.0, 370 * 86_400.0)  # s to look back for the newest tick
-SHIFT: Final = timedelta(hours=26)  # more than any time zone has ever shifted
+SHIFT: Final = timedelta(hours=26)  # no time zone has ever shifted by more
 LATE: Final = 60.0  # s by which a tick may be late and still fires with catch_up="skip"
 
 
