@@ -3,7 +3,7 @@
     python -m tools.coverage_page            write the page
     python -m tools.coverage_page --check    print how the page differs from the markers; exit 1 if it does
 
-A marker is the decorator `@shows("a sentence", ...)` of `treadle.testing.shows`. The script reads the markers from the
+A marker is the decorator `@shows("a sentence", ...)` of `treadle_testkit.shows`. The script reads the markers from the
 syntax trees and imports no test. The area of a sentence follows from the file of its test (see `AREAS`), unless the
 marker names one.
 """
@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/internals/coverage.md"
-LAWS = "src/treadle/testing/conformance/"
-HOMES = ("src/treadle/testing", "tests")  # where tests are
+TESTKIT = "packages/testkit/src/treadle_testkit"
+LAWS = f"{TESTKIT}/conformance/"
+HOMES = (TESTKIT, "tests")  # where tests are
 
 # Each area of the page, and the beginnings of the paths that belong to it. The longest beginning wins.
 AREAS: dict[str, tuple[str, ...]] = {
@@ -116,7 +117,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Retention": (f"{LAWS}laws_prune.py",),
     "Crashes and outages": ("tests/faults/",),
     "Storages": ("tests/storage/",),
-    "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
+    "Ports": (f"{TESTKIT}/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
     "Django": ("tests/integrations/django/",),
     "Traces and error reports": (
@@ -131,7 +132,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/server/test_compose.py",
     ),
     "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
-    "Blobs": ("src/treadle/testing/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
+    "Blobs": (f"{TESTKIT}/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
     "Moving from other libraries": ("tests/migrate_from/",),
     "Examples": ("tests/project/test_examples.py",),
 }
@@ -151,11 +152,11 @@ HEAD = """\
 Each row is a behaviour and the test that shows it. `python -m tools.coverage_page` makes this page from the markers on
 the tests: do not edit it. `tests/docs/test_coverage.py` fails when the page differs from the markers.
 
-A marker is the decorator `@shows("a sentence")` of `treadle.testing.shows`. To add a row, put a marker on a test and
+A marker is the decorator `@shows("a sentence")` of `treadle_testkit.shows`. To add a row, put a marker on a test and
 run the script. The area of a row follows from the file of its test; `tools/coverage_page.py` lists the areas. No
 sentence is on two tests.
 
-The tests in `src/treadle/testing/conformance` run on every storage; other tests run on the storages that their fixtures
+The tests in `treadle_testkit.conformance` run on every storage; other tests run on the storages that their fixtures
 name. Two type checkers check the functions in `tests/types`.
 """
 TAIL = """\

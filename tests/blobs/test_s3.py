@@ -20,8 +20,8 @@ from treadle.blobs import S3Blobs
 from treadle.blobs.bucket import BucketAddress, read_url
 from treadle.blobs.signing import NOTHING, Credentials, sign
 from treadle.errors import BadUrl, StorageError, StorageUnavailable
-from treadle.testing.blobs import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.blobs import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 __all__ = ["endpoint"]
 

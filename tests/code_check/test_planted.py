@@ -15,7 +15,7 @@ from tests.code_check.harmless import HARMLESS
 from tests.code_check.planted import PLANTED
 from tests.code_check.programs import Case, filled, words
 from treadle.cli.root import treadle
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Checked(NamedTuple):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from treadle import App, BadArgument, BadOption, StepMismatch, UnknownTask, current, depends
 from treadle.cli.root import treadle
 from treadle.testing import drain, replay
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 RAN: list[str] = []
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from treadle import App, Job, JobNotDone, Retry, StepMismatch, UnknownJob, all_done, current, gather
 from treadle.admin.histories import History, histories, line, read
 from treadle.testing import HandClock, drain, replay
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 RAN: list[str] = []
 Function = Callable[..., Awaitable[Any]]

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from treadle import App, Outbox
 from treadle.cli.output import Stop
 from treadle.cli.root import treadle
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PROGRAM = """
 from treadle import App, Outbox

@@ -13,8 +13,8 @@ import pytest
 from tests.served import memory_url
 from treadle.blobs import BadAddress, DirectoryBlobs, address_of, sri
 from treadle.compat.queuey.blobs import blob_routes
-from treadle.testing.blobs import pieces
-from treadle.testing.shows import shows
+from treadle_testkit.blobs import pieces
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

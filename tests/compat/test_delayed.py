@@ -20,7 +20,7 @@ from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 NOW = 1_800_000_000.5
 

@@ -18,7 +18,7 @@ from treadle.cli import delivery_options
 from treadle.cli.output import Stop
 from treadle.cli.root import run as treadle
 from treadle.compat.delayed.ids import id_of
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from treadle.compat.delayed.delivery import Delivery, deliver
 from treadle.compat.delayed.ids import id_of, shown
 from treadle.compat.delayed.webhook import retry_after
 from treadle.errors import BadTask
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

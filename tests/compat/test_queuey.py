@@ -22,7 +22,7 @@ from treadle.core.model import NewJob, Outcome, State
 from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 A, B = "0f0e0d0c-0b0a-4908-8706-050403020100", "1f1e1d1c-1b1a-4918-9716-151413121110"
 

@@ -32,7 +32,7 @@ from treadle.discovery.packet import (
     name_of,
 )
 from treadle.errors import BadOption
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LOOPBACK = "127.0.0.1"
 KNOWN = Network((LOOPBACK, 5353))  # the standard port

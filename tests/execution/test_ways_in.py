@@ -22,7 +22,7 @@ from treadle.execution.context import Context
 from treadle.execution.middleware import Run, Send, Specs
 from treadle.server import Settings, make_site
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 tenant: ContextVar[str] = ContextVar("tenant", default="system")
 

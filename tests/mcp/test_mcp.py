@@ -17,7 +17,7 @@ from treadle import App, Limit, Retry, flow
 from treadle.cli.root import run
 from treadle.core.model import State
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

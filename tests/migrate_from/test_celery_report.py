@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from treadle.migrate_from.celery import Plan, plan
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PROGRAM = Path(__file__).with_name("program")
 

@@ -19,7 +19,7 @@ from tests.servers.valkey import Valkey
 from tests.waiting import until_blocking
 from treadle import App
 from treadle.cli.root import run
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from tests.kit import work
 from tests.waiting import Signal
 from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State, Step, WorkflowFailed, current_batch
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @shows(

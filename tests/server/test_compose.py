@@ -21,7 +21,7 @@ from tests.servers import valkey
 from tests.servers.process import free_port
 from treadle.cli import delivery_options
 from treadle.cli.root import treadle
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

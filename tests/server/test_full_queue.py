@@ -19,7 +19,7 @@ from treadle.server import Settings
 from treadle.server.full_queue import wait_for_room
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

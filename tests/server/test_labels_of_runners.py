@@ -20,7 +20,7 @@ from treadle.core.placement import Needs
 from treadle.server import Settings
 from treadle.server.doctor import common
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 CLAIM = {"queues": [["default", 9]], "limit": 9}
 

@@ -19,7 +19,7 @@ from treadle.compat.queuey.jobs import Rules
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.longpoll import LongPoll, WaitingLine
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

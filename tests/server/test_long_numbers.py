@@ -17,7 +17,7 @@ from treadle.compat.delayed.app import delayed_routes
 from treadle.compat.delayed.ids import shown
 from treadle.core.model import NewJob
 from treadle.server import Serving, Settings, make_site
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

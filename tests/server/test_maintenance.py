@@ -18,7 +18,7 @@ from treadle.discovery import Network
 from treadle.server.auth.tokens import ANYBODY
 from treadle.server.longpoll import LongPoll
 from treadle.server.overview import Looks
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 OUT = Network((LOOPBACK, free_port()))
 

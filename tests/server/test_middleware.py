@@ -18,7 +18,7 @@ from treadle.compat.delayed.app import delayed_routes, read
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Tenant(Middleware):

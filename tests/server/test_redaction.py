@@ -22,7 +22,7 @@ from treadle.compat.queuey.jobs import Rules
 from treadle.core.payload_redaction import HITS, LARGEST, Redaction
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -27,8 +27,8 @@ from treadle.errors import StorageFull
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import WaitingLine
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.faults import Faulty, before
-from treadle.testing.shows import shows
+from treadle_testkit.faults import Faulty, before
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from treadle import App
 from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.server import Serving, Settings, make_site
-from treadle.testing.shows import shows
 from treadle.wasi import Bounds
 from treadle.wasi.client import Client
 from treadle.wasi.runner import Runner
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="bounds are kept by the system's own limits")
 

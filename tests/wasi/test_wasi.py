@@ -23,10 +23,10 @@ from treadle.compat.queuey.app import queue_routes
 from treadle.compat.queuey.blobs import blob_routes
 from treadle.compat.queuey.jobs import Rules
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.wasi import Bounds, ModuleReport, run_module
 from treadle.wasi.client import Client, QueueJob
 from treadle.wasi.runner import Runner, _keep
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="bounds are kept by the system's own limits")
 

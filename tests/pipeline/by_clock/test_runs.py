@@ -11,7 +11,7 @@ import pytest
 from treadle import App, Limit, Pipeline, Retry, Step, UnknownJob
 from treadle.core.model import State
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 DAY = 86_400.0
 
