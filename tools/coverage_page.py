@@ -72,7 +72,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_retried_later.py",
     ),
     "Workflows": ("tests/types/", "tests/workflow/"),
-    "Pipelines": ("tests/pipeline/",),
+    "Pipelines": ("tests/contrib/pipeline/",),
     "Durable functions": ("tests/durable/",),
     "Batch tasks": ("tests/worker/test_batch.py",),
     "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
@@ -95,7 +95,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_scanning.py",
         "tests/admin/",
         "tests/cli/",
-        "tests/mcp/",
+        "tests/contrib/mcp/",
     ),
     "Statistics and metrics": (
         f"{LAWS}laws_counts.py",
@@ -126,14 +126,18 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/integrations/test_header_room.py",
     ),
     "Delayed jobs over HTTP": (
-        "tests/compat/test_delayed.py",
-        "tests/compat/test_delayed_fleet.py",
-        "tests/compat/test_delivery.py",
+        "tests/contrib/delayed/test_delayed.py",
+        "tests/contrib/delayed/test_delayed_fleet.py",
+        "tests/contrib/delayed/test_delivery.py",
         "tests/server/test_compose.py",
     ),
-    "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
-    "Blobs": (f"{TESTKIT}/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
-    "Moving from other libraries": ("tests/migrate_from/",),
+    "The queue protocol and its runners": (
+        "tests/contrib/queuey/test_queuey.py",
+        "tests/contrib/discovery/",
+        "tests/contrib/wasi/",
+    ),
+    "Blobs": (f"{TESTKIT}/blobs.py", "tests/blobs/", "tests/contrib/queuey/test_blobs.py"),
+    "Moving from other libraries": ("tests/contrib/celery/",),
     "Examples": ("tests/project/test_examples.py",),
 }
 

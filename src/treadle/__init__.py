@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from treadle.execution.run_outcome import RunOutcome
     from treadle.health import Probes
     from treadle.outbox import Outbox
-    from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
     from treadle.resources import depends
@@ -155,10 +154,6 @@ else:
             "treadle.health": ("Probes",),
             "treadle.outbox": ("Outbox",),
             "treadle.serialization.encryption": ("Keys",),
-            "treadle.pipeline": (
-                "Pipeline",
-                "Step",
-            ),
             "treadle.policy.retry": (
                 "Abort",
                 "Defer",
@@ -238,7 +233,6 @@ __all__ = [
     "NotADatabase",
     "OldRows",
     "Outbox",
-    "Pipeline",
     "Probes",
     "ProcessDied",
     "QueueFull",
@@ -253,7 +247,6 @@ __all__ = [
     "Sizes",
     "Stale",
     "State",
-    "Step",
     "StepMismatch",
     "StorageDenied",
     "StorageError",

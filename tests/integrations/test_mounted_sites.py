@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 from tests.dashboard.asgi import call
 from tests.dashboard.hosts import django_host
 from treadle import App
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey import Rules, queue_routes
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.queuey import Rules, queue_routes
 from treadle.dashboard import dashboard_routes
 from treadle.server import Settings, make_site
 

@@ -31,9 +31,9 @@ NEEDED = {re.split(r"[<>=;! ]", need)[0] for need in PROJECT["dependencies"]}
 WITH_EXTRAS = tuple(
     f"treadle.{name}"
     for name in (
-        *("blobs.bucket", "blobs.s3", "cli.top", "compat", "dashboard", "integrations", "mcp", "migrate_from"),
+        *("blobs.bucket", "blobs.s3", "cli.top", "contrib", "dashboard", "integrations"),
         *("outbox", "ports", "prometheus.exposition", "server", "storage.http", "storage.postgres", "storage.redis"),
-        *("testing", "wasi"),
+        *("testing",),
     )
 )
 

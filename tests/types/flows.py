@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from treadle import App, Conclude, Flow, Job, JobSpec, Pipeline, Step, all_done, at_least, chain, flow, gather
+from treadle import App, Conclude, Flow, Job, JobSpec, all_done, at_least, chain, flow, gather
+from treadle.contrib.pipeline import Pipeline, Step
 from treadle_testkit.shows import shows
 
 app = App("memory://")
