@@ -110,7 +110,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Dead jobs and redrive": ("tests/admin/test_dead.py",),
     "Checks before a deployment": (
         "tests/cli/test_two_versions.py",
-        "tests/code_check/",
+        "tests/admin/code_check/",
         "tests/storage/test_look_only.py",
         "tests/worker/test_misfits.py",
     ),

@@ -27,7 +27,7 @@ EXCUSE = "prose: ok"
 EXAMPLES = ROOT / "tests/project/test_prose.py"  # its sentences break the rules on purpose
 ERRORS = frozenset(
     name
-    for path in (ROOT / "src/treadle/errors").glob("*.py")
+    for path in (ROOT / "src/treadle/core/errors").glob("*.py")
     for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
 )
 

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (ROOT / "src/treadle", ROOT / "packages/testkit/src/treadle_testkit")
 
 WIDE = {
-    "treadle.app.App": "its parameters are the options of an app, all by keyword (decisions/facades.md)",
+    "treadle.app.app.App": "its parameters are the options of an app, all by keyword (decisions/facades.md)",
     "treadle.worker.worker.Worker": "its parameters are the options of a worker, all by keyword (decisions/facades.md)",
-    "treadle.app_core.AppCore": "it receives the options of an app from `App`, and nothing else",
+    "treadle.app.core.AppCore": "it receives the options of an app from `App`, and nothing else",
 }
 TABLE = "a table of routes, one entry for each operation"
 ROWS = "one line for each column; a call for each would cost more than reading the row"

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App
+from treadle.admin.code_check import Options, check_code
 from treadle.cli.root import treadle as cli
-from treadle.code_check import Options, check_code
 from treadle.core.model import Presence
 from treadle.core.placement import Needs
 from treadle.server import Settings

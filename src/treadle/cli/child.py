@@ -28,10 +28,10 @@ from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
-from treadle.errors import StorageError
-from treadle.health import Probes
+from treadle.core.errors import StorageError
 from treadle.storage.proxy import kind_of
 from treadle.worker import Worker
+from treadle.worker.probes import Probes
 
 if TYPE_CHECKING:
     from treadle.cli.supervisor_link import SupervisorLink

@@ -31,7 +31,7 @@ async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
 
 async def hinting(app: App, typed: str, look: Awaitable[T]) -> T:
     """The result of a look at one job. Raises Stop, with the ids that may be meant, if the id is unknown."""
-    from treadle.errors import StorageError, UnknownJob
+    from treadle.core.errors import StorageError, UnknownJob
 
     try:
         return await look

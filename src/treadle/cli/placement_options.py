@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 
 from treadle.cli.output import USAGE, Stop
+from treadle.core.errors import BadOption
 from treadle.core.placement import amounts, labels_of
-from treadle.errors import BadOption
 
 ROLES: Final = ("leader", "follower", "auto")
 

@@ -5,20 +5,43 @@ They are guests: `treadle.contrib` names their modules, and no command imports o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.contrib import PROTOCOLS
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.cli.server import ServerWorkers, Stopping
     from treadle.server import ProtocolRoutes, Serving
 
 Command = Callable[..., Any]
 Handling = dict[str, Any]  # how a worker handles the jobs of a protocol: plain values, for its processes
+
+
+class Stopping:
+    """Events set by signals: `asked` by the first one, `again` by the second."""
+
+    def __init__(self) -> None:
+        self.asked, self.again = asyncio.Event(), asyncio.Event()
+
+    def __call__(self) -> None:
+        """Record one signal."""
+        if self.asked.is_set():
+            self.again.set()
+        self.asked.set()
+
+
+class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
+    """A context manager that runs workers with a server, their exit code, and their health."""
+
+    code: int
+
+    @property
+    def verdict(self) -> Verdict: ...
 
 
 class GuestProtocol:

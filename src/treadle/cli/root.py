@@ -148,7 +148,7 @@ def guarded(act: Callable[[], object]) -> int:
 
 def _code_of(error: Exception) -> int:
     """Print an error as one line -> its exit code: 2 for wrong input, 3 for an unreachable storage, 1 otherwise."""
-    from treadle import errors
+    from treadle.core import errors
 
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):

@@ -6,8 +6,8 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,13 +15,13 @@ from treadle.cli import event_loop
 from treadle.cli.logs import simple
 from treadle.cli.output import USAGE, Stop, note, place
 from treadle.cli.probe_options import probes_of
-from treadle.cli.protocols import all_protocols, protocol, server_options
+from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
 from treadle.cli.reload import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
-from treadle.health import HealthReporter, Verdict
+from treadle.worker.probes import HealthReporter, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -58,28 +58,6 @@ def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any
         {**options, "protocols": protocols, "api": api or not protocols},
         lambda *_: MaintenanceWorker(target.app),
     )
-
-
-class Stopping:
-    """Events set by signals: `asked` by the first one, `again` by the second."""
-
-    def __init__(self) -> None:
-        self.asked, self.again = asyncio.Event(), asyncio.Event()
-
-    def __call__(self) -> None:
-        """Record one signal."""
-        if self.asked.is_set():
-            self.again.set()
-        self.asked.set()
-
-
-class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
-    """A context manager that runs workers with a server, their exit code, and their health."""
-
-    code: int
-
-    @property
-    def verdict(self) -> Verdict: ...
 
 
 MakeWorkers = Callable[[Stopping, "Serving"], ServerWorkers]  # called once the server listens
@@ -166,8 +144,8 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], make_workers: MakeWorkers) -> int:
-    from treadle.dashboard import OPEN_PATHS, dashboard_routes
     from treadle.server import Bounds, Serving, make_site, open_if_there
+    from treadle.server.dashboard import OPEN_PATHS, dashboard_routes
     from treadle.server.settings import GRACE, PORT
     from treadle.worker.os_signals import Signals
 

@@ -18,13 +18,13 @@ from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
 from treadle.cli.placement_options import placed
 from treadle.cli.placement_options import roles as listed_roles
-from treadle.cli.protocols import protocol, worker_options
+from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options
 from treadle.cli.recording_options import recording
 from treadle.cli.reload import again
-from treadle.cli.server import ServerWorkers, Stopping, run_server, server
+from treadle.cli.server import run_server, server
 from treadle.cli.target import Target
 from treadle.core import defaults
-from treadle.health import Verdict, first_problem
+from treadle.worker.probes import Verdict, first_problem
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 
 Listener = Callable[[str], None]
 """Called with each published text, on the event loop; must not block. A port logs its exceptions."""

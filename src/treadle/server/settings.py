@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
 from treadle.server.auth.live_tokens import LiveTokens

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.errors import BadOption, StorageUnavailable
+from treadle.core.errors import BadOption, StorageUnavailable
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
 

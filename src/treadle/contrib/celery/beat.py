@@ -11,7 +11,7 @@ import libcst as cst
 from treadle.contrib.celery.model import APP_MARK, Module, TaskDef, Use
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.settings import NotLiteral, Setting, Settings, literal
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.policy import cron as crons
 
 SECTION: Final = "schedules"

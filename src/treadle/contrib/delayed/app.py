@@ -17,10 +17,10 @@ from starlette.routing import BaseRoute, Route
 
 from treadle.contrib.delayed.ids import id_of, shown
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE, QueueFull, StorageError, TreadleError
 from treadle.core.job import JobSpec
 from treadle.core.long_numbers import has_long_number, unreadable
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import UNREADABLE, QueueFull, StorageError, TreadleError
 from treadle.policy.retry import Policy, Retry
 from treadle.server.body_weight import SMALL
 from treadle.server.errors import Refused, json
@@ -33,7 +33,7 @@ from treadle.server.settings import Settings
 from treadle.storage.capabilities import whole, whole_row
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 PORT: Final = 8080
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # Starlette's default is GET alone

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from treadle.contrib.delayed.delivery_item import DeliveryFailed, DeliveryItem, delivery_item
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 KEPT: Final = 65_536  # last bytes of stdout that become the job's result
 SHOWN: Final = 4_000  # last bytes of stderr in the error of a failure

@@ -12,7 +12,7 @@ from msgspec import Struct
 from treadle.contrib.delayed.delivery_item import delivery_item
 from treadle.contrib.delayed.ids import name_of
 from treadle.core import defaults
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.execution.context import current
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from treadle.contrib.delayed.ids import name_of
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.execution.context import current
 
 

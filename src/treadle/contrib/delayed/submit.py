@@ -22,8 +22,8 @@ import click
 
 from treadle.cli.output import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
 from treadle.core.clock import monotonic, wall
+from treadle.core.errors import AnswerTooLarge
 from treadle.core.redaction import origin, shown
-from treadle.errors import AnswerTooLarge
 
 LEAD: Final = 2.0  # s added to the delay of every job
 ENDED: Final = ("completed", "failed", "cancelled")
@@ -173,7 +173,7 @@ def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait:
     The exit code is 1 unless every job has completed within a minute of the last due time. Lateness compares this
     machine's clock with the storage's.
     """
-    from treadle import config
+    from treadle.core import config
 
     if offset < 1:
         raise Stop(USAGE, f"--offset: expected 1 second or more, found {offset:g}")

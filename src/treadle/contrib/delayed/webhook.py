@@ -14,8 +14,8 @@ import yarl
 
 from treadle.contrib.delayed.delivery_item import DeliveryFailed, delivery_item
 from treadle.core import clock
+from treadle.core.errors import BadOption
 from treadle.core.redaction import origin, shown, target
-from treadle.errors import BadOption
 from treadle.policy.retry import Defer
 
 SHOWN: Final = 2_000  # bytes of an error response that are stored as the job's error

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from treadle.contrib.discovery.packet import BIGGEST, BadPacket, Packet, decode, encode
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 
 GROUP: Final = "224.0.0.251"
 PORT: Final = 5353

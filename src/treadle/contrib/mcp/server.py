@@ -17,7 +17,7 @@ from mcp.server.stdio import stdio_server
 from treadle.contrib.mcp import acts, reading
 from treadle.contrib.mcp.bounds import bounded
 from treadle.contrib.mcp.calls import OPENAPI, CallRefused, Calls, Rights
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 
 if TYPE_CHECKING:
     from treadle.app import App

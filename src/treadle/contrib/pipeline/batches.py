@@ -17,7 +17,7 @@ import msgspec
 from treadle.contrib.pipeline.handlers import Handler, arrived_after, continuation, with_dependencies
 from treadle.contrib.pipeline.jobs import PipelineJobs
 from treadle.contrib.pipeline.steps import Step, Travel
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.execution.context import Context, current_batch
 from treadle.execution.job_run import batch_here
 from treadle.serialization.call_codec import CallCodec

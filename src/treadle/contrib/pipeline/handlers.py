@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from treadle.contrib.pipeline.jobs import PipelineJobs
 from treadle.contrib.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
+from treadle.core.errors import BadOption, BadResult
 from treadle.core.injected import call_signature, injected_names
 from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
-from treadle.errors import BadOption, BadResult
 from treadle.execution.context import current
 from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import CallCodec

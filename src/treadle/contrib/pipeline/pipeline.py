@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from treadle import config
 from treadle.app import App
 from treadle.contrib.pipeline.batches import BatchHandler
 from treadle.contrib.pipeline.handlers import child_function, end_function, step_function
@@ -25,12 +24,12 @@ from treadle.contrib.pipeline.steps import (
     priority_of,
     shifted,
 )
-from treadle.core import defaults
+from treadle.core import config, defaults
 from treadle.core.argument_names import spelled
+from treadle.core.errors import BadOption
 from treadle.core.job import JobSpec
 from treadle.core.model import State
 from treadle.core.query_model import Query
-from treadle.errors import BadOption
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import Options, name_of
 from treadle.tasks.task import Task

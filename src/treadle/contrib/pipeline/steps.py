@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption, error_line
 from treadle.core.model import Record, State
-from treadle.errors import BadOption, error_line
 from treadle.policy.retry import Retry
 from treadle.tasks.options import Options, name_of
 

@@ -46,7 +46,7 @@ from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import WAIT, Settings
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"

@@ -17,7 +17,7 @@ from treadle.server.middleware import caller
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 BYTES = "application/octet-stream"
 SHA1 = re.compile(r"[0-9a-fA-F]{40}")

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import LOST, Record, State
-from treadle.errors import UNREADABLE
 
 ABANDONED_AGE: Final = 300.0  # s without a tickle after which a job counts as abandoned
 MAX_ATTEMPTS: Final = 3

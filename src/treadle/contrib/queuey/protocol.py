@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 
 from treadle.cli.output import USAGE, Stop, note, plural, seconds
-from treadle.cli.protocols import Command, GuestProtocol
+from treadle.cli.protocols import Command, GuestProtocol, ServerWorkers, Stopping
 from treadle.contrib.queuey.announce import announced, kinds_of
 from treadle.core.redaction import shown
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.blobs import Blobs
-    from treadle.cli.server import ServerWorkers, Stopping
     from treadle.server import ProtocolRoutes, Serving
 
 OPTIONS: Final = (
@@ -134,10 +133,10 @@ class Modules:
         self._slots, self._stopping = slots, stopping
 
     async def __aenter__(self) -> Self:
-        from treadle import config
         from treadle.contrib.wasi import Bounds
         from treadle.contrib.wasi.client import Client
         from treadle.contrib.wasi.runner import Runner
+        from treadle.core import config
 
         self._client = await Client(self._url, config.token(), None, patient=True).__aenter__()
         self._runner = Runner(self._client, Bounds(), self._slots)

@@ -22,8 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.blobs import Corrupt, NoBlob, TooBig, address_of
+from treadle.core.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageUnavailable, TreadleError
 from treadle.core.redaction import origin, shown, target
-from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageUnavailable, TreadleError
 
 log = logging.getLogger("treadle")
 

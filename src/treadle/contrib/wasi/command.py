@@ -32,7 +32,7 @@ class Queue:
 
     def tokens(self) -> tuple[str | None, str | None]:
         """The tokens for the queue, and for a store of another origin."""
-        from treadle import config
+        from treadle.core import config
 
         trusts_queue = self.server is not None or self._trusted
         trusts_store = trusts_queue or self.store is not None
@@ -40,7 +40,7 @@ class Queue:
 
     def note_withheld(self, url: str) -> None:
         """Print a note if there is a token that a discovered queue does not get."""
-        from treadle import config
+        from treadle.core import config
 
         if config.token() is not None and self.tokens()[0] is None:
             note(

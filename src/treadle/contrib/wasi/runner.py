@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.blobs import BadAddress, Corrupt, NoBlob, TooBig, address_of
 from treadle.contrib.wasi.client import Client, Denied, Gone, QueueJob
 from treadle.contrib.wasi.sandbox import Bounds, ModuleReport, run_module
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 
 log = logging.getLogger("treadle")
 

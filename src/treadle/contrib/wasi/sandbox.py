@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.errors import UNREADABLE, StorageError
+from treadle.core.errors import UNREADABLE, StorageError
 
 KILL_AFTER: Final = 2.0  # s beyond the wall bound after which a child is killed
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
-from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 
 READY, WAITING, RUNNING = State.READY, State.WAITING, State.RUNNING

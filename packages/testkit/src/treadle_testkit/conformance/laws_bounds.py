@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from treadle.core.errors import BadOption, KeyHeld, QueueFull, UnknownUpstream
 from treadle.core.limit_model import Declare, Limit, Pause, Resume
 from treadle.core.model import NewJob
-from treadle.errors import BadOption, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

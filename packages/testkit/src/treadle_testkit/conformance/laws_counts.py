@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from treadle.core.errors import KeyHeld, UnknownUpstream
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
 from treadle.core.query_model import CountDrift, Kind, Query
-from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage import queries
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Transactional

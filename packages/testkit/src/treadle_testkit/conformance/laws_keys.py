@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from treadle.core.errors import KeyHeld, UnknownUpstream
 from treadle.core.model import State
-from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from treadle.core.errors import BadOption, StorageMoved, StorageUnavailable, TooLarge
 from treadle.core.query_model import MetricsRow, Query
-from treadle.errors import BadOption, StorageMoved, StorageUnavailable, TooLarge
 from treadle.storage.contract import Storage
 from treadle_testkit.conformance.kit import claim_ids, ids, jobs
 from treadle_testkit.conformance.moving_kit import carry, mark, movable

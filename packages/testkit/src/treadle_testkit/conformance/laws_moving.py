@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
-from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle.storage.transfer import Carried, Role, digest, handed_over

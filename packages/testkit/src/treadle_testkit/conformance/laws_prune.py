@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from treadle.core.errors import UnknownUpstream
 from treadle.core.query_model import Query
-from treadle.errors import UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import Limit
 from treadle.core.model import Presence
 from treadle.core.query_model import Count, Query
-from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.errors import KeyHeld
 from treadle.core.limit_model import Limit
 from treadle.core.model import HeartbeatResult, Outcome, Presence
 from treadle.core.query_model import Query
-from treadle.errors import KeyHeld
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Record
 from treadle.core.query_model import Query
-from treadle.errors import BadOption, TooLarge
 from treadle.storage.capabilities import fused, movable
 from treadle.storage.contract import Storage
 from treadle.storage.transfer import Carried, Chunk, MoveState

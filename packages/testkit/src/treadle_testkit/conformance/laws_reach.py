@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.core.ids import derived
 from treadle.core.model import ACT, NewJob, Outcome, State
-from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

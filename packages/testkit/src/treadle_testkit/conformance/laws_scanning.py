@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
 from treadle.core.query_model import Order, Query
-from treadle.errors import BadOption
 from treadle.storage import queries
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from treadle.core.errors import QueueFull
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Record
-from treadle.errors import QueueFull
 from treadle.storage.bounds import LOOK
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Transactional

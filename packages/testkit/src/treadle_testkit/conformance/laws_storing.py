@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from treadle.core.errors import BadOption
 from treadle.core.model import Claim
-from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle_testkit.conformance.kit import (
     ask,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from treadle.core.errors import BadOption
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence
-from treadle.errors import BadOption
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle_testkit.conformance.kit import (

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
+from treadle.core.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.core.limit_model import Limit
-from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.storage.locked_calls import patiently
 from treadle.storage.optional_parts import Transaction, Transactional

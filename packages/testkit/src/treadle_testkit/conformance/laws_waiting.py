@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.errors import UnknownUpstream
+from treadle.core.errors import UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (

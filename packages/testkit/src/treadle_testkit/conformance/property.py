@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
+from treadle.core.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled, State
 from treadle.core.query_model import MetricsRow, Order, Query
-from treadle.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
 from treadle.storage import queries
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
