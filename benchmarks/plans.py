@@ -3,7 +3,7 @@
     python3 dev.py bench plans [--many 1000000] [--blocked 100000]
 
 The rows are created in the database, from one enqueued row, and then vacuumed, as workers do. The planner settings are
-those of the function (functions/claim.sql).
+those of the function (functions/settle_and_claim.sql).
 """
 
 from __future__ import annotations
