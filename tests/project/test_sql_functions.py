@@ -51,7 +51,7 @@ def test_no_file_and_no_line_is_longer_than_it_may_be() -> None:
     ] == []
 
 
-def test_every_name_says_what_it_means() -> None:
+def test_no_name_is_vague() -> None:
     assert list(sql_functions.refused(SOURCE)) == []
 
 

@@ -384,9 +384,7 @@ class UnitOfWork:
         if kept and not keeps:
             return
         self.sync()
-        found = (
-            self.ex(SQL["blocked_keepers"], (key, queue)) if kept else self.ex(SQL["blocked_jobs"], (key, queue, keeps))
-        )
+        found = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
         for body, position in found:
             yield _asker(decode(body), position, key, kept, True)
 

@@ -121,13 +121,13 @@ SELECT tokens, at FROM bucket WHERE key = ?;
 -- name: set_bucket
 INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
 
--- name: blocked_jobs
+-- name: blocked
 SELECT b.body, j.return_position FROM job j CROSS JOIN body b ON b.seq = j.seq
 WHERE j.blocked_on = ?1 AND j.blocked_on IS NOT NULL AND j.queue = ?2 AND j.queue_position IS NULL
     AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
 ORDER BY j.rank DESC, j.return_position, j.id;
 
--- name: blocked_keepers
+-- name: blocked_kept
 SELECT b.body, j.return_position FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
 WHERE s.key = ?1 AND j.blocked_on = ?1 AND j.queue = ?2 AND j.queue_position IS NULL
 ORDER BY j.rank DESC, j.return_position, j.id;
