@@ -35,7 +35,7 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("claim")
-LINES = {name: BulkRead(statement) for name, statement in SQL.items() if name.startswith("line")}
+LINES = {name: BulkRead(statement) for name, statement in SQL.items() if "page" in name}
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... of rows that may have limits
@@ -134,14 +134,14 @@ class ClaimWalk:
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return rows(LINES["line_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(LINES["page_of_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return rows(LINES["line_exempt"], (queue, size, tasks, *position))
+            return rows(LINES["exempt_page"], (queue, size, tasks, *position))
         if self._cursor is not None:
-            return rows(LINES["line_after"], (queue, size, tasks, *position))
+            return rows(LINES["next_page"], (queue, size, tasks, *position))
         if tasks is None:
-            return rows(LINES["line"], (queue, size))
-        return rows(LINES["line_tasks"], (queue, size, tasks))
+            return rows(LINES["first_page"], (queue, size))
+        return rows(LINES["first_page_of_tasks"], (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.unit.rules, f"queue:{queue}") is not None

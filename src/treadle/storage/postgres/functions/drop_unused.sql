@@ -6,23 +6,26 @@
 -- Gates are picked without locks, then the free ones are locked: it never waits for a gate in use.
 CREATE FUNCTION drop_unused(moment float8, most int, past text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    looked text[] COLLATE "C";
+    keys text[] COLLATE "C";
     empty text[];
 BEGIN
-    PERFORM enter(NULL);
-    DELETE FROM recent_claim WHERE ctid = ANY (ARRAY(SELECT ctid FROM recent_claim WHERE at < t - 86400 FOR UPDATE SKIP LOCKED));
-    DELETE FROM worker WHERE ctid = ANY (ARRAY(SELECT ctid FROM worker WHERE seen < t - 30 * 86400 FOR UPDATE SKIP LOCKED));
-    looked := ARRAY(SELECT g.key FROM gate g WHERE g.key > past COLLATE "C" ORDER BY g.key LIMIT most);
-    empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (looked) AND NOT is_used(g, t));
+    PERFORM begin_call(NULL);
+    DELETE FROM recent_claim
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM recent_claim WHERE at < t - 86400 FOR UPDATE SKIP LOCKED));
+    DELETE FROM worker
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM worker WHERE seen < t - 30 * 86400 FOR UPDATE SKIP LOCKED));
+    keys := ARRAY(SELECT g.key FROM gate g WHERE g.key > past COLLATE "C" ORDER BY g.key LIMIT most);
+    empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (keys) AND NOT is_used(g, t));
     empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) ORDER BY g.key FOR UPDATE SKIP LOCKED);
     -- checked again under the lock: a transaction that writes a start holds the gate
     empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) AND NOT is_used(g, t));
     DELETE FROM start WHERE key = ANY (empty);
     DELETE FROM gate WHERE key = ANY (empty);
-    RETURN CASE WHEN cardinality(looked) < most THEN '' ELSE looked[most] END;
+    RETURN CASE WHEN cardinality(keys) < most THEN '' ELSE keys[most] END;
 END $$;
 
 -- Whether a limit holds anything that a claim needs: slots, blocked jobs, starts within the window, a bucket that is
@@ -47,7 +50,7 @@ BEGIN
         RETURN true;
     END IF;
     IF r.rate IS NOT NULL AND r.how = 'bucket' THEN
-        RETURN level(g.key, r, t) < capacity(r);
+        RETURN rate_level(g.key, r, t) < capacity(r);
     END IF;
     RETURN g.tokens IS NOT NULL AND g.at + month > t;
 END $$;

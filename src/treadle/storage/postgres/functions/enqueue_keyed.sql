@@ -1,23 +1,26 @@
 -- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. As
--- `enqueue_plain`, plus for each job a key and the values that functions may need later (`words`, as text, or ''). The
--- order is that of the call, because the first job of a key gets it.
+-- `enqueue_plain`; the order is that of the call, because the first job of a key gets it.
 --
 -- -> the time, then for each job that was not stored: its id and the row that is returned for it. Or 'general' in
--- `more` of the first row: one of these ids is known, and enqueue_any decides.
+-- `details` of the first row: one of these ids is known, and enqueue_any decides.
 --
 -- It takes a third of the time of enqueue_any. A session plans a fifth of the statements, which is most of the cost of
 -- a single job at the start of a worker.
-CREATE FUNCTION enqueue_keyed(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
-    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], keys text[], words text[],
-    leases float8[], patience int) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
-    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql
+CREATE FUNCTION enqueue_keyed(moment float8, jobs new_jobs, patience int) RETURNS SETOF returned_row LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    -- to read an element of a field would be to read all before it
+    ids constant text[] := jobs.ids;
+    tasks constant text[] := jobs.tasks;
+    queues constant text[] := jobs.queues;
+    specs constant text[] := jobs.specs;
+    limits constant text[] := jobs.limits;
+    costs constant text[] := jobs.costs;
+    keys constant text[] := jobs.keys;
+    words constant text[] := jobs.words;
     stored bigint;              -- keys that were new
     winners int[];              -- their indexes in the call
     heirs int[];                -- those of them whose key had a row
@@ -26,7 +29,7 @@ DECLARE
     general boolean := false;
     bounds text;                -- of queues; NULL: none has one
 BEGIN
-    PERFORM enter(NULL);
+    PERFORM begin_call(NULL);
     IF patience IS NOT NULL THEN
         PERFORM set_config('lock_timeout', patience::text, true);
     END IF;
@@ -39,10 +42,12 @@ BEGIN
             AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
         THEN
             INSERT INTO holder (key, id)
-            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n ORDER BY k, n;
+            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n
+            ORDER BY k, n;
         ELSE
             INSERT INTO holder (key, id)
-            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n ORDER BY k, n
+            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n
+            ORDER BY k, n
             ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
         END IF;
         GET DIAGNOSTICS stored = ROW_COUNT;
@@ -72,11 +77,12 @@ BEGIN
         t := instant(moment);       -- the holder of a key may have ended while this call waited
         IF cardinality(winners) > 0 THEN
             WITH put AS (
-                INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,
-                    queue_position, return_position, created_at, updated_at)
-                SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
-                    coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], keys[n],
-                    nullif(words[n], '')::jsonb, leases[n], specs[n], 1, t, t, t, t
+                INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec,
+                    state, queue_position, return_position, created_at, updated_at)
+                SELECT ids[n], tasks[n], queues[n], coalesce(jobs.ranks[n], 0), coalesce(jobs.keeps[n], ${KEEP}),
+                    coalesce(jobs.keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[],
+                    nullif(costs[n], '')::int[], keys[n], nullif(words[n], '')::jsonb, jobs.leases[n], specs[n],
+                    1, t, t, t, t
                 FROM unnest(winners) AS n ORDER BY ids[n] COLLATE "C" RETURNING queue, task
             )
             INSERT INTO count_change SELECT queue, task, NULL, 'q', count(*) FROM put GROUP BY queue, task;
@@ -86,7 +92,7 @@ BEGIN
                 WHERE e.id BETWEEN (SELECT min(i COLLATE "C") FROM unnest(ids) AS i)
                     AND (SELECT max(i COLLATE "C") FROM unnest(ids) AS i))
             AND EXISTS (SELECT 1 FROM ended e WHERE e.id = ANY (ids)));
-        IF general OR (bounds IS NOT NULL AND NOT had_room(bounds::json, queues)) THEN
+        IF general OR (bounds IS NOT NULL AND NOT has_room(bounds::json, queues)) THEN
             RAISE unique_violation;     -- undoes all of the above
         END IF;
         IF heirs IS NOT NULL THEN
@@ -95,19 +101,18 @@ BEGIN
     EXCEPTION WHEN unique_violation THEN
         general := true;
     END;
-    RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
-        NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, CASE WHEN general THEN 'general' END;
+    RETURN NEXT first_row(t, CASE WHEN general THEN 'general' END);
     IF general THEN
         RETURN;
     END IF;
     IF cardinality(losers) > 0 THEN
-        RETURN QUERY SELECT * FROM answering(losers, holders);
+        RETURN QUERY SELECT * FROM returned_rows(losers, holders);
     END IF;
-    IF labels IS NOT NULL AND cardinality(winners) > 0 THEN
+    IF jobs.labels IS NOT NULL AND cardinality(winners) > 0 THEN
         INSERT INTO label (label, id)
-        SELECT unnest(nullif(labels[n], '')::text[]), ids[n] FROM unnest(winners) AS n ON CONFLICT DO NOTHING;
+        SELECT unnest(nullif(jobs.labels[n], '')::text[]), ids[n] FROM unnest(winners) AS n ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(winners) > 0 THEN
-        PERFORM publish('queue:' || q) FROM (SELECT DISTINCT queues[n] FROM unnest(winners) AS n) AS found (q);
+        PERFORM publish('queue:' || q) FROM (SELECT DISTINCT queues[n] FROM unnest(winners) AS n) AS touched (q);
     END IF;
 END $$;

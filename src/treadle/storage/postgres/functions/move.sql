@@ -4,13 +4,13 @@
 -- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, also for a
 -- user's long one: otherwise a job stored in it would be left behind. TR002 carries the mark; under the role `but` the
 -- verb continues.
-CREATE FUNCTION enter(but text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION begin_call(but text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark text;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended(current_schema() || ' move', 0));
     SELECT value INTO mark FROM meta WHERE name = 'move';
-    IF FOUND AND is_shut(mark) AND mark::json ->> 'role' IS DISTINCT FROM but THEN
+    IF FOUND AND is_closed(mark) AND mark::json ->> 'role' IS DISTINCT FROM but THEN
         RAISE EXCEPTION USING ERRCODE = 'TR002', MESSAGE = mark;
     END IF;
     IF random() < 0.005 THEN    -- 200 calls that each store jobs of 20 tasks append 4,000 changes: 3 ms for `stats`
@@ -18,7 +18,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION is_shut(mark text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION is_closed(mark text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT mark::json ->> 'role' IN ('closing', 'gone', 'filling', 'partial')
 $$;
 
@@ -28,14 +28,14 @@ CREATE FUNCTION set_mark(moment float8, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    found text;
+    refused_by text;
 BEGIN
-    found := write_mark(mark);
-    IF found IS NULL AND NOT is_shut(mark) THEN
-        PERFORM call_in_everybody(t);
+    refused_by := write_mark(mark);
+    IF refused_by IS NULL AND NOT is_closed(mark) THEN
+        PERFORM unblock_all_limits(t);
         PERFORM publish('queue:*');
     END IF;
-    RETURN found;
+    RETURN refused_by;
 END $$;
 
 -- Waits for the verbs in progress, but for 200 ms at most: all other calls queue behind this one meanwhile. Returns
@@ -51,7 +51,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' move', 0));
         PERFORM set_config('lock_timeout', before, true);
     EXCEPTION WHEN lock_not_available THEN
-        RETURN json_build_object('waits', in_the_way());
+        RETURN json_build_object('waits', blocking_transaction());
     END;
     SELECT value INTO stored FROM meta WHERE name = 'move';
     IF stored IS NOT NULL AND NOT mark_replaces(stored::json, mark::json) THEN
@@ -61,8 +61,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Describes the longest transaction that holds the lock of `enter`.
-CREATE FUNCTION in_the_way() RETURNS text LANGUAGE plpgsql AS $$
+-- Describes the longest transaction that holds the lock of `begin_call`.
+CREATE FUNCTION blocking_transaction() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);
 BEGIN
@@ -77,8 +77,9 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
--- Seconds since the oldest transaction began that holds the lock of `enter`, or 0. Infinity if that cannot be seen: a
--- prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other roles.
+-- Seconds since the oldest transaction began that holds the lock of `begin_call`, or 0. Infinity if that cannot be
+-- seen: a prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other
+-- roles.
 CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);
@@ -101,16 +102,17 @@ CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE s
     END
 $$;
 
--- Import rules, the state of rates, rows of metrics, and jobs: each of these an object with the columns of `job`, and steps, labels, holds, first
--- and edges. Known ids are left unchanged, so the call may be repeated. No topics are noted.
-CREATE FUNCTION take_in(rules json, rates json, measured json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
+-- Import rules, the state of rates, rows of metrics, and jobs: each of these an object with the columns of `job`, and
+-- steps, labels, holds, first and edges. Known ids are left unchanged, so the call may be repeated. No topics are
+-- noted.
+CREATE FUNCTION import_rows(rules json, rates json, measured json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     fresh text[];
-    found text := write_mark(mark);
+    refused_by text := write_mark(mark);
 BEGIN
-    IF found IS NOT NULL THEN
-        RETURN found;
+    IF refused_by IS NOT NULL THEN
+        RETURN refused_by;
     END IF;
     DELETE FROM limit_fact f USING json_to_recordset(rules) AS x (name text) WHERE f.name = x.name;
     INSERT INTO limit_fact SELECT * FROM json_populate_recordset(NULL::limit_fact, rules);
@@ -122,7 +124,8 @@ BEGIN
     GROUP BY x.key, (s.value ->> 0)::float8
     ON CONFLICT (key, at) DO UPDATE SET cost = excluded.cost;
     INSERT INTO gate (key, spent, tokens, at)
-    SELECT x.key, coalesce((SELECT sum((s.value ->> 1)::int) FROM json_array_elements(x.starts) AS s), 0), x.tokens, x.at
+    SELECT x.key, coalesce((SELECT sum((s.value ->> 1)::int) FROM json_array_elements(x.starts) AS s), 0),
+        x.tokens, x.at
     FROM json_to_recordset(rates) AS x (key text, starts json, tokens float8, at float8)
     ON CONFLICT (key) DO UPDATE SET spent = excluded.spent, tokens = excluded.tokens, at = excluded.at;
     INSERT INTO metrics (span, at, source, data)
@@ -132,17 +135,20 @@ BEGIN
     SELECT array_agg(x.id) INTO fresh FROM json_to_recordset(jobs) AS x (id text)
     WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = x.id) AND NOT EXISTS (SELECT 1 FROM ended d WHERE d.id = x.id);
     WITH put AS (
-        INSERT INTO job SELECT * FROM json_populate_recordset(NULL::job, jobs) AS r WHERE r.state < 3 AND r.id = ANY (fresh)
+        INSERT INTO job
+        SELECT * FROM json_populate_recordset(NULL::job, jobs) AS r WHERE r.state < 3 AND r.id = ANY (fresh)
         RETURNING queue, task, kind_of(state, queue_position, blocked_on) AS kind
     ), over AS (
-        INSERT INTO ended SELECT * FROM json_populate_recordset(NULL::ended, jobs) AS r WHERE r.state > 2 AND r.id = ANY (fresh)
+        INSERT INTO ended
+        SELECT * FROM json_populate_recordset(NULL::ended, jobs) AS r WHERE r.state > 2 AND r.id = ANY (fresh)
         RETURNING queue, task, kind_of(state, NULL, NULL) AS kind
     )
     INSERT INTO count_change SELECT a.queue, a.task, NULL, a.kind, count(*)
     FROM (SELECT * FROM put UNION ALL SELECT * FROM over) AS a GROUP BY a.queue, a.task, a.kind;
     INSERT INTO checkpoints (id, name, value)
     SELECT x.id, s.step ->> 0, s.step ->> 1
-    FROM json_to_recordset(jobs) AS x (id text, steps json), json_array_elements(x.steps) WITH ORDINALITY AS s (step, at)
+    FROM json_to_recordset(jobs) AS x (id text, steps json), json_array_elements(x.steps)
+        WITH ORDINALITY AS s (step, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, s.at;
     INSERT INTO label (label, id)
     SELECT l.label, x.id FROM json_to_recordset(jobs) AS x (id text, labels text[]), unnest(x.labels) AS l (label)
@@ -155,7 +161,8 @@ BEGIN
     WHERE x.first IS NOT NULL AND x.id = ANY (fresh) ON CONFLICT DO NOTHING;
     INSERT INTO edge (up, down, version, open, soft)
     SELECT e.edge ->> 0, x.id, (e.edge ->> 1)::int, (e.edge ->> 2)::boolean, (e.edge ->> 3)::boolean
-    FROM json_to_recordset(jobs) AS x (id text, edges json), json_array_elements(x.edges) WITH ORDINALITY AS e (edge, at)
+    FROM json_to_recordset(jobs) AS x (id text, edges json), json_array_elements(x.edges)
+        WITH ORDINALITY AS e (edge, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, e.at ON CONFLICT DO NOTHING;
     INSERT INTO slot (key, id, cost, live)
     SELECT u.key, j.id, greatest(u.cost, 1), j.state = 2 AND NOT j.function_done

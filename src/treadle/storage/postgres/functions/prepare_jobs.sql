@@ -1,6 +1,7 @@
--- Stores new jobs that are not plain: those of an enqueue (enqueue.sql) or of an outcome (settle.sql). `prepare` first
--- finds the row to return for each, and refuses before anything is decided. Then `store_all` (stand.sql) handles their
--- waits, keys and queue positions. A refusal is raised as TR001; the caller undoes it.
+-- Stores new jobs that are not plain: those of an enqueue (enqueue.sql) or of an outcome (settle.sql). `prepare_jobs`
+-- first finds the row to return for each, and refuses before anything is decided. Then `place_new_jobs`
+-- (place_new_jobs.sql) handles their waits, keys and queue positions. A refusal is raised as TR001; the caller undoes
+-- it.
 
 -- Whether a job of the call may have this field. The word may also be in a payload; reading all jobs costs 4 us each.
 CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -8,9 +9,9 @@ CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMU
 $$;
 
 -- Insert the jobs whose ids are new -> these ids. Jobs that affect no others get their final state at once; a key does
--- not matter, because a job that does not get it is deleted again. The others wait for store_all. No other transaction
--- sees them yet, and none can store these ids from here on.
-CREATE FUNCTION put_in(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
+-- not matter, because a job that does not get it is deleted again. The others wait for place_new_jobs. No other
+-- transaction sees them yet, and none can store these ids from here on.
+CREATE FUNCTION insert_jobs(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     fresh text[];
     known text[];
@@ -23,19 +24,22 @@ BEGIN
             (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
         FROM ROWS FROM (json_to_recordset(jobs) AS (
             id text, task text, queue text, rank smallint, keep float8, keep_failed float8, lease float8, delay float8,
-            deadline float8, timeout float8, function_done boolean, required int, failures_allowed int, key text, lane text, root text, parent text,
-            conflict text, limits text[], costs int[], after text[], words jsonb, spec text
+            deadline float8, timeout float8, function_done boolean, required int, failures_allowed int, key text,
+            lane text, root text, parent text, conflict text, limits text[], costs int[], after text[], words jsonb,
+            spec text
         )) WITH ORDINALITY AS x
         CROSS JOIN LATERAL (
-            SELECT coalesce(x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
+            SELECT coalesce(
+                x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
         ORDER BY x.id, x.ordinality
     ), put AS (
-        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key, lane, root, parent, limits,
-            costs, after, words, spec, created_at, updated_at, deadline_at, state, queue_position, return_position, due_at)
-        SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}), x.lease,
-            coalesce(x.function_done, false), least(x.required, x.awaited), allowed_of(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root,
-            x.parent, x.limits, x.costs, x.after, x.words,
-            x.spec, t, t, t + x.deadline, s.state,
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key,
+            lane, root, parent, limits, costs, after, words, spec, created_at, updated_at, deadline_at, state,
+            queue_position, return_position, due_at)
+        SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}),
+            x.lease, coalesce(x.function_done, false), least(x.required, x.awaited),
+            allowed_failures(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root, x.parent, x.limits,
+            x.costs, x.after, x.words, x.spec, t, t, t + x.deadline, s.state,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 0 THEN least(x.over_at, t + x.timeout)
@@ -43,22 +47,26 @@ BEGIN
                 ELSE x.over_at END
         FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state) AS s
         ORDER BY x.id
-        ON CONFLICT DO NOTHING RETURNING job.id, job.queue, job.task, kind_of(job.state, job.queue_position, NULL) AS kind
+        ON CONFLICT DO NOTHING RETURNING job.id, job.queue, job.task,
+            kind_of(job.state, job.queue_position, NULL) AS kind
     ), counted AS (
-        INSERT INTO count_change SELECT put.queue, put.task, NULL, put.kind, count(*) FROM put GROUP BY put.queue, put.task, put.kind
+        INSERT INTO count_change SELECT put.queue, put.task, NULL, put.kind, count(*) FROM put
+            GROUP BY put.queue, put.task, put.kind
     ) SELECT array_agg(put.id) INTO fresh FROM put;
     -- a new statement: it sees jobs that ended since the last one
     SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
     IF known IS NOT NULL THEN
-        PERFORM take_out(known);
+        PERFORM delete_jobs(known);
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     END IF;
     RETURN coalesce(fresh, '{}');
 END $$;
 
 -- How many failures are tolerated: one more would leave fewer endings than are required.
-CREATE FUNCTION allowed_of(failures_allowed int, required int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
+CREATE FUNCTION allowed_failures(failures_allowed int, required int, awaited bigint) RETURNS int
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL
+        THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
 -- The payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The pattern
@@ -74,10 +82,11 @@ CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     x record;
 BEGIN
-    SELECT y.id, r.task AS found, y.task AS asked, payload_of(r.spec) <> payload_of(y.spec) AS other,
+    SELECT y.id, r.task AS found, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
         y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent) AS misplaced
     INTO x
-    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text, spec text))
+    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text,
+        spec text))
         WITH ORDINALITY AS y (id, task, queue, root, parent, nonce, spec, n)
     CROSS JOIN LATERAL (
         SELECT j.task, j.queue, j.root, j.parent, j.spec FROM job j WHERE j.id = y.id
@@ -88,18 +97,18 @@ BEGIN
         OR (y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent))
     ORDER BY y.n LIMIT 1;
     IF FOUND AND x.misplaced THEN
-        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.asked);
+        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.requested);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'taken' USING ERRCODE = 'TR001',
-            DETAIL = json_build_array('taken', x.id, x.found, x.asked, CASE WHEN x.other THEN 'other' ELSE '' END);
+            DETAIL = json_build_array('taken', x.id, x.found, x.requested, CASE WHEN x.other THEN 'other' ELSE '' END);
     END IF;
 END $$;
 
--- -> the ids asked for, the row that is returned for each, and which of them are new. `leaving` gives up its key
+-- -> the requested ids, the row that is returned for each, and which of them are new. `leaving` gives up its key
 -- meanwhile; `ups`: other jobs about to be waited for, which must be known. t: when the new jobs are created; moment:
 -- the time of the test's clock, or NULL.
-CREATE FUNCTION prepare(jobs json, moment float8, t float8, leaving text, self text, ups text[],
-    OUT asked text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
+CREATE FUNCTION prepare_jobs(jobs json, moment float8, t float8, leaving text, self text, ups text[],
+    OUT requested text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
     x record;
@@ -111,7 +120,7 @@ DECLARE
     others text[];              -- jobs for which another row may be returned
     their_answers text[];
 BEGIN
-    asked := '{}';
+    requested := '{}';
     answers := '{}';
     IF mentions(jobs, 'key') THEN
         SELECT array_agg(k.key) INTO keys FROM json_to_recordset(jobs) AS k (key text) WHERE k.key IS NOT NULL;
@@ -119,40 +128,40 @@ BEGIN
     IF keys IS NOT NULL THEN
         PERFORM lock_keys(keys);
     END IF;
-    fresh := put_in(jobs, t);
+    fresh := insert_jobs(jobs, t);
     IF bound THEN
         PERFORM refuse_foreign(jobs, moment, fresh, t, leaving);
     END IF;
     IF cardinality(fresh) < json_array_length(jobs) THEN
         PERFORM refuse_taken(jobs);
     END IF;
-    SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO asked FROM json_to_recordset(jobs) AS y (id text);
-    answers := asked;
+    SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO requested FROM json_to_recordset(jobs) AS y (id text);
+    answers := requested;
     IF keys IS NOT NULL THEN
-        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, asked, fresh);
+        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, requested, fresh);
         answers := x.answers;
         fresh := x.kept;
     END IF;
-    all_fresh := cardinality(fresh) = cardinality(asked);
+    all_fresh := cardinality(fresh) = cardinality(requested);
     IF NOT all_fresh THEN
-        others := asked;
+        others := requested;
         their_answers := answers;
     END IF;
     -- the jobs that they wait for must be known, and are locked
     IF mentions(jobs, 'after') THEN
         SELECT array_agg(DISTINCT coalesce(m.answer, u.up)) INTO all_ups
         FROM json_to_recordset(jobs) AS y (id text, after text[]) CROSS JOIN LATERAL unnest(y.after) AS u (up)
-        LEFT JOIN unnest(others, their_answers) AS m (asked, answer) ON m.asked = u.up
+        LEFT JOIN unnest(others, their_answers) AS m (requested, answer) ON m.requested = u.up
         WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
     END IF;
-    ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(asked));  -- jobs of this call need no check
+    ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(requested));  -- jobs of this call need no check
     IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but rows returned for them do
         all_ups := all_ups || answers;
     END IF;
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
         EXCEPT SELECT self);
     IF cardinality(all_ups) > 0 THEN
-        unknown := hold_ups(all_ups);
+        unknown := lock_upstreams(all_ups);
         IF cardinality(unknown) > 0 THEN
             FOR x IN
                 SELECT w.id, w.up FROM (
@@ -175,7 +184,8 @@ BEGIN
             WHERE y.reach IS NOT NULL AND y.id = ANY (fresh)
         LOOP
             PERFORM refuse_ups(x.id, array_remove(x.named, NULL), ARRAY(
-                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)), x.reach);
+                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)),
+                    x.reach);
             IF x.parent IS NOT NULL AND x.root IS DISTINCT FROM (
                 SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = x.parent
                     UNION ALL SELECT id, root FROM ended WHERE id = x.parent) AS r)
@@ -196,7 +206,7 @@ BEGIN
 END $$;
 
 -- The stored rows that new jobs name in `after`; `fresh`: only these jobs.
-CREATE FUNCTION named_outside(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
+CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
         WHERE fresh IS NULL OR y.id = ANY (fresh)
@@ -206,11 +216,12 @@ $$;
 -- Of the rows returned for the jobs of an outcome, or named by them, those that are its job (`self`) or wait for it,
 -- directly or through others. Refuses a job that `self` would wait for, directly or through others, and that would wait
 -- for such a row.
-CREATE FUNCTION circle_of(self text, jobs json, ups text[], asked text[], answers text[], fresh text[]) RETURNS text[]
+CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
+RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     stored text[] := ARRAY(
-        (SELECT unnest(answers) UNION SELECT unnest(named_outside(jobs, fresh))) EXCEPT SELECT unnest(fresh));
+        (SELECT unnest(answers) UNION SELECT unnest(stored_upstreams(jobs, fresh))) EXCEPT SELECT unnest(fresh));
     circle text[] := '{}';
     x record;
 BEGIN
@@ -220,7 +231,7 @@ BEGIN
     IF cardinality(circle) > 0 THEN
         FOR x IN
             WITH RECURSIVE waits (id, answer) AS (
-                SELECT y.id, coalesce(answers[array_position(asked, u.up)], u.up)
+                SELECT y.id, coalesce(answers[array_position(requested, u.up)], u.up)
                 FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
                 WHERE y.id = ANY (fresh)
             ), reached (id) AS (
@@ -229,7 +240,7 @@ BEGIN
             )
             SELECT y.id, a.answer FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[]))
                 WITH ORDINALITY AS y (id, after, n), unnest(y.after) WITH ORDINALITY AS u (up, m),
-                LATERAL (SELECT coalesce(answers[array_position(asked, u.up)], u.up) AS answer) AS a
+                LATERAL (SELECT coalesce(answers[array_position(requested, u.up)], u.up) AS answer) AS a
             WHERE y.id IN (SELECT r.id FROM reached r) AND y.id = ANY (fresh) AND a.answer = ANY (circle)
             ORDER BY y.n, u.m LIMIT 1
         LOOP
@@ -240,18 +251,19 @@ BEGIN
 END $$;
 
 -- The rows that a job waits for if it names `ups`: each once, or the row returned for it, but none of `circle`.
-CREATE FUNCTION answered(ups text[], asked text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
+CREATE FUNCTION awaited_rows(ups text[], requested text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT array_agg(x.up ORDER BY x.n) FROM (
         SELECT coalesce(a.answer, u.up) AS up, u.n
         FROM (SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS every (up, n) GROUP BY up) AS u
-        LEFT JOIN unnest(asked, answers) AS a (id, answer) ON a.id = u.up
+        LEFT JOIN unnest(requested, answers) AS a (id, answer) ON a.id = u.up
     ) AS x WHERE NOT x.up = ANY (circle)
 $$;
 
 -- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
 -- are there already, and the keys are locked.
-CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
     x record;
     named text;
@@ -295,95 +307,4 @@ END $$;
 CREATE FUNCTION refuse_up(up text, waiting text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', up, waiting);
-END $$;
-
--- Finds the row to return for each job with a key; the keys are locked -> `answers` in the order of `asked`, and those
--- of `fresh` that stay; the others are deleted. One pass handles all keys: looking up those of 20,000 jobs in arrays
--- exceeded the time limit of a call. Only the jobs of a key that is to be replaced go one by one. Hash joins are on,
--- because arrays have no index.
-CREATE FUNCTION answer_keys(jobs json, moment float8, t float8, leaving text, asked text[], fresh text[],
-    OUT answers text[], OUT kept text[]) LANGUAGE plpgsql
-SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
-DECLARE
-    losers text[];
-    rivals text[];                  -- for each of them: the row that is returned for it
-    denied text[];                  -- the first refusal of a held key, and its index in the call
-    later text[];
-BEGIN
-    WITH x AS (
-        SELECT y.id, y.key, y.conflict, y.n
-        FROM ROWS FROM (json_to_recordset(jobs) AS (id text, key text, conflict text))
-            WITH ORDINALITY AS y (id, key, conflict, n)
-        JOIN unnest(fresh) AS f (id) ON f.id = y.id
-        WHERE y.key IS NOT NULL
-    ), turn AS (
-        SELECT x.*, first_value(x.id) OVER same AS first, row_number() OVER same AS nth,
-            bool_or(x.conflict = 'replace') OVER (PARTITION BY x.key) AS replaced
-        FROM x WINDOW same AS (PARTITION BY x.key ORDER BY x.n)
-    ), held AS (
-        SELECT turn.*, coalesce(CASE WHEN h.id IS NOT NULL THEN holder_of(turn.key, t, leaving, true, moment) END,
-            CASE WHEN turn.nth > 1 THEN turn.first END) AS holder
-        FROM turn LEFT JOIN LATERAL (SELECT id FROM holder WHERE key = turn.key OFFSET 0) AS h ON true
-        WHERE NOT turn.replaced
-    ) SELECT array_agg(held.id), array_agg(held.holder),
-        (SELECT ARRAY[json_build_array('held', d.key, d.holder)::text, d.n::text] FROM held AS d
-         WHERE d.holder IS NOT NULL AND d.conflict = 'raise' ORDER BY d.n LIMIT 1)
-    INTO losers, rivals, denied FROM held WHERE held.holder IS NOT NULL;
-    SELECT losers || r.ids, rivals || r.held, r.denied INTO losers, rivals, later
-    FROM replace_keys(jobs, t, leaving, fresh) AS r (ids, held, denied);
-    IF denied IS NULL OR later[2]::int < denied[2]::int THEN     -- the first of the call is reported
-        denied := later;
-    END IF;
-    IF denied IS NOT NULL THEN
-        RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = denied[1];
-    END IF;
-    answers := asked;
-    kept := fresh;
-    IF cardinality(losers) > 0 THEN
-        PERFORM take_out(losers);
-        answers := ARRAY(
-            SELECT coalesce(l.answer, a.id) FROM unnest(asked) WITH ORDINALITY AS a (id, n)
-            LEFT JOIN unnest(losers, rivals) AS l (id, answer) ON l.id = a.id ORDER BY a.n);
-        kept := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(losers));
-    END IF;
-END $$;
-
--- The same for the jobs of keys that some of them replace, in the order of the call.
-CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OUT losers text[], OUT rivals text[],
-    OUT denied text[]) LANGUAGE plpgsql AS $$
-DECLARE
-    x record;
-    named text;
-    taken jsonb := '{}';        -- key -> the last job of this call that takes it
-BEGIN
-    losers := '{}';
-    rivals := '{}';
-    FOR x IN
-        WITH y AS (
-            SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, key text, conflict text))
-                WITH ORDINALITY AS y (id, key, conflict, n)
-        ) SELECT * FROM y
-        WHERE y.key IN (SELECT z.key FROM y AS z JOIN unnest(fresh) AS f (id) ON f.id = z.id WHERE z.conflict = 'replace')
-        ORDER BY y.n
-    LOOP
-        CONTINUE WHEN NOT x.id = ANY (fresh);
-        named := taken ->> x.key;
-        IF named IS NULL THEN
-            named := holder_of(x.key, t, leaving);
-            IF named IS NOT NULL AND x.conflict = 'replace' THEN
-                PERFORM row_of(named, true);
-                named := holder_of(x.key, t, leaving);
-            END IF;
-        END IF;
-        IF named IS NOT NULL AND x.conflict = 'raise' THEN
-            denied := ARRAY[json_build_array('held', x.key, named)::text, x.n::text];
-            RETURN;
-        END IF;
-        IF named IS NOT NULL AND (x.conflict = 'keep' OR EXISTS (SELECT 1 FROM ended WHERE id = named)) THEN
-            losers := losers || x.id;
-            rivals := rivals || named;
-        ELSE
-            taken := taken || jsonb_build_object(x.key, x.id);
-        END IF;
-    END LOOP;
 END $$;

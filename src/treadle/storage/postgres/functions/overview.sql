@@ -3,15 +3,15 @@
 
 -- For `stats` and `glance` -> [the time, kept counts, heads of queues, workers, the facts of limits, their slots,
 -- rates]. queries.py reads it.
-CREATE FUNCTION look(moment float8) RETURNS json LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off AS $$
+CREATE FUNCTION overview(moment float8) RETURNS json LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
 BEGIN
     RETURN json_build_array(t,
         (SELECT coalesce(json_agg(json_build_array(c.queue, c.task, c.kind, c.jobs)), '[]') FROM kept_counts() AS c),
-        heads(),
+        queue_heads(),
         (SELECT coalesce(json_agg(json_build_array(w.presence, w.seen) ORDER BY w.num), '[]') FROM worker w),
         (SELECT coalesce(json_agg(json_build_array(f.name, f.kind, f.slots, f.rate, f.per, f.how, f.burst, f.hold,
                 f.max_waiting, f.when_full, f.until)), '[]')
@@ -22,9 +22,9 @@ BEGIN
 END $$;
 
 -- [queue, the earliest position] of each queue that has queued jobs: one look-up for each queue and each rank in it.
-CREATE FUNCTION heads() RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION queue_heads() RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    told json[] := '{}';
+    heads json[] := '{}';
     line text := '';
     earliest float8;
     at_rank int;
@@ -42,9 +42,9 @@ BEGIN
             EXIT WHEN NOT FOUND;
             earliest := least(earliest, head);
         END LOOP;
-        told := told || json_build_array(line, earliest);
+        heads := heads || json_build_array(line, earliest);
     END LOOP;
-    RETURN array_to_json(told);
+    RETURN array_to_json(heads);
 END $$;
 
 -- [limit, slots of running jobs, slots of all that hold one]. A queue's own limit has no rows in `slot`: its jobs are
@@ -55,9 +55,11 @@ CREATE FUNCTION used_by_limit() RETURNS json LANGUAGE sql STABLE AS $$
         WHERE EXISTS (SELECT 1 FROM rule) GROUP BY key
         UNION ALL
         SELECT 'queue:' || queue, count(*) FILTER (WHERE NOT function_done), count(*) FROM job
-        WHERE state = 2 AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) GROUP BY queue
+        WHERE state = 2 AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:'))
+            GROUP BY queue
         UNION ALL
         SELECT 'queue:' || queue, 0, count(*) FROM job WHERE started_at IS NOT NULL AND state < 2
-            AND EXISTS (SELECT 1 FROM rule WHERE hold = 'ended' AND (name = 'queue' OR starts_with(name, 'queue:'))) GROUP BY queue
+            AND EXISTS (SELECT 1 FROM rule WHERE hold = 'ended' AND (name = 'queue' OR starts_with(name, 'queue:')))
+                GROUP BY queue
     ) AS u
 $$;

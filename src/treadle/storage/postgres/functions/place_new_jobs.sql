@@ -1,16 +1,16 @@
--- Handles the waits, keys and queue positions of new jobs that are stored (store.sql).
+-- Handles the waits, keys and queue positions of new jobs that are stored (prepare_jobs.sql).
 
 -- Makes stored jobs wait, take their keys and join their queues, in one pass for each of these. Only jobs that replace
 -- the holder of their key, or whose position in a lane depends on their age, go one by one. `ups`, `states`: endings
 -- still to be counted; they are, before the first of these jobs is released. `origin`: the unfinished job that creates
 -- them.
-CREATE FUNCTION store_all(jobs json, t float8, asked text[], answers text[], fresh text[], origin text,
+CREATE FUNCTION place_new_jobs(jobs json, t float8, requested text[], answers text[], fresh text[], origin text,
     ups text[], states int[])
 RETURNS void LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
     x record;
     r job;
-    all_fresh boolean := cardinality(fresh) = cardinality(asked);   -- the usual case, without lookups
+    all_fresh boolean := cardinality(fresh) = cardinality(requested);   -- the usual case, without lookups
     in_lanes boolean := mentions(jobs, 'lane');
     by_turns boolean := in_lanes AND lanes_by_turns(jobs);
     waits boolean := mentions(jobs, 'after');
@@ -22,9 +22,9 @@ BEGIN
     END IF;
     IF waits THEN
         IF NOT all_fresh THEN
-            PERFORM wait_for_answers(jobs, asked, answers, fresh);
+            PERFORM redirect_waits(jobs, requested, answers, fresh);
         END IF;
-        SELECT * INTO x FROM watch_all(jobs, t, asked, answers, fresh) AS w;
+        SELECT * INTO x FROM start_waits(jobs, t, requested, answers, fresh) AS w;
         ups := ups || x.ended_ups;
         states := states || x.ended_states;
     END IF;
@@ -45,7 +45,7 @@ BEGIN
         IF x.replaces THEN
             PERFORM replace_holder(r, x.required, t, origin);
         ELSIF r.state = 0 AND r.pending <= 0 THEN
-            PERFORM release(r, t);
+            PERFORM end_wait(r, t);
         END IF;
     END LOOP;
 END $$;
@@ -58,16 +58,16 @@ CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
 $$;
 
 -- Jobs that name others of the call in `after` for which another row was returned: they wait for that row.
-CREATE FUNCTION wait_for_answers(jobs json, asked text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
+CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
-        failures_allowed = allowed_of(job.failures_allowed, m.required, m.awaited)
+        failures_allowed = allowed_failures(job.failures_allowed, m.required, m.awaited)
     FROM (
         SELECT y.id, y.required, array_agg(coalesce(a.answer, u.up) ORDER BY u.n) AS ups,
             count(DISTINCT coalesce(a.answer, u.up)) AS awaited
         FROM json_to_recordset(jobs) AS y (id text, required int, after text[])
         CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
-        LEFT JOIN unnest(asked, answers) AS a (asked, answer) ON a.asked = u.up
+        LEFT JOIN unnest(requested, answers) AS a (requested, answer) ON a.requested = u.up
         WHERE y.after IS NOT NULL AND y.id IN (SELECT unnest(fresh))
         GROUP BY y.id, y.required
         HAVING bool_or(a.answer <> u.up)
@@ -77,12 +77,12 @@ $$;
 
 -- Makes the jobs with `after` wait, all at once, except those that replace a holder. Upstreams that have ended count at
 -- once. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
-CREATE FUNCTION watch_all(jobs json, t float8, asked text[], answers text[], fresh text[], OUT ended_ups text[],
+CREATE FUNCTION start_waits(jobs json, t float8, requested text[], answers text[], fresh text[], OUT ended_ups text[],
     OUT ended_states int[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
-    all_fresh boolean := cardinality(fresh) = cardinality(asked);
-    others text[] := CASE WHEN NOT all_fresh THEN asked END;
+    all_fresh boolean := cardinality(fresh) = cardinality(requested);
+    others text[] := CASE WHEN NOT all_fresh THEN requested END;
     their_answers text[] := CASE WHEN NOT all_fresh THEN answers END;
     awaited text[];
     waiting text[];             -- the job that waits for each
@@ -93,17 +93,17 @@ BEGIN
         FROM ROWS FROM (json_to_recordset(jobs) AS (id text, conflict text, after text[]))
             WITH ORDINALITY AS y (id, conflict, after, n)
         CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
-        LEFT JOIN unnest(others, their_answers) AS a (asked, answer) ON a.asked = u.up
+        LEFT JOIN unnest(others, their_answers) AS a (requested, answer) ON a.requested = u.up
         WHERE y.after IS NOT NULL AND y.conflict IS DISTINCT FROM 'replace'
             AND (all_fresh OR y.id IN (SELECT unnest(fresh)))
         GROUP BY coalesce(a.answer, u.up), y.id ORDER BY min(y.n), min(u.n)
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = false
         RETURNING num, up, down
     ) SELECT array_agg(up ORDER BY num), array_agg(down ORDER BY num) INTO awaited, waiting FROM put;
-    SELECT * INTO ended_ups, ended_states FROM count_ended(awaited, waiting, '{}', t);
+    SELECT * INTO ended_ups, ended_states FROM count_past_endings(awaited, waiting, '{}', t);
 END $$;
 
--- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as place_of for each.
+-- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as queue_position_of for each.
 CREATE FUNCTION join_lanes(jobs json, t float8, fresh text[], all_fresh boolean) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     WITH y AS MATERIALIZED (
@@ -120,7 +120,8 @@ SET jit = off SET enable_hashjoin = on AS $$
         WINDOW lanes AS (PARTITION BY queue, rank, lane ORDER BY n)
     ), begins AS MATERIALIZED (
         SELECT l.*,
-            (SELECT queue_position FROM job WHERE queue = l.queue AND rank = l.rank AND lane = l.lane AND queue_position IS NOT NULL
+            (SELECT queue_position FROM job WHERE queue = l.queue AND rank = l.rank AND lane = l.lane
+                AND queue_position IS NOT NULL
                 ORDER BY queue_position DESC LIMIT 1) AS last,
             (SELECT queue_position FROM job WHERE queue = l.queue AND rank = l.rank AND queue_position IS NOT NULL
                 ORDER BY queue_position LIMIT 1) AS head
@@ -130,7 +131,8 @@ SET jit = off SET enable_hashjoin = on AS $$
             ELSE least(t, b.head) + (y.behind - y.first) END AS queue_position
         FROM y JOIN begins b USING (queue, rank, lane)
     ), queued AS (
-        UPDATE job SET state = 1, queue_position = p.queue_position, return_position = p.queue_position, due_at = CASE WHEN NOT function_done THEN deadline_at END
+        UPDATE job SET state = 1, queue_position = p.queue_position, return_position = p.queue_position,
+            due_at = CASE WHEN NOT function_done THEN deadline_at END
         FROM positions AS p WHERE job.id = p.id RETURNING job.queue, job.task
     )
     INSERT INTO count_change SELECT queue, task, 'w', 'q', count(*) FROM queued GROUP BY queue, task
@@ -151,5 +153,5 @@ BEGIN
         INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = true;
     END IF;
-    PERFORM watch_ups(r, t, '{}', '{}', '{}');
+    PERFORM wait_for_upstreams(r, t, '{}', '{}', '{}');
 END $$;
