@@ -15,13 +15,8 @@ WIDE = {
     "treadle.worker.worker.Worker": "its parameters are the options of a worker, all by keyword (decisions/facades.md)",
     "treadle.app_core.AppCore": "it receives the options of an app from `App`, and nothing else",
 }
-TABLE = "a table of routes, one entry for each operation"
 ROWS = "one line for each column; a call for each would cost more than reading the row"
 LONG = {
-    "treadle.server.routes.jobs.operations": TABLE,
-    "treadle.server.routes.operations.operations": TABLE,
-    "treadle.server.routes.schedules.operations": TABLE,
-    "treadle.server.routes.worker_protocol.operations": TABLE,
     "treadle.cli.serving_options.serving": "a table of options",
     "treadle.cli.worker.worker": "its parameters are the options of the command, each of which it passes on",
     "treadle.storage.redis.rows.record": ROWS,
