@@ -31,6 +31,13 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert structure.circles(structure.imports(SOURCE)) == []
 
 
+def test_no_scripts_of_the_dashboard_import_each_other_in_a_circle() -> None:
+    """Those imported for their types only, or when a dialog opens, count too."""
+    graph = structure.scripts(SOURCE.parents[1] / "ui/src")
+    assert "parts/open" in graph["shell/Shell"]
+    assert structure.circles(graph) == []
+
+
 def test_no_file_is_longer_than_it_may_be() -> None:
     files = (Figure(module.lines, module.name) for module in structure.modules(SOURCE))
     assert beyond(files, LINES, {}) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from treadle.core.clock import wall
 from treadle.core.redaction import shown
 from treadle.server.auth import session
 from treadle.server.auth.callers import How
-from treadle.server.auth.tokens import Token, holder
+from treadle.server.auth.tokens import ScopeName, Token, holder
 from treadle.server.errors import Refused
 from treadle.server.middleware import Rate
 from treadle.server.openapi import version
@@ -48,7 +48,7 @@ class Me(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    scopes: tuple[str, ...]
+    scopes: tuple[ScopeName, ...]
     queues: tuple[str, ...]
     payloads: bool
     auth: How
@@ -78,7 +78,7 @@ class SessionRoutes:
         token = call.token
         return Me(
             name=token.name,
-            scopes=token.scopes,
+            scopes=cast("tuple[ScopeName, ...]", token.scopes),
             queues=token.queues,
             payloads=token.payloads,
             auth=call.request.scope["treadle.auth"],
