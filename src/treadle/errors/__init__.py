@@ -50,121 +50,71 @@ TreadleError
         └── EventLoopError (RuntimeError)  the app is open on an event loop that cannot carry the call out
 """
 
-from __future__ import annotations
+from types import ModuleType as _Module
 
-from treadle.errors.base import ARGUMENTS, CODE, RESULT, UNREADABLE, TreadleError
-from treadle.errors.calls import (
-    BadArgument,
-    BadCodec,
-    BadOption,
-    BadResult,
-    BadTask,
-    NotAwaited,
-    TooLarge,
-    UnknownSchedule,
-    UnknownTask,
-)
-from treadle.errors.jobs import (
-    ForeignRow,
-    IdTaken,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotDone,
-    KeyHeld,
-    QueueFull,
-    Signalled,
-    Stale,
-    UnknownJob,
-    UnknownUpstream,
-    WorkflowFailed,
-)
-from treadle.errors.notices import OldRows, UnknownName
-from treadle.errors.resources import BadDependency, DependencyFailed, LifespanFailed, ResourceFailed
-from treadle.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
-from treadle.errors.storage import (
-    PASSING,
-    AnswerTooLarge,
-    BadSession,
-    BadUrl,
-    EventLoopError,
-    Locked,
-    MoveFailed,
-    NestedTransaction,
-    NotADatabase,
-    SchemaTooNew,
-    SchemaTooOld,
-    StorageDenied,
-    StorageError,
-    StorageFull,
-    StorageMoved,
-    StorageUnavailable,
-    Unsupported,
-)
-from treadle.errors.text import error_line, is_ours, readable, traceback_of, users_part
+from treadle.errors.base import ARGUMENTS as ARGUMENTS
+from treadle.errors.base import CODE as CODE
+from treadle.errors.base import RESULT as RESULT
+from treadle.errors.base import UNREADABLE as UNREADABLE
+from treadle.errors.base import TreadleError as TreadleError
+from treadle.errors.calls import BadArgument as BadArgument
+from treadle.errors.calls import BadCodec as BadCodec
+from treadle.errors.calls import BadOption as BadOption
+from treadle.errors.calls import BadResult as BadResult
+from treadle.errors.calls import BadTask as BadTask
+from treadle.errors.calls import NotAwaited as NotAwaited
+from treadle.errors.calls import TooLarge as TooLarge
+from treadle.errors.calls import UnknownSchedule as UnknownSchedule
+from treadle.errors.calls import UnknownTask as UnknownTask
+from treadle.errors.jobs import ForeignRow as ForeignRow
+from treadle.errors.jobs import IdTaken as IdTaken
+from treadle.errors.jobs import JobCancelled as JobCancelled
+from treadle.errors.jobs import JobExpired as JobExpired
+from treadle.errors.jobs import JobFailed as JobFailed
+from treadle.errors.jobs import JobNotDone as JobNotDone
+from treadle.errors.jobs import KeyHeld as KeyHeld
+from treadle.errors.jobs import QueueFull as QueueFull
+from treadle.errors.jobs import Signalled as Signalled
+from treadle.errors.jobs import Stale as Stale
+from treadle.errors.jobs import UnknownJob as UnknownJob
+from treadle.errors.jobs import UnknownUpstream as UnknownUpstream
+from treadle.errors.jobs import WorkflowFailed as WorkflowFailed
+from treadle.errors.notices import OldRows as OldRows
+from treadle.errors.notices import UnknownName as UnknownName
+from treadle.errors.resources import BadDependency as BadDependency
+from treadle.errors.resources import DependencyFailed as DependencyFailed
+from treadle.errors.resources import LifespanFailed as LifespanFailed
+from treadle.errors.resources import ResourceFailed as ResourceFailed
+from treadle.errors.runs import BadStep as BadStep
+from treadle.errors.runs import NotRunning as NotRunning
+from treadle.errors.runs import ProcessDied as ProcessDied
+from treadle.errors.runs import RemoteFailure as RemoteFailure
+from treadle.errors.runs import StepMismatch as StepMismatch
+from treadle.errors.storage import PASSING as PASSING
+from treadle.errors.storage import AnswerTooLarge as AnswerTooLarge
+from treadle.errors.storage import BadSession as BadSession
+from treadle.errors.storage import BadUrl as BadUrl
+from treadle.errors.storage import EventLoopError as EventLoopError
+from treadle.errors.storage import Locked as Locked
+from treadle.errors.storage import MoveFailed as MoveFailed
+from treadle.errors.storage import NestedTransaction as NestedTransaction
+from treadle.errors.storage import NotADatabase as NotADatabase
+from treadle.errors.storage import SchemaTooNew as SchemaTooNew
+from treadle.errors.storage import SchemaTooOld as SchemaTooOld
+from treadle.errors.storage import StorageDenied as StorageDenied
+from treadle.errors.storage import StorageError as StorageError
+from treadle.errors.storage import StorageFull as StorageFull
+from treadle.errors.storage import StorageMoved as StorageMoved
+from treadle.errors.storage import StorageUnavailable as StorageUnavailable
+from treadle.errors.storage import Unsupported as Unsupported
+from treadle.errors.text import error_line as error_line
+from treadle.errors.text import is_ours as is_ours
+from treadle.errors.text import readable as readable
+from treadle.errors.text import traceback_of as traceback_of
+from treadle.errors.text import users_part as users_part
 
-__all__ = [
-    "ARGUMENTS",
-    "CODE",
-    "PASSING",
-    "RESULT",
-    "UNREADABLE",
-    "AnswerTooLarge",
-    "BadArgument",
-    "BadCodec",
-    "BadDependency",
-    "BadOption",
-    "BadResult",
-    "BadSession",
-    "BadStep",
-    "BadTask",
-    "BadUrl",
-    "DependencyFailed",
-    "EventLoopError",
-    "ForeignRow",
-    "IdTaken",
-    "JobCancelled",
-    "JobExpired",
-    "JobFailed",
-    "JobNotDone",
-    "KeyHeld",
-    "LifespanFailed",
-    "Locked",
-    "MoveFailed",
-    "NestedTransaction",
-    "NotADatabase",
-    "NotAwaited",
-    "NotRunning",
-    "OldRows",
-    "ProcessDied",
-    "QueueFull",
-    "RemoteFailure",
-    "ResourceFailed",
-    "SchemaTooNew",
-    "SchemaTooOld",
-    "Signalled",
-    "Stale",
-    "StepMismatch",
-    "StorageDenied",
-    "StorageError",
-    "StorageFull",
-    "StorageMoved",
-    "StorageUnavailable",
-    "TooLarge",
-    "TreadleError",
-    "UnknownJob",
-    "UnknownName",
-    "UnknownSchedule",
-    "UnknownTask",
-    "UnknownUpstream",
-    "Unsupported",
-    "WorkflowFailed",
-    "error_line",
-    "is_ours",
-    "readable",
-    "traceback_of",
-    "users_part",
-]
+_public = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))
+__all__ = list(_public)
 
 for _name in __all__:
     if isinstance(_found := globals()[_name], type):
