@@ -50,7 +50,7 @@ from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.app_core import AppCore
+from treadle.app.core import AppCore
 
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 

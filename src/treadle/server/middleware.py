@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treadle.errors import QueueFull, TreadleError
+from treadle.core.errors import QueueFull, TreadleError
 from treadle.server.auth.callers import Callers
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused, refusal, response_of
@@ -27,7 +27,7 @@ from treadle.server.request_body import Bodies
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")

@@ -33,7 +33,7 @@ from treadle.server.settings import Settings
 from treadle.storage.messages import Nothing
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 B = TypeVar("B")
 Q = TypeVar("Q")
