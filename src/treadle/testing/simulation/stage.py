@@ -213,8 +213,8 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Run the garbage collector after the block and not in it. In the middle of a run it comes at a moment that depends
-    on the process, and finalising an object may change the run. It also took 8 % of the time of a seed."""
+    """Run the garbage collector after the block and not in it. Within a run, the moment of a collection would depend on
+    the process, and finalising an object may change the run. It also took 8 % of the time of a seed."""
     enabled = gc.isenabled()
     gc.disable()
     try:
