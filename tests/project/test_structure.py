@@ -16,13 +16,8 @@ WIDE = {
     "treadle.worker.worker.Worker": "its parameters are the options of a worker, all by keyword (decisions/facades.md)",
     "treadle.app.core.AppCore": "it receives the options of an app from `App`, and nothing else",
 }
-TABLE = "a table of routes, one entry for each operation"
 ROWS = "one line for each column; a call for each would cost more than reading the row"
 LONG = {
-    "treadle.server.routes.jobs.operations": TABLE,
-    "treadle.server.routes.operations.operations": TABLE,
-    "treadle.server.routes.schedules.operations": TABLE,
-    "treadle.server.routes.worker_protocol.operations": TABLE,
     "treadle.cli.serving_options.serving": "a table of options",
     "treadle.cli.worker.worker": "its parameters are the options of the command, each of which it passes on",
     "treadle.storage.redis.rows.record": ROWS,
@@ -39,6 +34,13 @@ def modules() -> list[structure.Module]:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Those imported for type checkers only, or inside functions, count too."""
     assert [structure.circles(structure.imports(source)) for source in SOURCES] == [[], []]
+
+
+def test_no_scripts_of_the_dashboard_import_each_other_in_a_circle() -> None:
+    """Those imported for their types only, or when a dialog opens, count too."""
+    graph = structure.scripts(ROOT / "ui/src")
+    assert "parts/open" in graph["shell/Shell"]
+    assert structure.circles(graph) == []
 
 
 def test_no_file_is_longer_than_it_may_be() -> None:
