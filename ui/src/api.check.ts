@@ -6,7 +6,13 @@ import type * as used from "./api";
 import type { Answers } from "./openapi";
 
 /** The same type with `string` in place of its words, which a schema does not list, and with any JSON where JSON is. */
-type Loose<T> = [used.Json] extends [T] ? unknown : T extends string ? string : T extends object ? { [Name in keyof T]: Loose<T[Name]> } : T;
+type Loose<T> = [used.Json] extends [T]
+  ? unknown
+  : T extends string
+    ? string
+    : T extends object
+      ? { [Name in keyof T]: Loose<T[Name]> }
+      : T;
 
 type Fits<Answer extends Loose<Wanted>, Wanted> = [Answer, Wanted];
 

@@ -1,7 +1,7 @@
-/** What the answers have in common, and who reads them. */
+/** The types that several answers have, and those of their reader. */
 
 export type State = "waiting" | "ready" | "running" | "succeeded" | "failed" | "cancelled";
-/** What a reader sees: a ready job is queued, scheduled or blocked. */
+/** The state as a reader sees it: a ready job is queued, scheduled or blocked. */
 export type Status = "queued" | "scheduled" | "blocked" | Exclude<State, "ready">;
 export type Scope = "enqueue" | "read" | "operate" | "work";
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };

@@ -228,9 +228,7 @@ class ShardedRedis:
         results: dict[int, Settled] = {}
         for shard, numbers in numbered.items():
             results_of_shard = await self._understood(shard, parts[shard], answers[shard][0])
-            results |= {
-                number: result for number, result in zip(numbers, results_of_shard, strict=True) if result is not None
-            }
+            results |= {n: result for n, result in zip(numbers, results_of_shard, strict=True) if result is not None}
         unsettled = [number for number in range(len(outcomes)) if number not in results]
         results |= dict(zip(unsettled, await self.settle([outcomes[number] for number in unsettled]), strict=True))
         settled = [results[number] for number in range(len(outcomes))]
@@ -300,9 +298,7 @@ class ShardedRedis:
         return [row for rows in await together(shard.recount_slots(correct) for shard in self._shards) for row in rows]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        return [
-            entry for entries in await together(shard.relist(correct) for shard in self._shards) for entry in entries
-        ]
+        return [drift for part in await together(shard.relist(correct) for shard in self._shards) for drift in part]
 
     async def risks(self) -> Sequence[Risk]:
         return tuple({risk.name: risk for server in await self.health() for risk in server.risks()}.values())
@@ -325,9 +321,7 @@ class ShardedRedis:
         self._check(change.rule if isinstance(change, Declare) else change for change in changes)
         if not changes:
             return
-        changed = await self._first.change_limits(
-            *(argument for change in changes for argument in change_words(change))
-        )
+        changed = await self._first.change_limits(*(value for change in changes for value in change_words(change)))
         arguments = [argument for facts in changed if is_of_queues(facts[0].decode()) for argument in ("copy", *facts)]
         if arguments:
             await together(shard.change_limits(*arguments) for shard in self._shards[1:])
