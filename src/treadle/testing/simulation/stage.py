@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from treadle.admin.emptied import EmptiedWatch
 from treadle.admin.known_names import Names
 from treadle.app_core import injectors
 from treadle.concurrency.threads import Answer, Threads
@@ -136,6 +137,7 @@ def borrowed(
         }.items():
             change(core, name, value)
         change(core, "life", core.new_life(core.choice))
+        change(core, "emptied", EmptiedWatch(core.opened, clock))
         change(client, "at_hand", core.life.at_hand)
         change(client, "_enqueue", OfEach(lambda: Sender(client._store)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
