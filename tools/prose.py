@@ -159,7 +159,7 @@ def _without_examples(text: str) -> str:
 
 # Comments, and before them the strings, which may contain a `#`. A regular expression: `tokenize` took a third of the
 # time of the whole check.
-_STRING_OR_COMMENT = re.compile(
+STRING_OR_COMMENT = re.compile(
     r'''(?s)"""(?:[^\\"]|\\.|"(?!""))*"""|\'\'\'(?:[^\\']|\\.|'(?!''))*\'\'\''''
     r"""|"(?:[^\\"\n]|\\.)*"|'(?:[^\\'\n]|\\.)*'|(\#[^\n]*)"""
 )
@@ -170,7 +170,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
     """Each comment; those of consecutive lines are one text."""
     start, last, held = 0, -1, list[str]()
     line, counted = 1, 0
-    for found in _STRING_OR_COMMENT.finditer(text):
+    for found in STRING_OR_COMMENT.finditer(text):
         if found[1] is None or found[1].startswith(_ORDERS):
             continue
         line, counted = line + text.count("\n", counted, found.start()), found.start()

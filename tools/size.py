@@ -1,7 +1,7 @@
 """Lines of code and vague names of each package, without blank lines, comments and docstrings.
 
     python -m tools.size            print both numbers of each package
-    python -m tools.size --lower    lower the numbers of `tests/project/size_budget.py` to those of today
+    python -m tools.size --lower    lower the numbers of `tests/project/size_budget.py` to these, add packages
 
 `tests/project/test_size.py` holds them against the budget. A name is vague if it says nothing about its value, such as
 `found`; names that Python code assigns are counted, also loop variables.
@@ -16,33 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.prose import STRING_OR_COMMENT
 from tools.structure import without_collector
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET = ROOT / "tests/project/size_budget.py"
-VAGUE = frozenset(
-    [
-        "found",
-        "each",
-        "told",
-        "asked",
-        "said",
-        "looked",
-        "made",
-        "given",
-        "words",
-        "left",
-        "at",
-        "judged",
-        "met",
-        "aside",
-    ]
-)
+_WORDS = "found each told asked said looked made given words left at judged met aside"
+VAGUE = frozenset(_WORDS.split())
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_STRING_OR_COMMENT = re.compile(
-    r'''(?s)"""(?:[^\\"]|\\.|"(?!""))*"""|\'\'\'(?:[^\\']|\\.|'(?!''))*\'\'\''''
-    r"""|"(?:[^\\"\n]|\\.)*"|'(?:[^\\'\n]|\\.)*'|(\#[^\n]*)"""
-)
 
 
 class Size(NamedTuple):
@@ -87,7 +68,7 @@ def of_python(text: str) -> Size:
 
 def _without_comments(text: str) -> str:
     """The text without comments; an empty line within a string is a line of code."""
-    return _STRING_OR_COMMENT.sub(lambda part: "" if part[1] else part[0].replace("\n", "x\nx"), text)
+    return STRING_OR_COMMENT.sub(lambda part: "" if part[1] else part[0].replace("\n", "x\nx"), text)
 
 
 def _plain_lines(text: str) -> int:
@@ -96,14 +77,15 @@ def _plain_lines(text: str) -> int:
 
 
 def lowered(text: str, measured: dict[str, Size]) -> str:
-    """The text of the budget, with each number that is too high replaced."""
-
-    def lower(entry: re.Match[str]) -> str:
-        size = measured.get(entry[1], Size(0, 0, 0))
-        numbers = min(int(entry[2].replace("_", "")), size.lines), min(int(entry[3]), size.vague)
-        return f'"{entry[1]}": ({numbers[0]:_}, {numbers[1]})' if entry[1] in measured else entry[0]
-
-    return re.sub(r'"([\w/]+)": \(([\d_]+), (\d+)\)', lower, text)
+    """The text of the budget, with the numbers of today where they are lower, and a line for each new package."""
+    lines = dict(re.findall(r'^    "([\w/]+)": (.*)\n', text, re.MULTILINE))
+    table = ""
+    for package, size in sorted(measured.items()):
+        known = re.match(r"\(([\d_]+), (\d+)\)", lines.get(package, ""))
+        most = (int(known[1]), int(known[2])) if known else (size.lines, size.vague)
+        reason = lines[package][known.end() :] if known else ","
+        table += f'    "{package}": ({min(most[0], size.lines):_}, {min(most[1], size.vague)}){reason}\n'
+    return re.sub(r'(?m)(^    "[\w/]+": .*\n)+', lambda _: table, text, count=1)
 
 
 def main(arguments: list[str]) -> None:

@@ -56,6 +56,7 @@ def test_packages_are_counted_with_their_statements_and_scripts(tmp_path: Path) 
 
 
 def test_numbers_of_the_budget_are_only_lowered() -> None:
-    measured = {"a": Size(900, 10, 3), "a/b": Size(1_200, 10, 1)}
-    text = 'BUDGET = {\n    "a": (1_000, 2),\n    "a/b": (1_100, 5),  # a reason\n}\n'
-    assert size.lowered(text, measured) == 'BUDGET = {\n    "a": (900, 2),\n    "a/b": (1_100, 1),  # a reason\n}\n'
+    measured = {"a": Size(900, 10, 3), "a/b": Size(1_200, 10, 1), "a/new": Size(7, 1, 0)}
+    text = 'BUDGET = {\n    "a": (1_000, 2),\n    "a/b": (1_100, 5),  # a reason\n    "a/gone": (5, 5),\n}\nOTHER = 1\n'
+    table = '    "a": (900, 2),\n    "a/b": (1_100, 1),  # a reason\n    "a/new": (7, 0),\n'
+    assert size.lowered(text, measured) == f"BUDGET = {{\n{table}}}\nOTHER = 1\n"
