@@ -3,9 +3,9 @@
     python -m tools.prose [PATH ...]                        print each sentence that breaks a rule; exit 1 if any does
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
-It reads `docs/`, `changes/` and the pages at the root, the docstrings, comments, strings and names of tests of `src/`
-and `tests/`, and the comments of SQL, Lua and `ui/src/`. Code blocks and `quoted code` are left out. If a list is wrong
-about a sentence, put a comment at its end or just above it: `prose: ok` and the reason.
+It reads `docs/`, `changes/` and the pages at the root, the docstrings, comments, strings and names of tests of `src/`,
+`packages/` and `tests/`, and the comments of SQL, Lua and `ui/src/`. Code blocks and `quoted code` are left out. If a
+list is wrong about a sentence, put a comment at its end or just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXCUSE = "prose: ok"
 EXAMPLES = ROOT / "tests/project/test_prose.py"  # its sentences break the rules on purpose
 ERRORS = frozenset(
     name
-    for path in (ROOT / "src/treadle/errors").glob("*.py")
+    for path in (ROOT / "src/treadle/core/errors").glob("*.py")
     for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
 )
 
@@ -325,8 +325,8 @@ def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
 
 
 def files(given: Sequence[str]) -> list[Path]:
-    everything = [ROOT / name for name in ("docs", "changes", "src", "tests", "ui/src")] + sorted(ROOT.glob("*.md"))
-    starts = [ROOT / path for path in given] or everything
+    folders = ("docs", "changes", "src", "packages", "tests", "ui/src")
+    starts = [ROOT / path for path in given] or [*(ROOT / name for name in folders), *sorted(ROOT.glob("*.md"))]
     found: list[Path] = []
     for start in starts:
         if not start.exists():
@@ -351,7 +351,10 @@ def broken(sentence: Sentence) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.prose")
     parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, tests, ui/src, *.md]"
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="Files, folders. [default: docs, changes, src, packages, tests, ui/src, *.md]",
     )
     parser.add_argument("--draw", type=int, metavar="N", help="Print N random sentences instead of checking.")
     parser.add_argument("--seed", type=int, default=0, help="With --draw: seed of the choice. [default: 0]")
