@@ -1,4 +1,4 @@
-/** Who did what: the acts of people and programs on jobs, queues, limits and schedules. */
+/** The audit log: the acts of people and programs on jobs, queues, limits and schedules. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { AuditEntry, AuditPage } from "../api";

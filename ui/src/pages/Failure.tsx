@@ -134,7 +134,7 @@ function Known({ of }: { of: FailureGroup }): JSX.Element {
   );
 }
 
-/** What became of the one that was retried first. */
+/** The state of the job that was retried first. */
 function Tried({ id }: { id: string }): JSX.Element | null {
   const { data: job } = useFollowedJob(id);
   if (!job) return null;

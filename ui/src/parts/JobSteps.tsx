@@ -1,4 +1,4 @@
-/** What a job has stored on its way: steps, sleeps, signals, and the jobs that it has created. */
+/** The progress that a job has stored: steps, sleeps, signals, and the jobs that it has created. */
 import type { JSX } from "preact";
 import type { Job as Row, JobHistory } from "../api";
 import { Badge, Time } from "../design/Badge";

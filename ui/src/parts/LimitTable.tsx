@@ -35,7 +35,7 @@ export function isPaused(use: LimitUse): boolean {
   return use.pauses.length > 0 || use.rule.slots === 0;
 }
 
-/** Whether the queue of this rule has as many waiting jobs as the rule allows; of the rule for all queues, any queue. */
+/** Whether the queue of this rule has as many waiting jobs as the rule allows; a rule for all queues: any queue. */
 function isFullQueue({ key }: LimitUse): boolean {
   const { queues = [], limits = [] } = overview.value ?? {};
   const own = new Set(limits.filter((each) => each.key === ownRule(each).name).map((each) => each.key));

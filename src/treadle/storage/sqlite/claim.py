@@ -171,7 +171,7 @@ class ClaimWalk:
     def _admit_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """Decide on the jobs one by one. Return False if the queue must be read again before the end of the page."""
         self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
-        self._leasing.came_back, self._ahead = False, [job.id for job in jobs]
+        self._leasing.any_unblocked, self._ahead = False, [job.id for job in jobs]
         head = self._take_head(page[:share], jobs, ruled)
         share -= head
         if not share:
@@ -185,7 +185,7 @@ class ClaimWalk:
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
-            if not share or self._leasing.came_back or self.unfinished:
+            if not share or self._leasing.any_unblocked or self.unfinished:
                 return False
         return True
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from treadle.storage.machine.limits import unblock_for
+from treadle.storage.machine.limits import unblock_limit
 from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
@@ -47,5 +47,5 @@ class Freed(Struct):
         for key, seqs in self.slots.items():
             unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            unblock_for(unit, key)
+            unblock_limit(unit, key)
         unit.sync()

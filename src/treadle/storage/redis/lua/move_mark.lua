@@ -1,7 +1,7 @@
 -- Writes the mark of a move if it may replace the stored one: `replaces` of storage/transfer.py.
 -- `bytes`: the first letter of its role, then JSON. Returns nil, or the stored mark if that may not be replaced.
-local M = {}
-function M.write(bytes)
+local Mark = {}
+function Mark.write(bytes)
   local stored = call('GET', MOVE)
   if stored then
     local old, new = cjson.decode(sub(stored, 2)), cjson.decode(sub(bytes, 2))

@@ -1,14 +1,14 @@
 -- ARGV: now, '1' for backwards, how many, the score and id after which to begin ('' for the start), then the names of
 -- sorted sets, such as 'made' or 'line:<rank>:<queue>'.
 -- Returns { id, score, job, row or '', ... }: one step along these sets as if they were one. Changes nothing.
-local backwards, most, begin = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local backwards, most, from_score = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local lists, page = {}, #ARGV > 6 and 20 or most
 
-local function turn(list)                -- read the next page of a set if there is none left
+local function read_next(list)                -- read the next page of a set if there is none left
   if list.k > #list.page then
-    local last = list.at + page - 1
-    list.page, list.k = backwards and call('ZREVRANGE', list.name, list.at, last, 'WITHSCORES')
-      or call('ZRANGE', list.name, list.at, last, 'WITHSCORES'), 1
+    local stop = list.at + page - 1
+    list.page, list.k = backwards and call('ZREVRANGE', list.name, list.at, stop, 'WITHSCORES')
+      or call('ZRANGE', list.name, list.at, stop, 'WITHSCORES'), 1
     list.at = list.at + page
   end
   list.id, list.score = list.page[list.k], tonumber(list.page[list.k + 1])
@@ -18,12 +18,12 @@ end
 
 for k = 6, #ARGV do
   local list = { name = ns .. ':' .. ARGV[k], at = 0, page = {}, k = 1 }
-  if begin then
+  if from_score then
     local size = call('ZCARD', list.name)
-    local before, at = standing(list.name, size, begin, ARGV[5])
-    list.at = backwards and size - before or before + at
+    local before, is_there = members_before(list.name, size, from_score, ARGV[5])
+    list.at = backwards and size - before or before + is_there
   end
-  if turn(list) then lists[#lists + 1] = list end
+  if read_next(list) then lists[#lists + 1] = list end
 end
 
 local function goes_first(a, b)
@@ -39,7 +39,7 @@ while #ids < most and #lists > 0 do
   end
   local list = lists[first]
   ids[#ids + 1], scores[#scores + 1] = list.id, list.page[list.k - 1]
-  if not turn(list) then table.remove(lists, first) end
+  if not read_next(list) then table.remove(lists, first) end
 end
 local bodies, raws, rows = fetch(JOB, ids), fetch(ROW, ids), {}
 for k = 1, #ids do

@@ -4,13 +4,13 @@
 -- one node.
 local ns, call, sub, byte = KEYS[1], redis.call, string.sub, string.byte
 -- Lua does not roll back. A hint is published after the writes and may be lost, so a refused PUBLISH is ignored.
-local function hint(channel, words) redis.pcall('PUBLISH', channel, words) end
+local function publish(channel, message) redis.pcall('PUBLISH', channel, message) end
 local JOB, ROW, DUE, MADE = ns .. ':job', ns .. ':row', ns .. ':due', ns .. ':made'
 local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns .. ':begun'
 -- A shard after the first, "{treadle:<name>/<n>}", has only workflows that involve no other one (decisions/shards.md).
 -- LEFT: pointers of ids that must not be stored here: since when, and after "@" their shard if it is not the first one.
 -- KEYS[3] is given if there are several shards.
-local SPREAD, LEFT = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
+local LATER_SHARD, POINTERS = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
 local OPENS, RULES, PARENTS, SKIPS = ns .. ':opens', ns .. ':rules', ns .. ':parents', ns .. ':skips'
 local COUNTS, RECOUNT = ns .. ':counts', ns .. ':recount'
 
