@@ -63,22 +63,21 @@ if TYPE_CHECKING:
     from treadle.core.job import Job, JobSpec
     from treadle.core.limit_model import Limit
     from treadle.core.model import Record, State
+    from treadle.execution import RunOutcome
     from treadle.execution.context import Context, JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
-    from treadle.execution.run_outcome import RunOutcome
     from treadle.outbox import Outbox
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
     from treadle.resources import depends
-    from treadle.serialization.encryption import Keys
+    from treadle.serialization import Keys
     from treadle.tasks.batch import BatchTask
     from treadle.tasks.options import Key, Sizes
     from treadle.tasks.task import Task
     from treadle.tasks.when import all_done, all_succeeded, at_least
     from treadle.worker import Backlog, Redrive, Worker, WorkerHealth
     from treadle.worker.probes import Probes
-    from treadle.workflow.chain import chain
-    from treadle.workflow.flow import Conclude, Flow, flow, gather
+    from treadle.workflow import Conclude, Flow, chain, flow, gather
 else:
     from treadle.core.lazy_names import lazy_names as _lazy_names
 
@@ -150,10 +149,10 @@ else:
                 "current_batch",
             ),
             "treadle.execution.middleware": ("Middleware",),
-            "treadle.execution.run_outcome": ("RunOutcome",),
+            "treadle.execution": ("RunOutcome",),
             "treadle.worker.probes": ("Probes",),
             "treadle.outbox": ("Outbox",),
-            "treadle.serialization.encryption": ("Keys",),
+            "treadle.serialization": ("Keys",),
             "treadle.policy.retry": (
                 "Abort",
                 "Defer",
@@ -178,10 +177,10 @@ else:
                 "Worker",
                 "WorkerHealth",
             ),
-            "treadle.workflow.chain": ("chain",),
-            "treadle.workflow.flow": (
+            "treadle.workflow": (
                 "Conclude",
                 "Flow",
+                "chain",
                 "flow",
                 "gather",
             ),
