@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from treadle.admin.emptied import EmptiedWatch
+from treadle.admin import EmptiedWatch
 from treadle.admin.known_names import Names
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
