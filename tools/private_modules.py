@@ -13,7 +13,8 @@ from importlinter import Contract, ContractCheck, fields, output
 class PrivateModules(Contract):
     """Packages are the folders directly under the root package; a module of one may import all other modules of it.
 
-    public  modules that other packages may import; `treadle.core.*` means all of that package. Each must be in use
+    public  modules that other packages may import; `treadle.core.*` means that package and all modules of it. Each must
+            be in use
     """
 
     type_name = "private_modules"
@@ -23,8 +24,8 @@ class PrivateModules(Contract):
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         public: set[str] = set(self.public)  # type: ignore[call-overload]  # a descriptor, in its own types
         found = sorted(_crossings(graph))
-        private = [(importer, name) for importer, name in found if not public & {name, f"{_package(name)}.*"}]
-        unused = sorted(public - {name for _, name in found} - {f"{_package(name)}.*" for _, name in found})
+        private = [(importer, name) for importer, name in found if not any(_covers(entry, name) for entry in public)]
+        unused = sorted(entry for entry in public if not any(_covers(entry, name) for _, name in found))
         return ContractCheck(kept=not private and not unused, metadata={"private": private, "unused": unused})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
@@ -38,6 +39,11 @@ class PrivateModules(Contract):
             output.print_error(
                 f"no other package imports {name}: remove it from `public` in pyproject.toml", bold=False
             )
+
+
+def _covers(entry: str, module: str) -> bool:
+    """Whether an entry of `public` means this module."""
+    return module == entry or (entry.endswith(".*") and f"{module}.".startswith(entry[:-1]))
 
 
 def _package(module: str) -> str:

@@ -35,6 +35,14 @@ def test_a_public_module_may_be_imported(public: set[str]) -> None:
     assert check(public, ("t.app", "t.worker.core")) == {"private": [], "unused": []}
 
 
+def test_a_public_folder_of_a_package_covers_its_modules_only() -> None:
+    inside, beside = ("t.app", "t.server.doctor.sqlite"), ("t.app", "t.server.doctors")
+    assert check({"t.server.doctor.*"}, ("t.app", "t.server.doctor"), inside, beside) == {
+        "private": [beside],
+        "unused": [],
+    }
+
+
 def test_a_public_module_that_no_other_package_imports_is_reported() -> None:
     inside = ("t.worker.core", "t.worker.leader")
     assert check({"t.worker.leader", "t.core.*"}, inside) == {"private": [], "unused": ["t.core.*", "t.worker.leader"]}

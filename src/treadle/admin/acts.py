@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
-from treadle.producer.client import Client
+from treadle.producer import Client
+from treadle.storage import check_stays
 from treadle.storage.contract import Storage
-from treadle.storage.move_marks import check_stays
 from treadle.storage.row_rules import expires_at, within
-from treadle.workflow.finisher import rows_of
-from treadle.workflow.fold import causes, fatal
+from treadle.workflow import causes, fatal, rows_of
 from treadle.workflow.plan import plan_of
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.

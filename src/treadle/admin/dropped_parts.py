@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from treadle.admin.explain.wording import set_limit
 from treadle.core.limit_model import Limit, LimitUse
-from treadle.storage.admission import rule_for
+from treadle.storage import rule_for
 
 PARTS: Final = ("slots", "rate", "how", "burst", "hold", "max_waiting", "when_full")
 OF_RATE: Final = ("how", "burst")  # without a rate they mean nothing

@@ -13,9 +13,9 @@ from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.job import has_result
 from treadle.core.model import OURS, NewJob, Pairs, Record, State
 from treadle.policy.judge import upstreams
-from treadle.storage.capabilities import whole
+from treadle.storage import whole
 from treadle.storage.contract import Storage
-from treadle.workflow.fold import encoding_of
+from treadle.workflow import encoding_of
 
 FORMAT: Final = 1  # raised when a reader of the former one would misread a line
 PAGE: Final = 200

@@ -14,13 +14,12 @@ from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
-from treadle.durable.checkpoints import Checkpoint, Failure, error_of, read_entry
-from treadle.durable.once import locks_of
+from treadle.durable import Checkpoint, Failure, error_of, locks_of, read_entry
 from treadle.policy import attempts, run_log
 from treadle.policy.attempts import Attempt
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
-from treadle.storage.capabilities import whole
+from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals

@@ -20,9 +20,9 @@ from treadle.core.long_numbers import has_digits
 from treadle.core.model import Record
 from treadle.core.query_model import Page, Query
 from treadle.core.similar_names import near
-from treadle.serialization.tagged_json import has_mark
+from treadle.serialization import has_mark
+from treadle.storage import cursor_of, matches, moment_of
 from treadle.storage.contract import Storage
-from treadle.storage.queries import cursor_of, matches, moment_of
 from treadle.storage.row_rules import within
 
 STEP: Final = 500  # rows of one call: a few milliseconds, after which other work gets its turn

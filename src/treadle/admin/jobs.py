@@ -33,11 +33,11 @@ from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Order, Page, Query
 from treadle.core.similar_names import near
-from treadle.durable.checkpoints import check_name
+from treadle.durable import check_name
 from treadle.policy.retry import read_policy
-from treadle.producer.client import Client
+from treadle.producer import Client
 from treadle.serialization import call_codec
-from treadle.storage.capabilities import whole_row
+from treadle.storage import whole_row
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId

@@ -12,7 +12,7 @@ from msgspec import json
 from treadle.admin.limits import Limits
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import ABORTED, Outcome, Record, State
-from treadle.execution.runner import SystemTask
+from treadle.execution import SystemTask
 from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import seconds
 from treadle.tasks.options import name_of

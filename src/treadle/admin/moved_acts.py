@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final
 
 from treadle.core.argument_names import spelled_call
 from treadle.core.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
+from treadle.storage import check_stays
 from treadle.storage.contract import Storage
-from treadle.storage.move_marks import check_stays
 
 REFUSED: Final = (UnknownJob, UnknownSchedule, Stale, KeyHeld)  # the row may differ at the new storage
 

@@ -24,7 +24,7 @@ from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
 from treadle.core.open_entry import open_entry
 from treadle.core.redaction import without_secrets
-from treadle.producer.client import Client
+from treadle.producer import Client
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")

@@ -19,10 +19,8 @@ from msgspec.structs import replace
 from treadle.admin.limits import STORED
 from treadle.core.clock import monotonic
 from treadle.core.errors import MoveFailed
-from treadle.storage.capabilities import movable
+from treadle.storage import Carried, InTheWay, Movable, MoveState, Role, digest, handed_over, movable
 from treadle.storage.contract import Storage
-from treadle.storage.optional_parts import Movable
-from treadle.storage.transfer import Carried, InTheWay, MoveState, Role, digest, handed_over
 
 STEP: Final = 1_000  # jobs per call
 WAIT: Final = 30.0  # s to wait for running jobs to end at the source

@@ -22,8 +22,8 @@ from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
+from treadle.storage import cursor_of
 from treadle.storage.contract import Storage
-from treadle.storage.queries import cursor_of
 from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.when import HasId
 from treadle.workflow.plan import FLOW

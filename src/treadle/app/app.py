@@ -37,15 +37,15 @@ from treadle.tasks.declaration import names_to_hide
 from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.task import Task
 from treadle.tasks.when import HasId, When
-from treadle.workflow.enqueue_args import SENDING
+from treadle.workflow import SENDING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from treadle.blobs.objects import Objects
+    from treadle.blobs import Objects
     from treadle.outbox import Outbox
-    from treadle.serialization.encryption import Keys
-    from treadle.storage.payloads import Wrapping
+    from treadle.serialization import Keys
+    from treadle.storage import Wrapping
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
     from treadle.testing.given_storage import Given
@@ -361,7 +361,7 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 def _wrap(blobs: object, offload: object, keys: object) -> Wrapping | None:
     if blobs is None and offload is None and keys is None:
         return None
-    from treadle.storage.payloads import Wrapping  # most apps have neither
+    from treadle.storage import Wrapping  # most apps have neither
 
     return Wrapping.of(blobs, offload, keys)
 

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from treadle.admin import (
     Audit,
     Dead,
+    EmptiedWatch,
     Jobs,
     LimitHolds,
     Limits,
     MetricsReader,
+    Moved,
     Operations,
     OrphanedWorkflows,
     Queues,
     Workflows,
 )
-from treadle.admin.emptied import EmptiedWatch
 from treadle.admin.known_names import Names, without_rule
-from treadle.admin.moved_looks import Moved
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import clock as clocks
 from treadle.core.errors import BadOption, StorageUnavailable, UnknownTask
@@ -44,15 +44,12 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
-from treadle.producer.client import Client
-from treadle.producer.client_parts import ClientParts
+from treadle.producer import Client, ClientParts
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
+from treadle.storage import Bound, Lifecycle, bound_to
 from treadle.storage.contract import Storage
-from treadle.storage.loop_owner import Lifecycle
-from treadle.storage.optional_parts import Bound
-from treadle.storage.user_session import bound_to
 from treadle.tasks.core import TaskCore
 from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.modules import TaskModules
@@ -62,9 +59,8 @@ from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import AnyTask
 from treadle.tasks.when import HasId, When
-from treadle.worker.census import Census
-from treadle.worker.inline import InlineWorker
-from treadle.workflow.enqueue_args import flatten, waiting
+from treadle.worker import Census, InlineWorker
+from treadle.workflow import flatten, waiting
 
 if TYPE_CHECKING:
     from treadle.outbox import OutboxTasks, Relay

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.core import clock as clocks
 from treadle.metrics import ProcessCounts
-from treadle.storage import LookOnly, compose, connect
+from treadle.storage import LookOnly, TimedStorage, compose, connect
 from treadle.storage.contract import Storage
-from treadle.storage.timed import TimedStorage
 
 if TYPE_CHECKING:
     from treadle.outbox import Outbox
-    from treadle.storage.payloads import Wrapping
+    from treadle.storage import Wrapping
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from treadle.core.argument_names import refuse_unknown
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Job, JobSpec
 from treadle.resources import Overrides
-from treadle.storage.user_session import at_once, is_async
-from treadle.workflow.enqueue_args import SENDING
+from treadle.storage import at_once, is_async
+from treadle.workflow import SENDING
 
 if TYPE_CHECKING:
     from treadle.testing.clock import HandClock

@@ -6,6 +6,8 @@ from typing import Any
 
 from treadle.blobs.address import address_of, sri
 from treadle.blobs.directory import MOST, DirectoryBlobs
+from treadle.blobs.objects import FolderObjects, ObjectEntry, Objects, digest_of
+from treadle.blobs.s3_objects import BucketObjects
 from treadle.blobs.store import BadAddress, Blob, Blobs, Corrupt, NoBlob, TooBig
 
 __all__ = [
@@ -13,12 +15,17 @@ __all__ = [
     "BadAddress",
     "Blob",
     "Blobs",
+    "BucketObjects",
     "Corrupt",
     "DirectoryBlobs",
+    "FolderObjects",
     "NoBlob",
+    "ObjectEntry",
+    "Objects",
     "S3Blobs",
     "TooBig",
     "address_of",
+    "digest_of",
     "sri",
 ]
 

@@ -20,7 +20,7 @@ async def audited(app: App, act: str, target: str = "", details: str | None = No
 
 def words_of(filters: Mapping[str, Any]) -> str:
     """The filter options of a command in words."""
-    from treadle.admin.filter_words import words_of as in_words
-    from treadle.admin.job_filters import query_of, text_of
+    from treadle.admin import query_of, text_of
+    from treadle.admin import words_of as in_words
 
     return in_words(query_of(filters), text_of(filters))

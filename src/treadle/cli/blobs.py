@@ -14,8 +14,7 @@ from treadle.core import defaults
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.storage.optional_parts import Collected
-    from treadle.storage.payloads import AgeGroup, Missing, PayloadStorage
+    from treadle.storage import AgeGroup, Collected, Missing, PayloadStorage
 
 COLUMNS: Final = ("age", "texts", "size", "needed", "unfinished", "unused")
 UNUSED: Final = ("job", "age", "size")
@@ -32,7 +31,7 @@ def blobs() -> None:
 
 def _storage(app: App) -> PayloadStorage:
     """The storage of an app with a blob store. Raises Stop, and BadOption if its rows do not show every reference."""
-    from treadle.storage.payloads import PayloadStorage
+    from treadle.storage import PayloadStorage
 
     storage = app.storage
     if not isinstance(storage, PayloadStorage) or storage.texts.objects is None:
@@ -70,7 +69,7 @@ def list_(target: Target, json_: bool) -> None:
 
 async def _counted(app: App) -> tuple[list[AgeGroup], str]:
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import AGES, AgeGroup, by_age
+    from treadle.storage import AGES, AgeGroup, by_age
 
     storage = _storage(app)
     objects = storage.texts.objects
@@ -83,7 +82,7 @@ async def _counted(app: App) -> tuple[list[AgeGroup], str]:
 
 
 def _total(groups: list[AgeGroup]) -> AgeGroup:
-    from treadle.storage.payloads import AgeGroup
+    from treadle.storage import AgeGroup
 
     fields = AgeGroup.__struct_fields__[1:]
     return AgeGroup("all", **{field: sum(getattr(each, field) for each in groups) for field in fields})
@@ -109,7 +108,7 @@ def unused(target: Target, limit: int, json_: bool) -> None:
 
 async def _unused(app: App, limit: int) -> list[dict[str, Any]]:
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import by_age
+    from treadle.storage import by_age
 
     storage = _storage(app)
     objects, found = storage.texts.objects, list[dict[str, Any]]()
@@ -158,7 +157,7 @@ def missing(target: Target, read: bool, json_: bool) -> int:
 
 async def _missing(app: App, read: bool) -> list[Missing]:
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import missing as missing_texts
+    from treadle.storage import missing as missing_texts
 
     storage = _storage(app)
     objects = storage.texts.objects

@@ -29,7 +29,7 @@ from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.core.errors import StorageError
-from treadle.storage.proxy import kind_of
+from treadle.storage import kind_of
 from treadle.worker import Worker
 from treadle.worker.probes import Probes
 

@@ -15,9 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from treadle.metrics import Numbers
-from treadle.worker import WorkerHealth
-from treadle.worker.jobs_of_others import Death, Lease, Place
-from treadle.worker.trials import Suspect
+from treadle.worker import Death, Lease, Place, Suspect, WorkerHealth
 
 
 class Orders(Struct, kw_only=True):

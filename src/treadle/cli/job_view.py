@@ -17,7 +17,7 @@ from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
-from treadle.durable.checkpoints import Failure, error_of, read_entry
+from treadle.durable import Failure, error_of, read_entry
 from treadle.policy import guilt
 from treadle.workflow.signals import SIGNAL, signal_name
 

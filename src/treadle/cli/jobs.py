@@ -29,7 +29,7 @@ from treadle.cli.output import (
 )
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import again, clear, every
-from treadle.storage.move_marks import check_stays
+from treadle.storage import check_stays
 
 if TYPE_CHECKING:
     from treadle.admin.failure_groups import FailureGroups

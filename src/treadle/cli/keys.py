@@ -14,7 +14,7 @@ from treadle.core.clock import moment, wall
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.core.model import NewJob
-    from treadle.storage.payloads import KeyUse
+    from treadle.storage import KeyUse
 
 KINDS: Final = ("arguments", "results", "steps", "errors", "notes")
 COLUMNS: Final = ("key", "app", "jobs", "unfinished", *KINDS, "outbox")
@@ -36,7 +36,7 @@ def new(name: str | None) -> None:
 
     It is printed once and stored nowhere. To replace a key, put the new one in front of the old one.
     """
-    from treadle.serialization.encryption import Keys
+    from treadle.serialization import Keys
 
     made = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
     note("treadle: a new key, shown only now; keep it where you keep other secrets:")
@@ -94,7 +94,7 @@ def _counts(each: KeyUse) -> dict[str, Any]:
 async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
     """The use of each key, the keys of the app, and the number of jobs whose texts could not be read."""
     from treadle.cli.progress import Bar
-    from treadle.storage.payloads import UNREAD, PayloadStorage, key_use
+    from treadle.storage import UNREAD, PayloadStorage, key_use
 
     given, objects, known = app.storage, None, app.storage.capabilities.keys
     storage = given

@@ -155,7 +155,7 @@ def set_(
 
     A rule is replaced whole: give all of --slots, --rate and --max-waiting that it must have.
     """
-    from treadle.admin.dropped_parts import dropped
+    from treadle.admin import dropped
     from treadle.core.limit_model import Limit
 
     words: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}

@@ -15,7 +15,7 @@ from treadle.core.redaction import in_json, in_line, shown, visible
 from treadle.core.words import lasts as lasts
 from treadle.core.words import plural as plural
 from treadle.core.words import size as size
-from treadle.serialization.tags import short
+from treadle.serialization import short
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

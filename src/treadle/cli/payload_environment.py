@@ -35,7 +35,7 @@ def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, An
             raise BadOption(OFFLOAD, f"expected a number of bytes, found {offload[:40]!r}")
         found["offload"] = int(offload[:20])
     if environment.get(KEYS, "").strip():
-        from treadle.serialization.encryption import Keys
+        from treadle.serialization import Keys
 
         found["keys"] = Keys.from_environment(KEYS)
     if names := [name for name in re.split(r"[\s,]+", environment.get(REDACT, "")) if name]:

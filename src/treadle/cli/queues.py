@@ -12,7 +12,7 @@ from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.queue_rules import QueueRules
-from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.core.query_model import Stats

@@ -75,7 +75,7 @@ async def _everything(app: App) -> int:
 
 async def _relaying(app: App, probes: Probes) -> None:
     from treadle.cli.relaying import Relaying
-    from treadle.worker.os_signals import Signals
+    from treadle.worker import Signals
 
     relaying, asked = Relaying(app), asyncio.Event()
     with Signals(asyncio.get_running_loop(), asked.set):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.core.errors import PASSING, StorageError
-from treadle.worker.config import RECOVERY
-from treadle.worker.outage import StorageOutage
+from treadle.worker import RECOVERY, StorageOutage
 from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:

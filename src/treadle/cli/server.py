@@ -144,10 +144,8 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], make_workers: MakeWorkers) -> int:
-    from treadle.server import Bounds, Serving, make_site, open_if_there
-    from treadle.server.dashboard import OPEN_PATHS, dashboard_routes
-    from treadle.server.settings import GRACE, PORT
-    from treadle.worker.os_signals import Signals
+    from treadle.server import GRACE, OPEN_PATHS, PORT, Bounds, Serving, dashboard_routes, make_site, open_if_there
+    from treadle.worker import Signals
 
     stopping, named = Stopping(), options.get("protocols", ())
     first, tries = protocol(named[0]).ports if named else (PORT, options.get("tries", 1))

@@ -36,9 +36,7 @@ from treadle.cli.child_protocol import (
 )
 from treadle.concurrency.spawn import started
 from treadle.core.errors import StorageError
-from treadle.worker.core import WorkerCore
-from treadle.worker.jobs_of_others import JobsOfOthers, Place
-from treadle.worker.trials import Suspect
+from treadle.worker import JobsOfOthers, Place, Suspect, WorkerCore
 
 REQUEST: Final = 65_536  # bytes of a request at most
 _read = msgspec.json.Decoder(Request).decode

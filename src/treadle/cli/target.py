@@ -21,8 +21,7 @@ from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
 from treadle.core.errors import OldRows, UnknownName
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
-from treadle.storage.move_marks import mark_of
-from treadle.storage.transfer import words
+from treadle.storage import mark_of, words
 
 if TYPE_CHECKING:
     from treadle.app import App

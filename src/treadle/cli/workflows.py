@@ -13,8 +13,7 @@ from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing
 
 if TYPE_CHECKING:
-    from treadle.admin.workflow_graph import Graph
-    from treadle.admin.workflows import WorkflowPage
+    from treadle.admin import Graph, WorkflowPage
     from treadle.app import App
 
 COLUMNS = ("id", "state", "task", "queue", "jobs", "done", "failed", "running", "created")
@@ -103,7 +102,7 @@ def show(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> None
         return await app.workflows.graph(stored, fold=fold, hide=app._core.redactor.row)
 
     found = target.run(look)
-    from treadle.admin.workflow_text import lines_of, mermaid_of
+    from treadle.admin import lines_of, mermaid_of
 
     if json_:
         import msgspec

@@ -14,8 +14,7 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NestedTransaction, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable.once import Once
-from treadle.durable.steps import Durable
+from treadle.durable import Durable, Once
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge

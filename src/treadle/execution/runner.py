@@ -26,7 +26,7 @@ from treadle.core.errors import (
 )
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable.steps import REPLACED, SWALLOWED, Suspend, is_suspension
+from treadle.durable import REPLACED, SWALLOWED, Suspend, is_suspension
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
@@ -37,7 +37,7 @@ from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
-from treadle.workflow.continuation import Followups, followups_of
+from treadle.workflow import Followups, followups_of
 from treadle.workflow.plan import concluded, continued
 
 log = logging.getLogger("treadle")

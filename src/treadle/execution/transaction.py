@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.core.errors import NestedTransaction, Stale
 from treadle.core.model import Outcome, Record, Settled
-from treadle.storage.capabilities import transactional
+from treadle.storage import Transaction, transactional
 from treadle.storage.contract import Storage
-from treadle.storage.optional_parts import Transaction
 
 T = TypeVar("T")
 

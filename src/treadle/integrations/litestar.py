@@ -17,7 +17,8 @@ from litestar.types import Receive, Scope, Send
 from treadle.app import App
 from treadle.core.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
-from treadle.server import Token, dashboard
+from treadle.server import Auth, Token
+from treadle.server import asgi as site_of
 
 
 class TreadlePlugin(InitPlugin):
@@ -41,7 +42,7 @@ class TreadlePlugin(InitPlugin):
         worker: Mapping[str, Any] | None = None,
         path: str | None = None,
         tokens: Sequence[Token] | Path | str = (),
-        auth: dashboard.Auth | None = None,
+        auth: Auth | None = None,
         alone: bool = False,
     ) -> None:
         self._apps = apps_of((app,), "TreadlePlugin")
@@ -51,9 +52,7 @@ class TreadlePlugin(InitPlugin):
         if path is None and (tokens or auth or alone):
             raise BadOption("path", "tokens=, auth= and alone= need it: there is nothing to protect without path=")
         self._app, self._name = app, name
-        self._pages = (
-            None if path is None else mounted(path, dashboard.asgi(app, tokens=tokens, auth=auth, alone=alone))
-        )
+        self._pages = None if path is None else mounted(path, site_of(app, tokens=tokens, auth=auth, alone=alone))
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the lifespan, the dependency and the job pages. Litestar calls it."""

@@ -13,8 +13,7 @@ from starlette.routing import Mount
 from treadle.app import App
 from treadle.core.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
-from treadle.server import Token
-from treadle.server.dashboard import Auth, asgi
+from treadle.server import Auth, Token, asgi
 
 State = Mapping[str, Any] | None
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]

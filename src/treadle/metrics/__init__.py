@@ -5,6 +5,7 @@ Metrics are telemetry, never truth: a killed worker loses the last seconds of th
 
 from treadle.metrics.cells import Cell, Cells, count, decode, encode, waited
 from treadle.metrics.folding import AGES, KEPT, Folded, fold, windows
+from treadle.metrics.histogram import add, edges, middle, quantiles
 from treadle.metrics.pairs import OTHER, Counts, PairCounts, Pairs, is_own
 from treadle.metrics.process_counts import NAMED, Numbers, NumbersSum, ProcessCounts
 from treadle.metrics.recorder import MINUTE, Recorder
@@ -33,11 +34,15 @@ __all__ = [
     "Recorder",
     "SeriesBuilder",
     "Totals",
+    "add",
     "count",
     "decode",
+    "edges",
     "encode",
     "fold",
     "is_own",
+    "middle",
+    "quantiles",
     "step_for",
     "waited",
     "windows",

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from treadle.storage.driver_sessions import class_names
-from treadle.storage.user_session import ASYNC, DJANGO, SCOPED, SYNC
+from treadle.storage import ASYNC, DJANGO, SCOPED, SYNC, class_names
 
 MOST: Final = 1_000  # jobs of one transaction that are reported; the relay finds the others
 SESSIONS: Final = (SYNC[0], ASYNC[0])

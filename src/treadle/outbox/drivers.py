@@ -141,7 +141,7 @@ class MySQL:
 
 def _refused(error: Any, address: Address) -> StorageError:
     """The error for a failed connection of psycopg, which keeps the server's code to itself."""
-    from treadle.storage.postgres.refused import code_of_refusal
+    from treadle.storage import code_of_refusal
 
     code = code_of_refusal(error, address.target)
     return _of_code(code or "", address.database, " ".join(str(error).split()))

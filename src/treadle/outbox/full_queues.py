@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from treadle.core.errors import UNREADABLE, QueueFull
 from treadle.outbox.rows import Call, job_of
-from treadle.storage.bounds import needs_room
+from treadle.storage import needs_room
 from treadle.storage.row_rules import rank
 
 

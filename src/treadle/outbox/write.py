@@ -18,8 +18,7 @@ from treadle.outbox.commits import when_committed
 from treadle.outbox.drivers import Database, Row, checked_mark, missing, raise_translated
 from treadle.outbox.rows import expected, job_of, written
 from treadle.outbox.table import Sent, Statements
-from treadle.storage.driver_sessions import Session
-from treadle.storage.user_session import is_async, session_of, stale
+from treadle.storage import Session, is_async, session_of, stale
 
 
 def same_file(file: str, path: str) -> bool:

@@ -23,12 +23,9 @@ from treadle.producer.client_parts import ClientParts, Names
 from treadle.producer.sender import Sender
 from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
-from treadle.storage.capabilities import whole, whole_row
+from treadle.storage import Bound, whole, whole_row
 from treadle.storage.contract import Storage
-from treadle.storage.optional_parts import Bound
-from treadle.workflow.checks import acyclic
-from treadle.workflow.finisher import failure_of
-from treadle.workflow.fold import decode_of
+from treadle.workflow import acyclic, decode_of, failure_of
 
 log = logging.getLogger("treadle")
 

@@ -9,7 +9,7 @@ from treadle.core.clock import monotonic
 from treadle.core.errors import Locked
 from treadle.core.model import NewJob, Record
 from treadle.producer.batching import Batcher
-from treadle.storage.locked_calls import PATIENCE, patiently
+from treadle.storage import PATIENCE, patiently
 
 Store = Callable[[list[NewJob]], Awaitable[Sequence[Record]]]
 

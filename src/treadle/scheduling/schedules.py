@@ -11,8 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.moved_acts import Stays
-from treadle.admin.moved_looks import Moved
+from treadle.admin import Moved, Stays
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.core.errors import BadOption, Stale, UnknownSchedule
@@ -21,13 +20,13 @@ from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.similar_names import closest
-from treadle.execution.runner import SystemTask
+from treadle.execution import SystemTask
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import CatchUp, Declared, Definition, Overlap, ScheduleEntry, Ticker
+from treadle.storage import patiently
 from treadle.storage.contract import Storage
-from treadle.storage.locked_calls import patiently
 from treadle.tasks.task import AnyTask
 
 TRIES: Final = 10  # times that a change is repeated if the schedule ticks between read and write

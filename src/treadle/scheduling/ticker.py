@@ -22,7 +22,7 @@ from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing
-from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 

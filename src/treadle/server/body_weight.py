@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treadle.serialization.json_counts import Content, beyond
+from treadle.serialization import Content, beyond
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
 

@@ -15,7 +15,7 @@ from treadle.policy import judge
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
 from treadle.storage.messages import AllSettled
-from treadle.workflow.fold import failure
+from treadle.workflow import failure
 
 FRAME: Final = 1_024  # bytes of a response apart from its rows and outcomes
 SHORT: Final = 8_192  # characters of all other fields: names, keys, numbers

@@ -13,9 +13,8 @@ from starlette.routing import BaseRoute, Route
 from treadle.core.errors import StorageError
 from treadle.server.errors import Refused
 from treadle.server.settings import Settings
-from treadle.storage.move_marks import mark_of
-from treadle.storage.transfer import NOT_HERE
-from treadle.storage.transfer import words as words_of
+from treadle.storage import NOT_HERE, mark_of
+from treadle.storage import words as words_of
 from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:

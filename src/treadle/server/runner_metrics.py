@@ -18,11 +18,9 @@ from treadle.core.clock import Clock
 from treadle.core.errors import EventLoopError, StorageUnavailable
 from treadle.core.model import Outcome, Record
 from treadle.execution import middleware
-from treadle.producer.client import Client
+from treadle.producer import Client
 from treadle.storage.contract import Storage
-from treadle.worker.config import worker_name
-from treadle.worker.job_events import name_of, run_outcome
-from treadle.worker.job_metrics import JobMetrics
+from treadle.worker import JobMetrics, name_of, run_outcome, worker_name
 
 
 class MetricsHost(Protocol):

@@ -22,7 +22,7 @@ from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
-from treadle.storage.admission import capacity
+from treadle.storage import capacity
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

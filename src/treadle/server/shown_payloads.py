@@ -12,7 +12,7 @@ from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import HIDDEN
 from treadle.core.stored_text import offloaded, sealed
-from treadle.serialization.tagged_json import has_mark
+from treadle.serialization import has_mark
 
 ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, anything else as its repr
 

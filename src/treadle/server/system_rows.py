@@ -24,7 +24,7 @@ from treadle.policy.judge import HOLD, Held
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
-from treadle.storage.payloads import IDENTITY, IDENTITY_TASK
+from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id

@@ -21,14 +21,13 @@ from treadle.core.model import Record, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
 from treadle.policy import guilt
-from treadle.serialization import call_codec
-from treadle.serialization.tagged_json import has_mark
+from treadle.serialization import call_codec, has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.routes.job_messages import Status
 from treadle.server.same_again import Again, again
 from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
-from treadle.storage.queries import ready_kind
+from treadle.storage import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:

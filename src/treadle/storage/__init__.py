@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from treadle.core import clock
@@ -10,6 +11,261 @@ from treadle.core.redaction import shown
 from treadle.ports import Ports
 from treadle.storage.contract import Storage
 from treadle.storage.look_only import LookOnly as LookOnly
+
+if TYPE_CHECKING:
+    from treadle.storage.admission import Usage, capacity, rule_for, slots_fit
+    from treadle.storage.bounds import Bounds, bound_of, bounds_in, needs_room
+    from treadle.storage.capabilities import fused, hand_offs, movable, transactional, whole, whole_row, with_blobs
+    from treadle.storage.driver_sessions import Session, class_names
+    from treadle.storage.locked_calls import PATIENCE, patiently
+    from treadle.storage.loop_owner import Lifecycle
+    from treadle.storage.memory import MemoryStorage
+    from treadle.storage.move_marks import check_stays, mark_of
+    from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Movable, Payloads, Risk, Transaction
+    from treadle.storage.payloads import (
+        AGES,
+        IDENTITY,
+        IDENTITY_TASK,
+        UNREAD,
+        AgeGroup,
+        KeyUse,
+        Missing,
+        PayloadStorage,
+        Wrapping,
+        by_age,
+        key_use,
+        missing,
+    )
+    from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table
+    from treadle.storage.postgres.refused import code_of_refusal
+    from treadle.storage.proxy import StorageProxy, kind_of
+    from treadle.storage.queries import cursor_of, matches, moment_of, ready_kind
+    from treadle.storage.risks import risks_of
+    from treadle.storage.sqlite import file_system, make_tables_in_memory, read_only_uri, risks_of_file, within_memory
+    from treadle.storage.timed import TimedStorage
+    from treadle.storage.transfer import (
+        NOT_HERE,
+        Carried,
+        Chunk,
+        Edge,
+        InTheWay,
+        MoveState,
+        Rate,
+        Role,
+        digest,
+        handed_over,
+        refusal,
+        words,
+    )
+    from treadle.storage.user_session import ASYNC, DJANGO, SCOPED, SYNC, at_once, bound_to, is_async, session_of, stale
+    from treadle.storage.value_checks import among
+else:
+    from treadle.core.lazy_names import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        globals(),
+        {
+            "treadle.storage.admission": (
+                "Usage",
+                "capacity",
+                "rule_for",
+                "slots_fit",
+            ),
+            "treadle.storage.bounds": (
+                "Bounds",
+                "bound_of",
+                "bounds_in",
+                "needs_room",
+            ),
+            "treadle.storage.capabilities": (
+                "fused",
+                "hand_offs",
+                "movable",
+                "transactional",
+                "whole",
+                "whole_row",
+                "with_blobs",
+            ),
+            "treadle.storage.driver_sessions": (
+                "Session",
+                "class_names",
+            ),
+            "treadle.storage.locked_calls": (
+                "PATIENCE",
+                "patiently",
+            ),
+            "treadle.storage.loop_owner": ("Lifecycle",),
+            "treadle.storage.memory": ("MemoryStorage",),
+            "treadle.storage.move_marks": (
+                "check_stays",
+                "mark_of",
+            ),
+            "treadle.storage.optional_parts": (
+                "Bound",
+                "Collected",
+                "Fused",
+                "HandOffs",
+                "Movable",
+                "Payloads",
+                "Risk",
+                "Transaction",
+            ),
+            "treadle.storage.payloads": (
+                "AGES",
+                "AgeGroup",
+                "IDENTITY",
+                "IDENTITY_TASK",
+                "KeyUse",
+                "Missing",
+                "PayloadStorage",
+                "UNREAD",
+                "Wrapping",
+                "by_age",
+                "key_use",
+                "missing",
+            ),
+            "treadle.storage.postgres": (
+                "PostgresHealth",
+                "PostgresStorage",
+                "Table",
+            ),
+            "treadle.storage.postgres.refused": ("code_of_refusal",),
+            "treadle.storage.proxy": (
+                "StorageProxy",
+                "kind_of",
+            ),
+            "treadle.storage.queries": (
+                "cursor_of",
+                "matches",
+                "moment_of",
+                "ready_kind",
+            ),
+            "treadle.storage.risks": ("risks_of",),
+            "treadle.storage.sqlite": (
+                "file_system",
+                "make_tables_in_memory",
+                "read_only_uri",
+                "risks_of_file",
+                "within_memory",
+            ),
+            "treadle.storage.timed": ("TimedStorage",),
+            "treadle.storage.transfer": (
+                "Carried",
+                "Chunk",
+                "Edge",
+                "InTheWay",
+                "MoveState",
+                "NOT_HERE",
+                "Rate",
+                "Role",
+                "digest",
+                "handed_over",
+                "refusal",
+                "words",
+            ),
+            "treadle.storage.user_session": (
+                "ASYNC",
+                "DJANGO",
+                "SCOPED",
+                "SYNC",
+                "at_once",
+                "bound_to",
+                "is_async",
+                "session_of",
+                "stale",
+            ),
+            "treadle.storage.value_checks": ("among",),
+        },
+    )
+
+__all__ = [
+    "AGES",
+    "ASYNC",
+    "DJANGO",
+    "IDENTITY",
+    "IDENTITY_TASK",
+    "NOT_HERE",
+    "PATIENCE",
+    "SCOPED",
+    "SYNC",
+    "UNREAD",
+    "AgeGroup",
+    "Bound",
+    "Bounds",
+    "Carried",
+    "Chunk",
+    "Collected",
+    "Edge",
+    "Fused",
+    "HandOffs",
+    "InTheWay",
+    "KeyUse",
+    "Lifecycle",
+    "LookOnly",
+    "MemoryStorage",
+    "Missing",
+    "Movable",
+    "MoveState",
+    "PayloadStorage",
+    "Payloads",
+    "PostgresHealth",
+    "PostgresStorage",
+    "Rate",
+    "Risk",
+    "Role",
+    "Session",
+    "StorageProxy",
+    "Table",
+    "TimedStorage",
+    "Transaction",
+    "Usage",
+    "Wrapping",
+    "among",
+    "at_once",
+    "bound_of",
+    "bound_to",
+    "bounds_in",
+    "by_age",
+    "capacity",
+    "check_stays",
+    "class_names",
+    "code_of_refusal",
+    "compose",
+    "connect",
+    "cursor_of",
+    "digest",
+    "file_system",
+    "fused",
+    "hand_offs",
+    "handed_over",
+    "is_async",
+    "key_use",
+    "kind_of",
+    "make_tables_in_memory",
+    "mark_of",
+    "matches",
+    "missing",
+    "moment_of",
+    "movable",
+    "needs_room",
+    "patiently",
+    "read_only_uri",
+    "ready_kind",
+    "refusal",
+    "risks_of",
+    "risks_of_file",
+    "rule_for",
+    "session_of",
+    "slots_fit",
+    "stale",
+    "transactional",
+    "whole",
+    "whole_row",
+    "with_blobs",
+    "within_memory",
+    "words",
+]
 
 KNOWN = (
     "sqlite:///file.db",

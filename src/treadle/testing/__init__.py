@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from treadle.storage.proxy import StorageProxy
+from treadle.storage import StorageProxy
 from treadle.testing.app import Testing
 from treadle.testing.assertions import Call
 from treadle.testing.clock import HandClock

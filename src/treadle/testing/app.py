@@ -29,7 +29,7 @@ from treadle.policy.retry import seconds as in_seconds
 from treadle.resources import Life, Overrides
 from treadle.scheduling.ticker import TASK as SCHEDULE
 from treadle.serialization.call_codec import CallCodec
-from treadle.storage.memory import MemoryStorage
+from treadle.storage import MemoryStorage
 from treadle.tasks.stub import Stub
 from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
@@ -38,8 +38,7 @@ from treadle.testing.drain import Endless, drain_core
 from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
 from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
-from treadle.worker.executors.threads import Runs
-from treadle.worker.inline import InlineWorker
+from treadle.worker import InlineWorker, Runs
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:

@@ -16,11 +16,9 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ou
 from treadle.execution.middleware import Middleware, Run
 from treadle.policy import judge
 from treadle.policy.retry import Defer
+from treadle.storage import StorageProxy
 from treadle.storage.contract import Storage
-from treadle.storage.proxy import StorageProxy
-from treadle.worker.config import WorkerConfig, task_names, worker_name
-from treadle.worker.core import WorkerCore
-from treadle.worker.executors.threads import Runs
+from treadle.worker import Runs, WorkerConfig, WorkerCore, task_names, worker_name
 
 if TYPE_CHECKING:
     from treadle.app.core import AnyApp, AppCore

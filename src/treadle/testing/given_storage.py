@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from treadle.admin.acts import cancelled, delete_now
+from treadle.admin import cancelled, delete_now
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.errors import BadOption, TreadleError

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from treadle.blobs.objects import ObjectEntry
+from treadle.blobs import ObjectEntry
 from treadle.core.clock import Clock
 from treadle.core.model import Record
+from treadle.storage import PayloadStorage, Wrapping
 from treadle.storage.contract import Storage
-from treadle.storage.payloads import PayloadStorage, Wrapping
 
 ALL: Final = ("payload", "result", "value", "checkpoints")  # fields whose texts may be in the blob store
 

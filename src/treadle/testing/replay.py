@@ -20,11 +20,9 @@ from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask
 from treadle.core.job import not_done
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.durable.checkpoints import Checkpoints, StepRequest
-from treadle.durable.once import locks_of
-from treadle.durable.steps import Durable, DurableBackend, DurableRun, is_suspension
+from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
+from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
-from treadle.execution.threads import in_thread
 from treadle.policy.retry import read_policy
 from treadle.resources import Life, NewThreads, Overrides
 from treadle.serialization.call_codec import MISSING, Codec
@@ -32,7 +30,7 @@ from treadle.tasks.core import TaskCore
 from treadle.tasks.options import Sizes
 from treadle.testing.app import Testing
 from treadle.testing.clock import HandClock
-from treadle.workflow.fold import decode_of
+from treadle.workflow import decode_of
 from treadle.workflow.plan import OF
 
 if TYPE_CHECKING:

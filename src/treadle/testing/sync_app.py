@@ -21,7 +21,7 @@ from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
 from treadle.testing.clock import HandClock
-from treadle.worker.executors.threads import Item, deliver, outcome
+from treadle.worker import Item, deliver, outcome
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

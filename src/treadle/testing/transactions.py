@@ -12,11 +12,8 @@ from typing import Any, Literal
 
 from treadle.core.errors import BadSession, Unsupported
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
+from treadle.storage import DJANGO, SCOPED, Bound, MemoryStorage, class_names
 from treadle.storage.contract import Storage
-from treadle.storage.driver_sessions import class_names
-from treadle.storage.memory import MemoryStorage
-from treadle.storage.optional_parts import Bound
-from treadle.storage.user_session import DJANGO, SCOPED
 
 When = Literal["commit", "at_once"]
 SESSIONS = "sqlalchemy.orm.session Session", "sqlalchemy.ext.asyncio.session AsyncSession"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from treadle.core import defaults
 from treadle.core.errors import BadOption
-from treadle.storage.optional_parts import Payloads
+from treadle.storage import Payloads
 
 log = logging.getLogger("treadle")
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from treadle.core.errors import Locked, StorageError, StorageUnavailable
 from treadle.core.model import Outcome
+from treadle.execution import Open
 from treadle.execution.job_run import JobRun
-from treadle.execution.transaction import Open
 from treadle.policy import judge
-from treadle.storage.capabilities import whole_row
+from treadle.storage import whole_row
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import repeats
 from treadle.worker.running_job import RunningJob

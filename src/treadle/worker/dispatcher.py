@@ -13,7 +13,7 @@ from treadle.core import defaults
 from treadle.core.errors import PASSING, StorageError, TreadleError
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.policy.claim_plan import ClaimPlan
-from treadle.storage.capabilities import fused
+from treadle.storage import fused
 from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.config import WorkerConfig

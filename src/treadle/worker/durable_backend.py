@@ -16,14 +16,14 @@ from treadle.concurrency.threads import Threads
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import NotRunning, StorageError
 from treadle.core.model import HeartbeatResult, LeaseRenewal, NewJob, Outcome, Record
-from treadle.durable.steps import DurableRun
+from treadle.durable import DurableRun
+from treadle.execution import in_thread
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides
-from treadle.execution.threads import in_thread
-from treadle.producer.batching import Batcher
+from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
-from treadle.storage.capabilities import whole
+from treadle.storage import whole
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob

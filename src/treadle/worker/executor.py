@@ -16,9 +16,9 @@ from treadle.core.errors import ARGUMENTS, UnknownTask
 from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
-from treadle.durable.steps import DurableBackend
+from treadle.durable import DurableBackend
+from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
-from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, guilt, judge
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
@@ -30,8 +30,7 @@ from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.settler import Settler
 from treadle.worker.trials import Trials
-from treadle.workflow.finisher import WorkflowFinisher
-from treadle.workflow.fold import failure
+from treadle.workflow import WorkflowFinisher, failure
 
 log = logging.getLogger("treadle")
 

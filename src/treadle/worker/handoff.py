@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
-from treadle.storage.optional_parts import HandOffs
+from treadle.storage import HandOffs
 from treadle.worker.state import WorkerState
 
 

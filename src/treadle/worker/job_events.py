@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.execution.run_outcome import Ending, RunOutcome
+from treadle.execution import Ending, RunOutcome
 from treadle.worker.running_job import RunningJob
 
 RUNS_AGAIN: Final = ("retrying", "deferred", "released")

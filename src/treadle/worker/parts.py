@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from treadle.core.events import Emitter
 from treadle.core.job import Sender
-from treadle.execution import middleware
+from treadle.execution import SystemTask, middleware
 from treadle.execution.job_run import Site
-from treadle.execution.runner import SystemTask
 from treadle.metrics import ProcessCounts
 from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life

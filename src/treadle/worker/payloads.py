@@ -13,7 +13,7 @@ from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import offloaded, sealed
 from treadle.execution.job_run import JobRun
 from treadle.policy import judge, unread
-from treadle.storage.capabilities import whole_row
+from treadle.storage import whole_row
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")

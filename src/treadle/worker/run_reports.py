@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.errors import JobExpired, JobFailed
 from treadle.core.model import EXPIRED, Outcome, State
-from treadle.execution import middleware
+from treadle.execution import Ending, RunOutcome, middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
-from treadle.execution.run_outcome import Ending, RunOutcome
 from treadle.worker.job_events import name_of, run_outcome
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.running_job import RunningJob

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.model import Record
+from treadle.execution import SystemTask
 from treadle.execution.job_run import JobRun
-from treadle.execution.runner import SystemTask
 from treadle.policy.judge import Rules
 from treadle.tasks.core import TaskCore
 

@@ -13,13 +13,13 @@ from treadle.core import defaults
 from treadle.core.errors import StorageError
 from treadle.core.events import Emitter, Event
 from treadle.core.model import HeartbeatResult, LeaseRenewal
+from treadle.execution import Runner
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
-from treadle.execution.runner import Runner
 from treadle.policy import guilt, judge
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.throttle import AIMD
-from treadle.storage.capabilities import hand_offs
+from treadle.storage import hand_offs
 from treadle.worker import job_log
 from treadle.worker.capacity import Capacity
 from treadle.worker.claim_builder import ClaimBuilder
@@ -51,7 +51,7 @@ from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
 from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Trials
-from treadle.workflow.finisher import WorkflowFinisher
+from treadle.workflow import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 

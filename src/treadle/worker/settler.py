@@ -19,8 +19,7 @@ from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.unconfirmed import Ended, settled_before
-from treadle.workflow.finisher import waits_again
-from treadle.workflow.fold import failure
+from treadle.workflow import failure, waits_again
 
 log = logging.getLogger("treadle")
 

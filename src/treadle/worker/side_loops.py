@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from treadle.concurrency.uncut import UncutCalls
-from treadle.storage.capabilities import with_blobs
+from treadle.storage import with_blobs
 from treadle.storage.contract import Storage
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.capacity import Capacity

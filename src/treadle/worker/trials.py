@@ -17,7 +17,7 @@ from typing import Final
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import StorageError
 from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
-from treadle.execution.runner import SystemTask
+from treadle.execution import SystemTask
 from treadle.policy import guilt, judge
 from treadle.worker.census import Census, Waiting
 from treadle.worker.heartbeat import Heartbeat

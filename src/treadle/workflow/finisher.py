@@ -17,7 +17,7 @@ from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
 from treadle.policy import judge, unread
 from treadle.policy.guilt import cleared_note, guilt_of
-from treadle.storage.capabilities import whole, whole_row
+from treadle.storage import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
+from treadle.storage import patiently
 from treadle.storage.contract import Storage
-from treadle.storage.locked_calls import patiently
 
 SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
 ONCE_KEY = "treadle.once "  # prefix of the keys of once-locks

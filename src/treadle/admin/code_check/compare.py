@@ -24,7 +24,7 @@ from treadle.core.query_model import Order, Query
 from treadle.outbox import Outbox
 from treadle.policy.retry import read_policy
 from treadle.scheduling import Schedules
-from treadle.serialization.argument_check import misfits
+from treadle.serialization import misfits
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import Reducer

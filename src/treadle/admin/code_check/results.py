@@ -9,10 +9,10 @@ from treadle.core.errors import BadResult
 from treadle.core.model import Record, State
 from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy
-from treadle.serialization.argument_check import first_misfit
+from treadle.serialization import first_misfit
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT
-from treadle.workflow.fold import contributions, decode_of
+from treadle.workflow import contributions, decode_of
 from treadle.workflow.plan import plan_of
 
 AS_TEXT = ("last", "first", "list")  # reducers that combine stored texts if no task returned the flow

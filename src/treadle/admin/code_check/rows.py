@@ -10,10 +10,9 @@ from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.model import OURS, Record, State
 from treadle.core.similar_names import closest
-from treadle.durable.checkpoints import read_entry
-from treadle.durable.step_codec import signature_of
+from treadle.durable import read_entry, signature_of
 from treadle.policy.retry import read_policy
-from treadle.serialization.argument_check import misfits, reads
+from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT, Reducer

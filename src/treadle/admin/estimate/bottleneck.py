@@ -11,7 +11,7 @@ from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
 from treadle.core.placement_words import coded, needs_of, obstacle
-from treadle.storage.admission import rule_for
+from treadle.storage import rule_for
 
 LOOK: Final = 8  # steps of a run between two looks
 ROWS: Final = 30  # jobs that one look asks about

@@ -17,7 +17,7 @@ from treadle.core.command_lines import command
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record, State
 from treadle.core.placement import label_text
-from treadle.storage.admission import rule_for
+from treadle.storage import rule_for
 from treadle.storage.row_rules import costs
 
 MODELS: Final = 2  # kinds of workers that are tried out for one queue

@@ -9,8 +9,7 @@ from itertools import accumulate
 from typing import Final
 
 from treadle.core.query_model import MetricsRow
-from treadle.metrics import Cell, decode
-from treadle.metrics.histogram import add, edges
+from treadle.metrics import Cell, add, decode, edges
 
 ASSUMED: Final = 1.0  # s that a run takes if nothing was measured
 MANY: Final = 300  # measured runs that are enough to know their distribution

@@ -28,9 +28,8 @@ from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy.claim_plan import EVERY, TURN, Head
 from treadle.policy.misfits import released_by, waits_until
 from treadle.policy.retry import DEFAULT
-from treadle.storage.memory import MemoryStorage
+from treadle.storage import MemoryStorage, MoveState
 from treadle.storage.row_rules import order
-from treadle.storage.transfer import MoveState
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.claim_ids import worker_name
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import NewJob, Record, State
+from treadle.storage import Carried, Chunk, Edge, Rate
 from treadle.storage.row_rules import costs
-from treadle.storage.transfer import Carried, Chunk, Edge, Rate
 
 UNSEEN: Final = "treadle.unseen"  # queue and task of stand-ins for jobs that hold slots and were not read
 

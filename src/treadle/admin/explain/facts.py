@@ -11,8 +11,8 @@ from treadle.core import ids
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
 from treadle.core.query_model import Glance
+from treadle.storage import MoveState
 from treadle.storage.row_rules import costs
-from treadle.storage.transfer import MoveState
 
 
 class Facts(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, on_job, resume, set_limit, worker_of
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Record
-from treadle.storage.admission import Usage, slots_fit
+from treadle.storage import Usage, slots_fit
 from treadle.storage.row_rules import costs, named_costs
 
 

@@ -10,9 +10,8 @@ from treadle.admin.explain.pauses import paused_by
 from treadle.core import ids
 from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
-from treadle.storage.admission import Usage, slots_fit
+from treadle.storage import Usage, mark_of, slots_fit
 from treadle.storage.contract import Storage
-from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import costs, order
 
 READINGS: Final = 5  # reads of a job and its surroundings, if the job changes during each of them

@@ -8,7 +8,7 @@ from treadle.admin.explain import Facts, explain
 from treadle.admin.job_filters import id_of
 from treadle.core.command_lines import command
 from treadle.core.errors import UnknownJob
-from treadle.producer.client_parts import Outboxes
+from treadle.producer import Outboxes
 from treadle.tasks.when import HasId
 
 

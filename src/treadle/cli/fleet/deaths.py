@@ -15,7 +15,7 @@ from treadle.cli.fleet.child_process import Shared, ended
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import plural
 from treadle.core.clock import wall
-from treadle.worker.jobs_of_others import Death, Lease, Place, named
+from treadle.worker import Death, Lease, Place, named
 
 AGAIN: Final = 0.2  # s until the next try, while no process can do it
 

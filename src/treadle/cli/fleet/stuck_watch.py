@@ -17,7 +17,7 @@ from treadle.cli.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import note
 from treadle.core.clock import monotonic
-from treadle.worker.jobs_of_others import Lease, Place
+from treadle.worker import Lease, Place
 
 EVERY: Final = 1.0  # s between two checks, at most
 SHARE: Final = 3  # parts of a lease, one renewal in each

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from treadle.cli.child_protocol import Vitals
-from treadle.worker.jobs_of_others import Place
+from treadle.worker import Place
 
 SAMPLE: Final = 0.5  # s between two looks at the processor time of the threads
 BUSY: Final = 0.3  # share of SAMPLE from which a thread counts as busy

@@ -17,8 +17,8 @@ from typing import Any, Final
 from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, TrialsFailed, Try
 from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
 from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
-from treadle.worker.jobs_of_others import Lease
-from treadle.worker.trials import EXPLAINED, Suspect
+from treadle.worker import Lease, Suspect
+from treadle.worker.trials import EXPLAINED
 
 IDLE: Final = 10.0  # s without a suspect after which the process ends
 STARTS: Final = 3  # starts in a row after which no suspect ran; then the workers try their suspects themselves

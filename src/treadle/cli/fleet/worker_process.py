@@ -34,7 +34,7 @@ from treadle.cli.fleet.recycling import Recycling
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.metrics import Numbers
-from treadle.worker.jobs_of_others import Death, Lease, Place
+from treadle.worker import Death, Lease, Place
 
 EVERY: Final = 1.0  # s from an answer to the next probe
 OFTEN: Final = 0.05  # s; the least pause between two probes

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
+from treadle.admin import Operation, Selection, TooManyOperations
 from treadle.admin.audit import whoami
 from treadle.admin.failure_groups import FailureGroup, read_key
 from treadle.admin.known_names import heard
-from treadle.admin.operations import Operation, TooManyOperations
-from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
 from treadle.cli.top.bounds import WHEN_FULL, bounded, waiting

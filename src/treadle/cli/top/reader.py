@@ -18,8 +18,7 @@ from treadle.core.clock import monotonic, wall
 from treadle.core.errors import TreadleError
 from treadle.metrics import Metrics
 from treadle.server.overview import Look, Overview, Recent, compose, counted
-from treadle.storage.optional_parts import Risk
-from treadle.storage.risks import risks_of
+from treadle.storage import Risk, risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:

@@ -22,15 +22,8 @@ from treadle.core.job import JobSpec
 from treadle.core.long_numbers import has_long_number, unreadable
 from treadle.core.model import NewJob, Record, State
 from treadle.policy.retry import Policy, Retry
-from treadle.server.body_weight import SMALL
-from treadle.server.errors import Refused, json
-from treadle.server.full_queue import FullQueues
-from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import allowed, caller
-from treadle.server.request_body import body
-from treadle.server.settings import Settings
-from treadle.storage.capabilities import whole, whole_row
+from treadle.server import SMALL, FullQueues, LongPoll, Refused, Settings, allowed, body, caller, json, users_row
+from treadle.storage import whole, whole_row
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

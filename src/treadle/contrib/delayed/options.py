@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import click
 
+from treadle.cli import ROLES
 from treadle.cli.output import USAGE, Stop, seconds
-from treadle.cli.placement_options import ROLES
 
 if TYPE_CHECKING:
     from treadle.app import App

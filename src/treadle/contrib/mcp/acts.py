@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from treadle.admin.operations import Operation
+from treadle.admin import Operation
 from treadle.contrib.mcp.calls import CallRefused, Calls
 from treadle.core.clock import monotonic
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from treadle.admin.workflow_graph import Graph
-from treadle.admin.workflow_text import mermaid_of
+from treadle.admin import Graph, mermaid_of
 from treadle.contrib.mcp import schemas
 from treadle.contrib.mcp.bounds import decoded
 from treadle.contrib.mcp.calls import CallRefused, Calls

@@ -20,8 +20,8 @@ from treadle.contrib.pipeline.steps import Step, Travel
 from treadle.core.errors import BadOption
 from treadle.execution.context import Context, current_batch
 from treadle.execution.job_run import batch_here
+from treadle.serialization import encode_foreign_call
 from treadle.serialization.call_codec import CallCodec
-from treadle.serialization.call_text import encode_foreign_call
 from treadle.tasks.batch_function import answers, item_function
 
 

@@ -21,11 +21,10 @@ from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.execution.context import current
 from treadle.policy.retry import Abort
+from treadle.serialization import encode_foreign_call
 from treadle.serialization.call_codec import CallCodec
-from treadle.serialization.call_text import encode_foreign_call
 from treadle.tasks.when import all_done
-from treadle.workflow.finisher import rows_of
-from treadle.workflow.flow import Flow, flow
+from treadle.workflow import Flow, flow, rows_of
 from treadle.workflow.plan import EndingPlan, root_of
 
 if TYPE_CHECKING:

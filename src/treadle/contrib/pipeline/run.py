@@ -12,7 +12,7 @@ from treadle.contrib.pipeline.handlers import travel_of
 from treadle.contrib.pipeline.steps import URGENT
 from treadle.core.job import Job
 from treadle.core.model import Record, State
-from treadle.storage.capabilities import whole_row
+from treadle.storage import whole_row
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -36,14 +36,20 @@ from treadle.core.job import JobSpec
 from treadle.core.model import ABORTED, ERROR, LOST, Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.core.query_model import Query
 from treadle.policy import judge
-from treadle.server.errors import Refused, json
-from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import allowed, caller
-from treadle.server.repeated_claims import RepeatedClaims
-from treadle.server.request_body import body, spelled
-from treadle.server.runner_metrics import RunnerMetrics
-from treadle.server.settings import WAIT, Settings
+from treadle.server import (
+    WAIT,
+    LongPoll,
+    Refused,
+    RepeatedClaims,
+    RunnerMetrics,
+    Settings,
+    allowed,
+    body,
+    caller,
+    json,
+    spelled,
+    users_row,
+)
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

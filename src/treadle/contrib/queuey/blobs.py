@@ -11,10 +11,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig, address_of, sri
-from treadle.server.errors import Refused
-from treadle.server.longpoll import LongPoll
-from treadle.server.middleware import caller
-from treadle.server.settings import Settings
+from treadle.server import LongPoll, Refused, Settings, caller
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from treadle.cli import Command, GuestProtocol, ServerWorkers, Stopping
 from treadle.cli.output import USAGE, Stop, note, plural, seconds
-from treadle.cli.protocols import Command, GuestProtocol, ServerWorkers, Stopping
 from treadle.contrib.queuey.announce import announced, kinds_of
 from treadle.core.redaction import shown
 from treadle.worker.probes import Verdict

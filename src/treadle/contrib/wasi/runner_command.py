@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.logs import simple
+from treadle.cli import simple
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
 from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
@@ -70,7 +70,7 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
     from treadle.contrib.wasi import Bounds
     from treadle.contrib.wasi.client import Client
     from treadle.contrib.wasi.runner import Runner
-    from treadle.worker.os_signals import Signals
+    from treadle.worker import Signals
 
     simple("%(asctime)s %(levelname)s %(message)s")
 

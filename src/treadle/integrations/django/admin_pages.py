@@ -21,7 +21,7 @@ from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
-from treadle.storage.capabilities import whole_row
+from treadle.storage import whole_row
 
 PAGE: Final = 50  # jobs on a page
 STATES: Final = ("queued", "scheduled", "blocked", "running", "waiting", "succeeded", "failed", "cancelled")

@@ -24,8 +24,7 @@ from treadle.integrations.django.job_store import JobStore, connection_of, store
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
 from treadle.integrations.django.task import TreadleTask
-from treadle.storage.optional_parts import Bound
-from treadle.storage.user_session import at_once
+from treadle.storage import Bound, at_once
 from treadle.tasks.options import Options, columns, policy_of
 
 

@@ -12,11 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import clock
+from treadle.storage import Bound, MemoryStorage, StorageProxy, make_tables_in_memory, within_memory
 from treadle.storage.contract import Capabilities
-from treadle.storage.memory import MemoryStorage
-from treadle.storage.optional_parts import Bound
-from treadle.storage.proxy import StorageProxy
-from treadle.storage.sqlite import make_tables_in_memory, within_memory
 
 
 class InMemoryDatabase(StorageProxy):

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from treadle.core.errors import BadOption
 from treadle.integrations.django.compat import InvalidTaskBackend
-from treadle.serialization.encryption import Keys
-from treadle.storage.payloads import Wrapping
+from treadle.serialization import Keys
+from treadle.storage import Wrapping
 
 Commit = Literal["same", "after", "now", "outbox"]
 COMMITS: Final = ("same", "after", "now", "outbox")

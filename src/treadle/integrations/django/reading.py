@@ -8,7 +8,7 @@ from django.db import transaction
 
 from treadle.core.model import Record
 from treadle.integrations.django.job_store import JobStore, connection_of
-from treadle.storage.user_session import at_once
+from treadle.storage import at_once
 
 
 def read(store: JobStore, id: str) -> Record | None:

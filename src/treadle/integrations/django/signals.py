@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from treadle.core.errors import JobNotDone
 from treadle.core.events import Event
+from treadle.execution import RunOutcome
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware
-from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.django import results
 from treadle.integrations.django.bridge import sender_of, threads
 from treadle.integrations.django.compat import LOGGER, TaskResultDoesNotExist, task_finished
 from treadle.integrations.django.known_tasks import Raised, Store
-from treadle.worker.executors.threads import DaemonThreads
+from treadle.worker import DaemonThreads
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -32,11 +32,9 @@ from treadle.concurrency.threads import Answer
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import UnknownUpstream
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.execution import middleware
+from treadle.execution import Ending, Runner, RunOutcome, middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
-from treadle.execution.run_outcome import Ending, RunOutcome
-from treadle.execution.runner import Runner
 from treadle.integrations.django import results
 from treadle.integrations.django.backend import AfterCommit, TreadleBackend
 from treadle.integrations.django.compat import task_enqueued
@@ -45,10 +43,9 @@ from treadle.integrations.django.job_store import JobStore, connection_of
 from treadle.integrations.django.reading import in_outbox, read
 from treadle.integrations.django.signals import send_finished
 from treadle.policy import judge
-from treadle.storage.user_session import at_once
+from treadle.storage import at_once
 from treadle.testing.sync_app import ends_test
-from treadle.worker.executors.threads import outcome
-from treadle.worker.job_events import name_of
+from treadle.worker import name_of, outcome
 
 WORKER = "test#1"
 

@@ -12,8 +12,8 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
 
 from treadle.core import clock
 from treadle.core.model import Record
+from treadle.execution import RunOutcome
 from treadle.execution.context import Context
-from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers
 from treadle.metrics import waited

@@ -18,9 +18,9 @@ from treadle.core import clock
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import BadOption
 from treadle.core.model import Record
+from treadle.execution import RunOutcome
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
-from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel import headers, providers, spans

@@ -10,8 +10,8 @@ from sentry_sdk.crons import capture_checkin
 
 from treadle.app import App
 from treadle.core.errors import TreadleError
+from treadle.execution import RunOutcome
 from treadle.execution.context import Context
-from treadle.execution.run_outcome import RunOutcome
 from treadle.scheduling import Schedule
 
 SCHEDULE: Final = "treadle-schedule"  # header of the jobs of a schedule

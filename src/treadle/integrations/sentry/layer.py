@@ -11,9 +11,9 @@ from sentry_sdk import Scope
 
 from treadle.app import App
 from treadle.core.model import Record
+from treadle.execution import RunOutcome
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
-from treadle.execution.run_outcome import RunOutcome
 from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sentry_sdk
 
 from treadle.core.job import JobSpec
-from treadle.durable.steps import Suspend
+from treadle.durable import Suspend
 from treadle.execution.context import Context
 from treadle.execution.middleware import Specs
 from treadle.integrations.header_room import HeaderRoom, kept_size, size_of

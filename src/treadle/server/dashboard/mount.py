@@ -24,14 +24,16 @@ from treadle.core.clock import wall
 from treadle.core.command_lines import command
 from treadle.core.errors import BadOption
 from treadle.core.host_names import is_loopback
-from treadle.server import Settings, Token, make_site
+from treadle.server.app import make_site
 from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
+from treadle.server.auth.tokens import Token
 from treadle.server.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
 from treadle.server.dashboard.who import Who
 from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
 from treadle.server.origins import ANY
+from treadle.server.settings import Settings
 
 log = logging.getLogger("treadle.dashboard")
 

@@ -11,9 +11,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.core.errors import BadOption
-from treadle.server import ProtocolRoutes, Settings
+from treadle.server.app import ProtocolRoutes
 from treadle.server.dashboard.files import files
 from treadle.server.origins import is_origin
+from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

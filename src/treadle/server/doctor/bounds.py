@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from treadle.admin.explain.wording import set_limit
+from treadle.admin import set_limit
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import State
 from treadle.core.words import lasts, plural
 from treadle.server.doctor.common import Check, ok, warn
-from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.core.limit_model import Limit

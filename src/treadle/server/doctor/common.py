@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin.explain.wording import start_worker
+from treadle.admin import start_worker
 from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
 from treadle.core.command_lines import command
@@ -23,7 +23,7 @@ from treadle.worker.leader import TASK as LEADER
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
     from treadle.core.query_model import Stats
-    from treadle.storage.optional_parts import Risk
+    from treadle.storage import Risk
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning

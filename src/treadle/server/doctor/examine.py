@@ -11,8 +11,7 @@ from treadle.core.errors import StorageError
 from treadle.core.redaction import shown
 from treadle.server.doctor import bounds, common, counts, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
-from treadle.storage.move_marks import mark_of
-from treadle.storage.transfer import words
+from treadle.storage import mark_of, words
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

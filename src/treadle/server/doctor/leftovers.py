@@ -23,7 +23,7 @@ from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.doctor.common import Check, fail, ok, warn
 from treadle.server.doctor.sqlite import looking, loose_files, schema
-from treadle.storage.payloads import IDENTITY, IDENTITY_TASK
+from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 

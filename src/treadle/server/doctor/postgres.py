@@ -10,7 +10,7 @@ from treadle.core.words import lasts, plural, size
 from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
 
 if TYPE_CHECKING:
-    from treadle.storage.postgres import PostgresHealth, PostgresStorage, Table
+    from treadle.storage import PostgresHealth, PostgresStorage, Table
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ async def schema(url: str) -> int | None:
 
 async def _with(url: str, act: Callable[[PostgresStorage], Awaitable[T]]) -> T:
     """Call `act` with a storage that is not opened, so that nothing is migrated."""
-    from treadle.storage.postgres import PostgresStorage
+    from treadle.storage import PostgresStorage
 
     storage = PostgresStorage(url)
     try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.core.errors import SchemaTooOld
 from treadle.core.words import size
 from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
-from treadle.storage.optional_parts import Risk
+from treadle.storage import Risk
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)

@@ -35,7 +35,7 @@ def file_of(url: str | None) -> Path | None:
 @contextlib.contextmanager
 def looking(file: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection, which creates no file."""
-    from treadle.storage.sqlite import read_only_uri
+    from treadle.storage import read_only_uri
 
     db = sqlite3.connect(read_only_uri(str(file))[0], uri=True, timeout=5)
     try:
@@ -110,7 +110,7 @@ def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
 
 def _place(url: str, file: Path) -> Iterator[Check]:
     """The file system and its locks, and the promise of the URL."""
-    from treadle.storage.sqlite import file_system, risks_of_file
+    from treadle.storage import file_system, risks_of_file
 
     synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
     found = {risk.name: risk for risk in risks_of_file(str(file), synchronous)}

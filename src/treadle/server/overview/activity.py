@@ -13,8 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.core.query_model import MetricsRow
-from treadle.metrics import MINUTE, Cell, decode
-from treadle.metrics.histogram import quantiles
+from treadle.metrics import MINUTE, Cell, decode, quantiles
 from treadle.server.overview.views import Rates
 
 PERIOD: Final = 10.0  # s of one point of a spark

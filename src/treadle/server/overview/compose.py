@@ -22,8 +22,7 @@ from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
 from treadle.server.overview.views import Counted, Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
-from treadle.storage.bounds import bound_of, bounds_in
-from treadle.storage.optional_parts import Risk
+from treadle.storage import Risk, bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.core.model import State
 from treadle.core.query_model import Count, Glance, QueueGlance
-from treadle.storage.bounds import Bounds, bound_of, bounds_in
+from treadle.storage import Bounds, bound_of, bounds_in
 from treadle.storage.contract import Storage
 
 

@@ -27,8 +27,7 @@ from treadle.server.overview.activity import Activity, Recent
 from treadle.server.overview.compose import Look, compose
 from treadle.server.overview.filling import exact_filling
 from treadle.server.overview.views import Overview
-from treadle.storage.optional_parts import Risk
-from treadle.storage.risks import risks_of
+from treadle.storage import Risk, risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:

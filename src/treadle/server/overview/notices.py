@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from treadle.admin.explain.wording import start_worker
+from treadle.admin import start_worker
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.core.queue_rules import ALL
 from treadle.core.similar_names import near
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
-from treadle.storage.optional_parts import Risk
+from treadle.storage import Risk
 
 MOST: Final = 50  # notices; a screen does not show more
 SLOW: Final = 1.0  # s: if a look takes longer, the storage counts as slow

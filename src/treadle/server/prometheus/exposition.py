@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
-from treadle.metrics.histogram import middle
+from treadle.metrics import middle
 from treadle.server.prometheus.catalogue import Metric
 from treadle.server.prometheus.samples import Samples
 

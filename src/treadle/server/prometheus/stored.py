@@ -15,7 +15,7 @@ from treadle.core.queue_rules import OF, QueueRules
 from treadle.scheduling import Schedule
 from treadle.server.prometheus import catalogue
 from treadle.server.prometheus.samples import Names, Samples
-from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 
 if TYPE_CHECKING:
     from treadle.outbox import OutboxStats

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle.admin.error_signature import signature
+from treadle.admin import (
+    AT_ONCE,
+    ENDED,
+    UNFINISHED,
+    Search,
+    Selection,
+    TooManyOperations,
+    Verb,
+    near_id,
+    query_of,
+    signature,
+    text_of,
+)
+from treadle.admin import Operation as Progress
 from treadle.admin.failure_groups import read_key
-from treadle.admin.filter_words import ENDED, UNFINISHED
-from treadle.admin.job_filters import query_of, text_of
-from treadle.admin.job_search import Search, near_id
-from treadle.admin.operations import AT_ONCE, TooManyOperations, Verb
-from treadle.admin.operations import Operation as Progress
-from treadle.admin.selection import Selection
 from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.core.redaction import without_secrets

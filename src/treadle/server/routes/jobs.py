@@ -39,8 +39,7 @@ from treadle.server.views import (
     view,
     view_of_one,
 )
-from treadle.storage import messages
-from treadle.storage.capabilities import whole_row
+from treadle.storage import messages, whole_row
 
 if TYPE_CHECKING:
     from treadle.admin import Jobs

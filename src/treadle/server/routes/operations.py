@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from treadle.admin.dropped_parts import dropped
+from treadle.admin import dropped
 from treadle.admin.known_names import warn
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
@@ -19,8 +19,7 @@ from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
-from treadle.storage import messages
-from treadle.storage.bounds import bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in, messages
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:

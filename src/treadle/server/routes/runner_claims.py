@@ -26,12 +26,11 @@ from treadle.server.operation import Call
 from treadle.server.repeated_claims import RepeatedClaims
 from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
-from treadle.storage import messages
-from treadle.storage.capabilities import whole
+from treadle.storage import messages, whole
 from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.workflow.finisher import WorkflowFinisher
+from treadle.workflow import WorkflowFinisher
 
 log = logging.getLogger("treadle.server")
 

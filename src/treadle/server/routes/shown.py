@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from treadle.admin.job_search import Hide
+from treadle.admin import Hide
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
 from treadle.server.errors import Refused

@@ -20,7 +20,7 @@ from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.policy import judge
-from treadle.producer.client import Client
+from treadle.producer import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -37,10 +37,7 @@ from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_mos
 from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
-from treadle.storage import messages
-from treadle.storage.capabilities import fused, whole
-from treadle.storage.move_marks import mark_of
-from treadle.storage.value_checks import among
+from treadle.storage import among, fused, mark_of, messages, whole
 from treadle.tasks.options import Sizes
 
 IDS: Final = 8 * 2**20  # bytes of a request with names and ids, without rows: more than 100,000 ids

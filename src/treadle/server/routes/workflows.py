@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from treadle.admin.workflow_graph import FOLD, Graph
-from treadle.admin.workflows import MOST, WorkflowPage
+from treadle.admin import FOLD, MOST, Graph, WorkflowPage
 from treadle.core.model import State
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.shown import names_of, queue_of

@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 
 from treadle.core.errors import AnswerTooLarge
-from treadle.serialization.json_counts import beyond
+from treadle.serialization import beyond
 
 ANSWER: Final = 256 * 2**20  # bytes of a response with rows, unless ?max_answer= sets another limit
 PLAIN: Final = 16 * 2**20  # bytes of any other response; the results of 100,000 outcomes take 4 MB

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 
 from msgspec import Struct
 
-from treadle.blobs.objects import ObjectEntry, Objects
+from treadle.blobs import ObjectEntry, Objects
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.optional_parts import Collected, Transactional

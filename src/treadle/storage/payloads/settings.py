@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Self, cast
 
-from treadle.blobs.objects import FolderObjects, Objects
+from treadle.blobs import FolderObjects, Objects
 from treadle.core import defaults
 from treadle.core.errors import BadOption
-from treadle.serialization.encryption import Keys
+from treadle.serialization import Keys
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Bound
 from treadle.storage.payloads.bound import PayloadBound, PayloadParts
@@ -60,7 +60,7 @@ def _objects(blobs: object) -> Objects:
                 raise BadOption("blobs", "expected a folder or s3://bucket/prefix")
             return FolderObjects(text)
         try:
-            from treadle.blobs.s3_objects import BucketObjects
+            from treadle.blobs import BucketObjects
         except ImportError as error:
             raise BadOption("blobs", f"a bucket needs the extra: pip install 'treadle[s3]' ({error})") from None
         return BucketObjects.at(text)

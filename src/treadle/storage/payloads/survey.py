@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.blobs.objects import ObjectEntry, Objects, digest_of
+from treadle.blobs import ObjectEntry, Objects, digest_of
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Query
 from treadle.core.stored_text import FORMS, Offloaded, offloaded, sealed

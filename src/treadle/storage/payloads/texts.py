@@ -15,14 +15,14 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec.structs import replace
 
-from treadle.blobs.objects import Objects, digest_of
+from treadle.blobs import Objects, digest_of
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
 from treadle.core.model import ACT, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
-from treadle.serialization.encryption import Keys, UnknownKey
+from treadle.serialization import Keys, UnknownKey
 from treadle.storage.row_rules import OWN_ID
 
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from treadle.core.model import SHED, Record
 from treadle.core.query_model import CountDrift
-from treadle.storage.bounds import Bounds, bound_of, bounds_in, needs_room
+from treadle.storage import Bounds, bound_of, bounds_in, needs_room
 from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
 
 

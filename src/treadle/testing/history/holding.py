@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
-from treadle.storage.admission import capacity, rule_for
+from treadle.storage import capacity, rule_for
 from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation
 
 ONE_RUN = 2  # the version of a job after one claim and one outcome

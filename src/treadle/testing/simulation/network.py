@@ -25,9 +25,8 @@ from treadle.core.model import (
     Settled,
     State,
 )
+from treadle.storage import Fused, StorageProxy
 from treadle.storage.contract import Capabilities, Storage
-from treadle.storage.optional_parts import Fused
-from treadle.storage.proxy import StorageProxy
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from treadle.testing.simulation.faults import Fault
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.stage import CalledAtOnce
-from treadle.worker import Worker
-from treadle.worker.census import Census
+from treadle.worker import Census, Worker
 
 GRACE = 1.0  # seconds that jobs get when a worker stops
 BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after so many steps of a worker

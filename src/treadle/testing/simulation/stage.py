@@ -17,20 +17,18 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from treadle.admin.emptied import EmptiedWatch
+from treadle.admin import EmptiedWatch
 from treadle.admin.known_names import Names
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
 from treadle.concurrency.threads import Answer, Threads
 from treadle.core.errors import BadOption, UnknownName
 from treadle.core.events import Event
-from treadle.producer.batching import Batcher
-from treadle.producer.sender import Sender
+from treadle.producer import Batcher, Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
-from treadle.worker.executors.threads import outcome
-from treadle.worker.inline import InlineWorker
+from treadle.worker import InlineWorker, outcome
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore

@@ -15,11 +15,11 @@ from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import Threads
 from treadle.core.model import Record
-from treadle.durable.steps import IN_BATCH
+from treadle.durable import IN_BATCH
+from treadle.execution import in_thread
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, batch_here
 from treadle.execution.middleware import Middleware, inside_calls
-from treadle.execution.threads import in_thread
 from treadle.tasks.batch_function import answers
 from treadle.tasks.core import BatchCore
 from treadle.worker.state import WorkerState

@@ -39,7 +39,7 @@ from treadle.worker.executors.child_functions import Places
 from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
 from treadle.worker.log_capture import LogCapture
-from treadle.workflow.continuation import encode_followups, followups_of
+from treadle.workflow import encode_followups, followups_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer

@@ -51,7 +51,7 @@ from treadle.worker.executors.child import (
     frame,
     read_message,
 )
-from treadle.workflow.continuation import Followups, decode_followups
+from treadle.workflow import Followups, decode_followups
 
 log = logging.getLogger("treadle")
 
