@@ -15,9 +15,7 @@ import msgspec
 from treadle.core.long_numbers import has_long_number
 from treadle.core.model import progress_of as progress
 from treadle.core.stored_text import placeholder
-from treadle.serialization import call_codec
-from treadle.serialization.tagged_json import has_mark
-from treadle.serialization.tags import MARK
+from treadle.serialization import MARK, call_codec, has_mark
 
 __all__ = [
     "arguments",

@@ -21,6 +21,7 @@ from treadle.core.ranges import Natural
 from treadle.policy import attempts
 
 NOTE: Final = "treadle:lost"  # the name of the checkpoint
+EXPLAINED: Final = 100  # workers whose end is known to be explained, the latest ones
 OLD: Final = re.compile("([0-9]{1,9}):([0-9]{1,9})")  # what 0.9 stored there: the reopenings, and the cleared losses
 
 Standing = Literal["waits", "alone"]

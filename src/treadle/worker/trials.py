@@ -33,7 +33,6 @@ MOST: Final = 1_000  # suspects that a worker holds for another process
 LONGEST: Final = 3_600.0  # s for which nothing else may begin next to a suspect
 WAITS: Final = 3  # times that a suspect waits to be alone; then it runs next to others
 PAUSE: Final = 0.05  # s before a note is stored again because its row was locked
-EXPLAINED: Final = 100  # workers whose end is known to be explained, the latest ones
 
 
 Offer = Callable[[Sequence[Suspect]], None]
@@ -87,7 +86,7 @@ class Trials:
         self._ended: RunningJob | None = None  # its outcome is not stored yet
         self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
         self._expected: dict[tuple[str, int], _Expected] = {}
-        self._explained = deque[str](maxlen=EXPLAINED)  # workers whose end a suspect has explained
+        self._explained = deque[str](maxlen=guilt.EXPLAINED)  # workers whose end a suspect has explained
 
     def open(self) -> None:
         self.census.join(self)

@@ -17,8 +17,8 @@ from typing import Any, Final
 from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, TrialsFailed, Try
 from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
 from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
+from treadle.policy import guilt
 from treadle.worker import Lease, Suspect
-from treadle.worker.trials import EXPLAINED
 
 IDLE: Final = 10.0  # s without a suspect after which the process ends
 STARTS: Final = 3  # starts in a row after which no suspect ran; then the workers try their suspects themselves
@@ -39,7 +39,7 @@ class Trials:
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
         self._left = deque[Suspect]()  # by the processes that held them
-        self._explained = deque[str](maxlen=EXPLAINED)
+        self._explained = deque[str](maxlen=guilt.EXPLAINED)
         self._answered = asyncio.Event()  # a holder has answered
         self._current: Suspect | None = None  # sent to the process
         self._is_taken = False  # it runs there
