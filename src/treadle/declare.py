@@ -9,7 +9,6 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 
 from treadle.app_core import AppCore
 from treadle.core import defaults
-from treadle.core.argument_names import spelled_call
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.core.placement import Amounts, Requires
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
@@ -164,7 +163,6 @@ class Declarations:
         task: Task[[Any], Any, R] = made(function)
         return task
 
-    @spelled_call
     def cron(
         self,
         line: str,
@@ -189,7 +187,6 @@ class Declarations:
         """
         return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
 
-    @spelled_call
     def every(
         self,
         interval: Seconds,
@@ -204,7 +201,6 @@ class Declarations:
         `cron`."""
         return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
 
-    @spelled_call
     def schedule(
         self,
         ask: crons.Next,
@@ -350,7 +346,6 @@ class Declarations:
 
         return register if isinstance(function, str) else register(function)
 
-    @spelled_call
     def autodiscover(self, *names: str, module: str = "tasks") -> None:
         """Import the modules called `tasks` of these packages, and of the packages in them, when a worker starts and
         when the command line uses the app: `app.autodiscover("shop")`.

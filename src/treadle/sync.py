@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from treadle.app_core import AppCore
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
-from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.resources import Overrides
@@ -28,7 +27,6 @@ from treadle.sync_views import (
     SyncSchedules,
     SyncWorkflows,
 )
-from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
     from treadle.testing.clock import HandClock
@@ -78,7 +76,6 @@ class Portal:
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
-        refuse_unknown("enqueue", options, SENDING)
         within = options.pop("within", None)
         _check_sync(within)
         flat, single = self._core.flatten(specs, **options)

@@ -5,7 +5,6 @@ TreadleError
 ├── BadOption (ValueError)       an option outside its range
 ├── BadResult                    a return value that cannot be stored
 ├── BadCodec (ValueError)        a codec that does not restore the value it encoded
-├── NotAwaited (RuntimeError)    a coroutine created where nothing can await it
 ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
 ├── TooLarge (ValueError)        a text beyond its size limit
 ├── UnknownTask (LookupError)    no such task in this app
@@ -59,7 +58,6 @@ from treadle.errors.calls import (
     BadOption,
     BadResult,
     BadTask,
-    NotAwaited,
     TooLarge,
     UnknownSchedule,
     UnknownTask,
@@ -133,7 +131,6 @@ __all__ = [
     "MoveFailed",
     "NestedTransaction",
     "NotADatabase",
-    "NotAwaited",
     "NotRunning",
     "OldRows",
     "ProcessDied",

@@ -11,7 +11,6 @@ from msgspec.structs import asdict
 from treadle import config
 from treadle.app import App
 from treadle.core import defaults
-from treadle.core.argument_names import spelled
 from treadle.core.job import JobSpec
 from treadle.core.model import State
 from treadle.core.query_model import Query
@@ -41,7 +40,6 @@ H = TypeVar("H", bound=Callable[..., Any])
 END = "(end)"  # the job behind the children of a last step
 
 
-@spelled
 class Pipeline:
     """Steps that run in order, each on its own queue, with one state per run to which each step adds fields.
 

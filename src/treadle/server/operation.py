@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from treadle.admin import Audit
+from treadle.admin.audit import Receipt
 from treadle.admin.known_names import Heard, heard
 from treadle.core.clock import monotonic
 from treadle.core.payload_redaction import Redaction
@@ -40,12 +41,14 @@ class Call(Generic[B, Q]):
     """An accepted request: its decoded body and query, its token, and the parts of its path.
 
     redaction  what the answer must hide from this caller
+    receipt    of the entry of the audit log; None: the call is not recorded
     """
 
-    __slots__ = ("body", "query", "redaction", "request", "token")
+    __slots__ = ("body", "query", "receipt", "redaction", "request", "token")
 
     def __init__(self, request: Request, token: Token, body: B, query: Q, redaction: Redaction) -> None:
         self.request, self.token, self.body, self.query, self.redaction = request, token, body, query, redaction
+        self.receipt: Receipt | None = None
 
     def part(self, name: str) -> str:
         """A part of the path, such as the id."""
@@ -160,6 +163,7 @@ class Endpoint:
     async def _run(self, operation: Operation, call: Call[Any, Any]) -> object:
         if operation.audit and (operation.audit != audited.ENQUEUE or audited.by_person(call.request)):
             async with audited.audited(self._audit, operation.audit, operation.details, call) as receipt:
+                call.receipt = receipt
                 answer = await operation.run(call)
                 audited.take(receipt, answer, call)
                 return answer

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from treadle.admin import stored_values
 from treadle.app_core import injectors
 from treadle.core import defaults
+from treadle.core.awaiting import async_block
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Claim, NewJob, Record
-from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds

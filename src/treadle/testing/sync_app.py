@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from treadle.concurrency.threads import Answer
-from treadle.core.must_await import plain_block
+from treadle.core.awaiting import plain_block
 from treadle.errors import BadOption
 from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing

@@ -230,6 +230,7 @@ class JobRoutes:
             specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
         chosen = [spec.new for spec, name in zip(specs, names, strict=True) if spec.id != name]
         await rights.refuse_known(call.token, chosen, self._core.storage.get)
+        await self._core.jobs.names.warn_of_new([spec.new for spec in specs])
         try:
             found = zip(await self._core.client.send_rows(specs), specs, strict=True)
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
@@ -369,17 +370,16 @@ class JobRoutes:
     # --- changing
 
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
-        row = await self._row(call)
-        return Acted(await self._jobs(call).cancel(row.id, tree=call.body.tree))
+        return Acted(await self._jobs(call).recorded(call.receipt).cancel(call.part("id"), tree=call.body.tree))
 
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).retry((await self._row(call)).id))
+        return Acted(await self._jobs(call).recorded(call.receipt).retry(call.part("id")))
 
     async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).run_now((await self._row(call)).id))
+        return Acted(await self._jobs(call).recorded(call.receipt).run_now(call.part("id")))
 
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).delete((await self._row(call)).id))
+        return Acted(await self._jobs(call).recorded(call.receipt).delete(call.part("id")))
 
     async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
         """Store a signal that the job waits for now or later; 409 if it has the signal already, or has ended."""
