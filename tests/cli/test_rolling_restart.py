@@ -18,7 +18,7 @@ from tests.servers import valkey
 from tests.waiting import until
 from treadle import App, Job
 from treadle.core.model import State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [
     pytest.mark.slow,
@@ -159,7 +159,7 @@ Act = Callable[[Command, App], Awaitable[None]]
 @pytest.mark.parametrize(
     ("words", "act", "processes"),
     [
-        (["--processes", str(PROCESSES)], restart_all, 2 * PROCESSES),
+        (["--processes", str(PROCESSES)], restart_all, PROCESSES),
         (["--processes", "2", "--max-jobs", "60"], recycle_two, 2),
     ],
     ids=["restarts", "recycling"],

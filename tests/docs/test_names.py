@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "deploy",
     "src",
+    "packages",
     "tests",
     "docs",
     "benchmarks",
@@ -25,7 +26,7 @@ FOLDERS = (
 )
 FILE = re.compile(r"([\w.*-]+/)*[\w.*-]+\.(py|sql|lua|md|toml|txt|in)(:\w+)?")
 FOLDER = re.compile(r"[\w.-]+(/[\w.-]+)*/")
-NAME = re.compile(r"treadle(\.\w+)+")
+NAME = re.compile(r"treadle(_testkit)?(\.\w+)+")
 
 # a page about one folder: a file that it names without a folder is in this one
 ABOUT = {
@@ -70,13 +71,9 @@ OTHERS = {
     "path/to/file.py:app": "a file of the user",
     "path/to/file.py:attribute": "a file of the user",
     "quarantine/": "a folder of the user's blobs",
-    "site/": "a folder that `dev.py docs` creates",
     "docs/reference/": "a folder that `dev.py docs` creates",
     "benchmarks/peers/NAME.in": "any file there",
     "benchmarks/adapters/NAME.py": "any file there",
-    "compose/": "a former folder, in the table of names that were",
-    "operate/": "a former folder, in the table of names that were",
-    "faces/": "a former folder, in the table of names that were",
 }
 
 

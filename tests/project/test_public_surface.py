@@ -26,8 +26,8 @@ TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked Middleware
-    NotADatabase OldRows Outbox Pipeline Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
-    SchemaTooNew SchemaTooOld Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull
+    NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
+    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepMismatch StorageDenied StorageError StorageFull
     StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
@@ -87,8 +87,8 @@ def compare(owner: str, found: set[str], listed: str) -> None:
         "to the core behind it; if users are to use it, describe it in docs/ and list it"
     )
     assert not fewer, (
-        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it has to go, say in "
-        "changes/ what to use instead, and remove it from the list"
+        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it was released and has "
+        "to go, say in changes/ what to use instead; then remove it from the list"
     )
 
 

@@ -23,12 +23,12 @@ from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.awaiting import async_block
 from treadle.core.clock import monotonic
+from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.core.open_entry import open_entry
 from treadle.core.query_model import Page, Query
 from treadle.core.redaction import in_line, without_secrets
-from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle.audit")
@@ -283,7 +283,7 @@ class Audit:
 
 
 def is_id(id: str) -> bool:
-    """Whether an id is that of an entry."""
+    """Whether this is the id of an entry."""
     return id.startswith(PREFIX)
 
 

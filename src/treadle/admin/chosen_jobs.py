@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from treadle.admin import acts
 from treadle.admin.audit import is_entry
+from treadle.core.errors import Stale
 from treadle.core.model import Record, State
 from treadle.core.query_model import Page
-from treadle.errors import Stale
 from treadle.tasks.when import HasId
 
 

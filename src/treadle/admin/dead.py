@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from treadle.admin.acts import GROUP
 from treadle.admin.failure_groups import SCAN, FailureGroups, Shown, as_stored, read_groups
 from treadle.admin.jobs import Jobs, Told
+from treadle.core.errors import BadOption
 from treadle.core.model import State
 from treadle.core.query_model import Page
-from treadle.errors import BadOption
 from treadle.storage.move_marks import check_stays
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.core.ranges import LONGEST, OWN, check_bound
-from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 
@@ -22,7 +22,8 @@ STORED: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no oper
 
 
 class Limits:
-    """The rules of limits. A job's limit uses the rule of its name, else that of the part before its colon."""
+    """The rules of limits. A job's limit uses the rule with its name, otherwise the rule with the part before its
+    colon."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names, moved: Moved) -> None:
         self._storage, self.names, self._moved = storage, names, moved

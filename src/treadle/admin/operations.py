@@ -19,11 +19,11 @@ from treadle.admin import acts
 from treadle.admin.acts import Acts
 from treadle.admin.audit import IDS, Act, Audit, Begun, Receipt, Source
 from treadle.admin.selection import Selection
+from treadle.core.errors import TreadleError
 from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
 from treadle.core.open_entry import open_entry
 from treadle.core.redaction import without_secrets
-from treadle.errors import TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 
@@ -125,7 +125,7 @@ class Operations:
         nothing is changed then."""
         self._forget()
         running = [run.shown.by for run in self._runs.values() if run.shown.state == "running"]
-        if len(running) >= (AT_ONCE if by in running else MOST):  # one caller cannot take the places of all others
+        if len(running) >= (AT_ONCE if by in running else MOST):  # one caller must not use up the room of others
             raise TooManyOperations
         id = self._new_id()
         shown = Operation(

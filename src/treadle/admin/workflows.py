@@ -1,6 +1,6 @@
 """`app.workflows`: lists workflows and draws one as a graph.
 
-A workflow is a job with at least one other job below it; its id is that of its first job, the root.
+A workflow is a job with at least one other job below it; it has the id of its first job, the root.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from treadle.admin.job_filters import id_of, query_of
 from treadle.admin.moved_looks import Moved
 from treadle.admin.workflow_graph import FOLD, Graph, graph
+from treadle.core.errors import BadOption, UnknownJob
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
-from treadle.errors import BadOption, UnknownJob
 from treadle.storage.contract import Storage
 from treadle.storage.queries import cursor_of
 from treadle.storage.row_rules import within as in_reach

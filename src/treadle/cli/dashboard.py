@@ -16,7 +16,7 @@ import click
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving

@@ -13,11 +13,11 @@ from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
+from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable.checkpoints import Failure, error_of, read_entry
-from treadle.errors import UNREADABLE, error_line, readable
 from treadle.policy import guilt
 from treadle.workflow.signals import SIGNAL, signal_name
 
@@ -64,7 +64,7 @@ def note_of(row: Record) -> str:
 def steps(row: Record) -> list[tuple[str, str]]:
     """The stored steps, sleeps and waits of durable code in order, each with its state.
 
-    For a checkpoint that is none of these, such as one of a schedule, its text.
+    Any other checkpoint, such as one of a schedule, is shown as its text.
     """
     own = row.job.task.startswith(OWN)
     return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]

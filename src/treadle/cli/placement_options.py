@@ -1,14 +1,17 @@
-"""The options of the commands that run workers, for their labels and resources."""
+"""The options of the commands that run workers, for their labels, resources and roles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from treadle.cli.output import USAGE, Stop
+from treadle.core.errors import BadOption
 from treadle.core.placement import amounts, labels_of
-from treadle.errors import BadOption
+
+ROLES: Final = ("leader", "follower", "auto")
 
 
 def _labels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -55,3 +58,14 @@ def placed(command: Callable[..., Any]) -> Callable[..., Any]:
         "be repeated.",
     )
     return labels(resources(command))
+
+
+def roles(text: str) -> list[str]:
+    """Parse a list such as `leader,follower,follower`. Raises Stop."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in ROLES:
+            raise Stop(USAGE, f"--roles: expected some of {', '.join(ROLES)}, separated by commas, found {name!r}")
+    if not names:
+        raise Stop(USAGE, "--roles: expected a list such as leader,follower,follower")
+    return names

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from treadle.cli.output import USAGE, Stop
-from treadle.errors import BadOption
-from treadle.health import Probes
+from treadle.core.errors import BadOption
+from treadle.worker.probes import Probes
 
 listening = click.option(
     "--health",

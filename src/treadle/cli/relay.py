@@ -12,7 +12,7 @@ import click
 
 from treadle.cli.output import USAGE, Stop, as_json, data, document, lasts, note, plural, table
 from treadle.cli.probe_options import probed, probes_of
-from treadle.health import HealthReporter, Probes
+from treadle.worker.probes import HealthReporter, Probes
 
 if TYPE_CHECKING:
     from treadle.app import App

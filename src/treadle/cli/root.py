@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from treadle import contrib
 from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
 COMMANDS = {
@@ -21,10 +22,7 @@ COMMANDS = {
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.up", "Run the server and workers with one command."),
     "dashboard": ("treadle.cli.dashboard", "Show queues and jobs in a browser, on this machine."),
-    "submit-jobs": ("treadle.cli.submit", "Post delayed jobs and see how late they are."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
-    "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue and get their output."),
-    "wasi-runner": ("treadle.cli.wasi_runner", "Run the sandboxed modules of a queue."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
     "shell": ("treadle.cli.shell", "Open a Python prompt with the app, in which await works."),
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
@@ -37,14 +35,12 @@ COMMANDS = {
     "top": ("treadle.cli.top", "Show queues and workers, refreshed continuously."),
     "stats": ("treadle.cli.overview", "Count jobs by task and state."),
     "metrics": ("treadle.cli.metrics", "Show what is stored as metrics for Prometheus."),
-    "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant, over stdio."),
     "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
     "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
     "blobs": ("treadle.cli.blobs", "Count the large texts in the blob store, and delete those of no job."),
     "keys": ("treadle.cli.keys", "Make a key for encryption, and count the stored texts of each key."),
     "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
-    "from": ("treadle.cli.from_other", "Move a program from Celery to Treadle."),
     "check": ("treadle.cli.check", "Compare the code with the stored jobs, before a deployment."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
@@ -52,6 +48,7 @@ COMMANDS = {
         "treadle.cli.demo.command",
         "Index the standard library, optionally killing a worker, to show that no job is lost.",
     ),
+    **contrib.COMMANDS,
 }
 
 
@@ -151,7 +148,7 @@ def guarded(act: Callable[[], object]) -> int:
 
 def _code_of(error: Exception) -> int:
     """Print an error as one line -> its exit code: 2 for wrong input, 3 for an unreachable storage, 1 otherwise."""
-    from treadle import errors
+    from treadle.core import errors
 
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):

@@ -11,7 +11,7 @@ from treadle.cli.output import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
 from treadle.cli.watch import Listing, pausable
 from treadle.core.clock import wall
-from treadle.errors import error_line
+from treadle.core.errors import error_line
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from treadle.cli.child_protocol import Orders
-from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare, redis_url
-from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.output import USAGE, Stop, seconds
-from treadle.cli.placement_options import placed
+from treadle.cli.placement_options import ROLES, placed
 from treadle.cli.probe_options import probed, probes_of
+from treadle.cli.protocols import protocol as protocol_named
+from treadle.cli.protocols import worker_options
 from treadle.cli.recording_options import recording
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
 from treadle.cli.reload import GRACE, watching
@@ -103,7 +103,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @probed
 @recycled
 @watching
-@delivering
+@worker_options
 def worker(
     app: str | None,
     protocol: str | None,
@@ -142,7 +142,7 @@ def worker(
     With --protocol delayed it delivers the jobs that `treadle server --protocol delayed` accepts: to the app's
     @app.delayed_handler, to --webhook, to --command, or as lines to stdout.
     """
-    delivery = delivery_of(options)
+    delivery = protocol_named("delayed").handling(options)
     check_reload(reload, watch)
     if reload:
         refuse_with("--reload", {**options, "health": health, "health_file": health_file})
@@ -150,10 +150,10 @@ def worker(
     if reload and protocol is not None:
         raise Stop(USAGE, "with --protocol, --reload is an option of `treadle up`")
     if protocol is not None:
-        target = Target(url, app)
-        target.fall_back(redis_url())
-        prepare(target.app, app, delivery)
-        role, concurrency, url = role_known(role), concurrency or 1, None if app else target.app.url
+        guest, target = protocol_named(protocol), Target(url, app)
+        target.fall_back(guest.storage_url())
+        guest.prepare(target.app, app, delivery)
+        role, concurrency, url = guest.role(role), concurrency or 1, None if app else target.app.url
     elif url is not None or delivery is not None:
         words = "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed"
         raise Stop(USAGE, words)

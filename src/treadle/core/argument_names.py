@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, StructMeta
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 FIRST_TOO: Final = "attempts=, which also counts the first attempt"
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {

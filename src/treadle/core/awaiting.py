@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from types import CodeType
 from typing import Any, TypeVar
 
-from treadle.errors import EventLoopError
+from treadle.core.errors import EventLoopError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)

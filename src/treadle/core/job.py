@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.awaiting import refuse_to_block
+from treadle.core.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 from treadle.core.model import CHILDREN, EXPIRED, NewJob, Record, State
-from treadle.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 
 if TYPE_CHECKING:
     # The default: without children, the value of the workflow is the job's own result.

@@ -24,9 +24,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle.core import defaults
+from treadle.core.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
-from treadle.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
 
 MOST_PROBLEM = 1_000  # characters that are stored of why a result cannot be stored; a user's codec may say more
@@ -88,7 +88,7 @@ class StepRequest(Struct, frozen=True):
 
 
 class Checkpoints:
-    """The steps of one job: those stored before, and those of this run."""
+    """The steps of one job, stored before or in this run."""
 
     def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
         """`place`: the task or thread that runs the job's function; None: the one that asks for the first step."""

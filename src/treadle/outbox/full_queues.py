@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from treadle.errors import UNREADABLE, QueueFull
+from treadle.core.errors import UNREADABLE, QueueFull
 from treadle.outbox.rows import Call, job_of
 from treadle.storage.bounds import needs_room
 from treadle.storage.row_rules import rank
@@ -59,7 +59,7 @@ class FullQueues:
         return tried
 
     def take(self) -> list[tuple[QueueFull, list[Call]]]:
-        """The calls that wait, with the error of their queue, which are forgotten here."""
+        """Return the calls that wait, each with the error of its queue, and forget them."""
         found, self.waiting = self.waiting, {}
         return list(found.values())
 

@@ -11,8 +11,8 @@ from typing import Any
 from weakref import WeakSet
 
 from treadle.core.clock import wall
+from treadle.core.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.outbox.address import Address
 from treadle.outbox.commits import when_committed
 from treadle.outbox.drivers import Database, Row, checked_mark, missing, raise_translated
@@ -145,7 +145,7 @@ class Written:
                 )
 
     async def _where(self, session: Session) -> str:
-        """The database of the session, which may not be that of the outbox."""
+        """The database of the session, which may be another one than the outbox's."""
         if self._address.dialect == "sqlite":
             return self._address.database
         name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import Record
 from treadle.core.ranges import Natural
-from treadle.errors import UNREADABLE
 
 MOST: Final = 16 * 1024  # bytes of text of one attempt
 LINE: Final = 4 * 1024  # characters of one line; a traceback is part of its line
@@ -78,8 +78,8 @@ class RunLog:
             self.add(line)
 
     def pair(self, record: Record) -> tuple[str, str] | None:
-        """The checkpoint with these lines, behind those of earlier runs of this attempt; None: there are none. A run
-        that slept or was deferred has the number of its next run."""
+        """The checkpoint with these lines after the lines of earlier runs of this attempt; None: there are no lines. A
+        run that slept or was deferred has the number of its next run."""
         if not self.lines:
             return None
         number, whole = record.attempt + 1, RunLog()

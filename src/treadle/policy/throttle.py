@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
+from treadle.core.errors import BadOption
 from treadle.core.events import Emitter, Event
-from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 
 SUCCEEDED: Final = ("succeeded",)

@@ -26,10 +26,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from treadle.core.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
 from treadle.core.stored_text import FORMS, lacks
-from treadle.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
 from treadle.serialization.call_text import (
@@ -213,7 +213,7 @@ class CallCodec:
             return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
             raise BadResult(self.name, tagged_json.why_not(value, error)) from None
-        except Exception as error:  # of a user's codec, or for a value nested too deeply
+        except Exception as error:  # a user's codec may raise anything, and so may a value that is nested too deeply
             raise BadResult(self.name, f"cannot be stored: {type(error).__name__}: {error}") from error
 
     def decode_result(self, text: str) -> object:

@@ -1,4 +1,4 @@
-"""Limits a runner's claim to the tasks whose needs its labels and free resources meet.
+"""Limits a runner's claim to the tasks that can run with its labels and free resources.
 
 Treadle's own workers plan their claims themselves. A runner sends what it has, and this server does the same for it.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.core.errors import BadOption
 from treadle.core.model import Claim
 from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs_of, runs_of_any
-from treadle.errors import BadOption
 from treadle.storage import messages
 
 

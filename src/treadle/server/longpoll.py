@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from treadle.core import defaults
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 from treadle.server.errors import Refused
 from treadle.server.middleware import unchanged
 from treadle.storage.contract import Storage
@@ -99,7 +99,7 @@ class LongPoll:
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
         self._benches: dict[tuple[tuple[str, ...], Hashable], WaitingLine] = {}
-        self._limits: set[asyncio.Timeout] = set()  # of requests that wait for notifications
+        self._limits: set[asyncio.Timeout] = set()  # time limits of requests that wait for notifications
         self.stopping = asyncio.Event()  # set when the server stops: every waiting request returns
 
     @asynccontextmanager

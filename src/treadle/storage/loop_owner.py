@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from treadle.concurrency import forks
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
 from treadle.concurrency.spawn import started
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
 from treadle.storage.move_marks import warn_of_move

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.core.limit_model import LimitFacts
 from treadle.core.model import Record, Settled, State
 from treadle.core.query_model import MetricsRow
-from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.storage.row_rules import first_moment
 
 
@@ -188,7 +188,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest(jobs: Iterable[Carried]) -> int:
-    """A checksum of a set of jobs, in any order. Add the checksums of the chunks to get that of all jobs.
+    """A checksum of a set of jobs, in any order. Add the checksums of the chunks to get the checksum of all jobs.
 
     The queue position of jobs with a `blocked_on` is left out. When the target opens it queues the blocked jobs that
     their rate admits by then, so the two sides would differ right after the move.

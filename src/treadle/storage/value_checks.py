@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import LimitChange
 from treadle.core.long_numbers import MOST_DIGITS
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Settled
@@ -27,11 +28,10 @@ from treadle.core.ranges import (
     check_presence,
     check_renewal,
 )
-from treadle.errors import BadOption, TooLarge
 
 FAR: Final = defaults.MAX_DELAY
 SHORT: Final = MOST_DIGITS  # characters; no text up to this length is refused for its size, or for a long number
-FEW: Final = 4  # jobs from which on the quick check is used
+FEW: Final = 4  # the quick check is used for at least so many jobs
 OF_IDS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:@-"
 
 T = TypeVar("T")

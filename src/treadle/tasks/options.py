@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 
 from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.ranges import CONTROL, MOST_AFTER, OWN, at_most
-from treadle.errors import BadOption, TooLarge
 from treadle.policy.retry import Policy, Retry, seconds, until
 from treadle.tasks.when import HasId, When
 
@@ -79,7 +79,7 @@ NAMES = frozenset(Options.__annotations__)
 class Sizes(Spelled, frozen=True):
     """The largest texts that an app accepts, in bytes: the defaults are the maximum. Raises BadOption.
 
-    step   the stored result of one step; `checkpoints` those of all steps of a job together
+    step   the stored result of one step; `checkpoints`: the results of all steps of a job together
     steps  the number of steps of a job
     """
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.awaiting import refuse_to_block, report_dropped
+from treadle.core.errors import BadArgument
 from treadle.core.job import Job, JobSpec
-from treadle.errors import BadArgument
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
 from treadle.tasks.job_factory import Template

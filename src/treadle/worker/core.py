@@ -14,11 +14,10 @@ from datetime import timedelta
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
+from treadle.core.errors import PASSING, BadOption, ResourceFailed, UnknownTask
 from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
-from treadle.errors import PASSING, BadOption, ResourceFailed, UnknownTask
-from treadle.health import HealthReporter, Probes
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
@@ -31,6 +30,7 @@ from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost
+from treadle.worker.probes import HealthReporter, Probes
 from treadle.worker.session import WorkerSession, tell
 from treadle.worker.trials import Offer
 from treadle.workflow.plan import FLOW
@@ -331,7 +331,7 @@ class WorkerCore:
         return [] if self.session is None else [run.record for run in self.session.state.running.values()]
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Claim and start those of these jobs that may start now, as far as slots are free."""
+        """Claim and start the jobs of this list that may start now, as far as slots are free."""
         if self.session is not None:
             await self.session.run_ids(ids)
 

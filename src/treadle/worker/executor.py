@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
+from treadle.core.errors import ARGUMENTS, UnknownTask
 from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
 from treadle.durable.steps import DurableBackend
-from treadle.errors import ARGUMENTS, UnknownTask
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, guilt, judge
@@ -191,8 +191,8 @@ class Executor:
         return outcome
 
     async def _alone(self, run: RunningJob) -> Outcome | None:
-        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of one that
-        waits for that in vain."""
+        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of a job that
+        waits too long for that, and None for one that may run."""
         if not self._trials.is_due(run):
             return None
         outcome = await self._trials.turn(run)

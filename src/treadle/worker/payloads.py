@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from treadle.core import defaults
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.model import Outcome, Pairs, Record
 from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import offloaded, sealed
-from treadle.errors import StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.policy import judge, unread
 from treadle.storage.capabilities import whole_row
@@ -39,7 +39,7 @@ class LargeTexts:
 
     def _released(self, record: Record, cause: str, why: str, moment: float, carried: Pairs) -> Outcome:
         self._log.error(cause, f"{record.job.task} {record.job.id} cannot run here: {why}")
-        # Spread, so that any number of such jobs leaves this worker free for the others.
+        # The returns are spread, so this worker stays free for other jobs, however many such jobs there are.
         least = self._log.seen.total() / RATE * (0.5 + self._random())
         return unread.released(record, self._worker, why, moment, carried, least)
 

@@ -12,7 +12,6 @@ from treadle.core import defaults
 from treadle.core.awaiting import async_block
 from treadle.core.model import Record
 from treadle.core.placement import Amounts, Labels, amounts, labels_of
-from treadle.health import Probes
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.tasks.task import AnyTask
 from treadle.worker.backlog import Backlog
@@ -23,6 +22,7 @@ from treadle.worker.health import WorkerHealth
 from treadle.worker.leader import Role, role_of
 from treadle.worker.log_capture import level_of
 from treadle.worker.parts import WorkerApp
+from treadle.worker.probes import Probes
 from treadle.worker.redrive import Redrive
 
 

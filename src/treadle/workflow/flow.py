@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.awaiting import refuse_to_block, report_dropped
+from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, Job, JobSpec, Sender, Source, T, T_co, W, W_co
 from treadle.core.model import NewJob
-from treadle.errors import BadOption
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.reducers import reducer_of

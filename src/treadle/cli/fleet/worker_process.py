@@ -39,7 +39,7 @@ from treadle.worker.jobs_of_others import Death, Lease, Place
 EVERY: Final = 1.0  # s from an answer to the next probe
 OFTEN: Final = 0.05  # s; the least pause between two probes
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
-UNRENEWED: Final = 4  # parts of a lease, one of which may pass without an answer until others renew the leases
+UNRENEWED: Final = 4  # a silent process has its leases renewed after a lease divided by this
 PROBES: Final = 16  # parts of a lease, at least one Probe in each
 STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
 LAST: Final = 0.2  # s for reading what an ended process has sent; a child of its own may keep the socket open

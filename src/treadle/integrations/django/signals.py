@@ -10,8 +10,8 @@ import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from treadle.core.errors import JobNotDone
 from treadle.core.events import Event
-from treadle.errors import JobNotDone
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware
 from treadle.execution.run_outcome import RunOutcome
@@ -93,7 +93,7 @@ def send_finished(result: Any, error: BaseException | None) -> None:
     known = of_the_task(error.__traceback__)
     try:
         raise error
-    except BaseException:  # it is the argument, whatever that is
+    except BaseException:  # raises the argument itself, whatever its class
         error.__traceback__ = known
         task_finished.send_robust(sender=sender, task_result=result)
 

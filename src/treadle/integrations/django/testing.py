@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from treadle.concurrency.threads import Answer
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import UnknownUpstream
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.errors import UnknownUpstream
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
@@ -121,7 +121,7 @@ def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
         while jobs:
             job = jobs.popleft()
             if not set(job.tests) <= set(job.tests_now):
-                continue  # of a test that has ended
+                continue  # a test that has ended left it
             row, due = _found(job)
             if row is None or row.state.final:
                 over.append(job)

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from treadle.admin import audit
 from treadle.core import defaults, ids
+from treadle.core.errors import BadOption, IdTaken
 from treadle.core.limit_model import Declare, LimitChange, LimitUse
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record
 from treadle.core.query_model import Glance, MetricsRow, Stats
 from treadle.core.queue_rules import ALL
-from treadle.errors import BadOption, IdTaken
 from treadle.metrics import OTHER, decode, encode
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
@@ -169,7 +169,7 @@ def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
 
 
 def _own_cells(token: Token, data: bytes) -> bytes:
-    if not data:  # of a row that is removed
+    if not data:  # the row is removed
         return data
     cells = decode(data)
     if cells is None:
@@ -220,7 +220,8 @@ def glanced(token: Token, found: Glance) -> Glance:
 
 
 def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, ...]:
-    """The workers that serve the token's queues. Of a worker that serves other queues, too, only name and slots."""
+    """The workers that serve the token's queues. If a worker serves other queues too, only its name and slots are
+    shown."""
     if not token.queues:
         return tuple(workers)
     found = []

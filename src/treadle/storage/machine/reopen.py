@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from treadle.core.errors import KeyHeld
 from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, State
-from treadle.errors import KeyHeld
 from treadle.storage.machine.endings import begin_wait
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import join, schedule
@@ -134,7 +134,7 @@ def _reopen(rows: Rows, row: Record) -> None:
 
 
 def _recount(rows: Rows, id: str) -> Steps[None]:
-    """Make a reopened job wait again: those of its upstreams that were reopened have to end again."""
+    """Make a reopened job wait again for the upstreams that were reopened with it."""
     row = rows.row(id)
     required, failures_allowed = (
         (None, None)

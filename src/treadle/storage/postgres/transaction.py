@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import psycopg
 
+from treadle.core.errors import BadSession, Locked, StorageError
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect, connect_in_thread
@@ -211,7 +211,7 @@ class RunTransaction:
     def __init__(self, raw: Any, parts: TransactionParts) -> None:
         self.raw, self._parts = raw, parts
         self.bound = UserTransaction(raw, parts, self._note)
-        self._noted: Noted | None = None  # of the last call, which includes those of earlier calls
+        self._noted: Noted | None = None  # what the last call noted, which includes the notes of earlier calls
         self._over = self._undone = False
 
     def _note(self, noted: Noted) -> None:

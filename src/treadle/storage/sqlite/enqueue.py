@@ -11,8 +11,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.errors import StorageError, TreadleError
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import StorageError, TreadleError
 from treadle.storage.bounds import bound_of
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.machine import store
@@ -106,7 +106,7 @@ def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> 
             alike = kinds.get(kind)
             if alike is None:
                 alike = kinds[kind] = []
-            # of two jobs with one id the first, although the other's kind may be inserted before
+            # the first of two jobs with one id wins, although the other's kind may be inserted before
             if numbers.setdefault(job.id, seq) == seq:
                 alike += (seq, job.id, job.priority)
             bodies += (seq, bytearray(encode(job)))

@@ -19,7 +19,7 @@ from typing import Any, Final
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import let_threads_start, starting
-from treadle.errors import Locked, StorageUnavailable
+from treadle.core.errors import Locked, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
@@ -180,8 +180,7 @@ class SharedTransactions:
     def _steps(
         self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]
     ) -> Steps[None]:
-        """The transaction; it fills `answers`. Nothing of it needs the loop, which may be blocked after each
-        `yield`."""
+        """Run the transaction and fill `answers`. No step needs the loop, which may be blocked after each `yield`."""
         db = self._file.db
         if starting:
             let_threads_start()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing.history import Violation
@@ -212,7 +212,7 @@ def _memory(now: Callable[[], float]) -> Storage:
 
 
 class _Files:
-    """Makes a SQLite file for each run and deletes that of the previous run."""
+    """Makes a SQLite file for each run and deletes the file of the previous run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._number = folder, 0

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
-from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.history.jobs import is_own
@@ -43,7 +43,7 @@ MORNING = 1_700_000_000.0  # time of the storage's clock at the beginning
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 PAUSE = 0.05  # seconds before a failed call is repeated
 WRONG = 0.4  # leases after which a clock step is reverted
-FRAMES = 8  # of a traceback that are shown
+FRAMES = 8  # frames that are shown of a traceback
 HERE = os.path.dirname(__file__)
 AFTER = 3  # leases after the end of the scenario during which faults still happen
 CALLBACK = "Exception in callback"  # only these loop errors count; exceptions of the program's own tasks do not

@@ -1,0 +1,95 @@
+"""The result of a check: groups of jobs with the same problem, counted, each with one example."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from treadle.admin.error_signature import signature
+
+Kind = Literal[
+    "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
+]
+Level = Literal["break", "note"]
+GROUPS = 1_000  # groups that are kept apart; further misfits count in the group of their task and parameter
+
+
+class Finding(Struct, kw_only=True):
+    """One group.
+
+    level    break: jobs that this code will fail, or never run. note: worth knowing before a deployment
+    kind     what does not fit
+    subject  the task, the queue, the schedule or the limit; of a worker the task that it lacks the place for
+    what     what was found, of the example
+    advice   what to do
+    jobs     how many jobs, or 1 for a schedule or a limit
+    states   these jobs by state
+    example  the id of one of them
+    """
+
+    level: Level
+    kind: Kind
+    subject: str
+    what: str
+    advice: str
+    jobs: int = 0
+    states: dict[str, int] = {}
+    example: str | None = None
+
+
+class Findings:
+    """Collects findings in groups, in the order in which the first of each was found."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, str], Finding] = {}
+        self.place: str | None = None  # the place of the rows that are added now, named in place of their state
+
+    def add(
+        self,
+        kind: Kind,
+        subject: str,
+        what: str,
+        advice: str,
+        *,
+        level: Level = "break",
+        place: str = "",
+        example: str | None = None,
+        state: str | None = None,
+    ) -> None:
+        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`."""
+        words = signature(what) if len(self._groups) < GROUPS else ""
+        key = kind, subject, f"{place} {words}"
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = Finding(
+                level=level, kind=kind, subject=subject, what=what, advice=advice, states={}, example=example
+            )
+        found.jobs += 1
+        if state is not None:
+            state = self.place or state
+            found.states[state] = found.states.get(state, 0) + 1
+
+    def sorted(self) -> list[Finding]:
+        """Breaks first; of each level, those of the most jobs first."""
+        return sorted(self._groups.values(), key=lambda each: (each.level, -each.jobs))
+
+
+class Report(Struct, kw_only=True):
+    """The result of a check.
+
+    jobs     unfinished jobs that were stored when the check began, system jobs left out
+    looked   how many of them it looked at; fewer than `jobs` with `sample`
+    outbox   jobs of the app's outbox that it looked at; they are not part of the others
+    sampled  it looked only at the oldest and the newest jobs
+    """
+
+    findings: list[Finding]
+    jobs: int
+    looked: int
+    outbox: int = 0
+    sampled: bool = False
+
+    def fails(self, strict: bool = False) -> bool:
+        """Whether anything breaks; `strict`: or is worth a note."""
+        return any(strict or each.level == "break" for each in self.findings)

@@ -1,0 +1,122 @@
+"""The names of the steps in a task's source and in the functions that it uses.
+
+Nothing is run. A name that is built by an f-string becomes a pattern; a name from a variable makes the list open, and
+then no recorded step counts as unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from msgspec import Struct
+
+PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
+MOST: Final = 200  # functions that are read for one task
+STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
+
+
+class StepNames(Struct):
+    """The steps that the source of a task names.
+
+    names      the names as checkpoints have them -> the function of the step, if it is known
+    patterns   those with changing parts
+    is_open    other names may occur: a name comes from a variable, or no step was found
+    """
+
+    names: dict[str, Callable[..., Any] | None]
+    patterns: list[re.Pattern[str]]
+    is_open: bool
+
+    def has(self, recorded: str) -> bool:
+        """Whether the source may take the step of this checkpoint."""
+        name = STEP_NUMBER.sub("", recorded)
+        return self.is_open or name in self.names or any(each.fullmatch(name) for each in self.patterns)
+
+
+def steps_of(function: Callable[..., Any]) -> StepNames:
+    """The steps in the source of a function. Without a source, all names may occur."""
+    found = StepNames({}, [], False)
+    for each, tree in _sources(inspect.unwrap(function)):
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in PREFIX:
+                _note(found, call, call.func.attr, each)
+    if not found.names and not found.patterns:
+        found.is_open = True
+    return found
+
+
+def _note(found: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:
+    name: ast.expr | None = call.args[0] if call.args and method != "sleep" else None
+    for keyword in call.keywords:
+        if keyword.arg == "name":
+            name = keyword.value
+        elif keyword.arg is None:
+            found.is_open = True  # **options
+    prefix = PREFIX[method]
+    if name is None and method == "sleep":
+        found.names[f"{prefix}sleep"] = None
+    elif isinstance(name, ast.Constant) and isinstance(name.value, str):
+        value = _resolved(call.args[1], function) if method == "step" and len(call.args) > 1 else None
+        found.names[prefix + name.value] = value if callable(value) else None
+    elif isinstance(name, ast.JoinedStr):
+        parts = (re.escape(str(p.value)) if isinstance(p, ast.Constant) else "(?s:.*)" for p in name.values)
+        found.patterns.append(re.compile(re.escape(prefix) + "".join(parts)))
+    else:
+        found.is_open = True
+
+
+def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.AST]]:
+    """The function and those that it uses, as far as they belong to the user's program, each with its tree."""
+    waiting, seen = [function], set[int]()
+    home = _home(function)
+    while waiting and len(seen) < MOST:
+        each: Any = waiting.pop()
+        each = inspect.unwrap(each.__func__ if isinstance(each, MethodType) else each)
+        if not isinstance(each, FunctionType) or id(each) in seen or _home(each) != home:
+            continue
+        seen.add(id(each))
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+        except (OSError, TypeError, SyntaxError, ValueError):
+            continue
+        yield each, tree
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                waiting += _functions(_resolved(node, each))
+
+
+def _home(function: Any) -> str:
+    """The top package of a function, which separates the user's program from libraries."""
+    return str(getattr(function, "__module__", None) or "").partition(".")[0]
+
+
+def _functions(value: Any) -> list[Any]:
+    if isinstance(value, FunctionType | MethodType):
+        return [value]
+    if isinstance(value, type):
+        return [each for each in vars(value).values() if isinstance(each, FunctionType)]
+    own = getattr(value, "__wrapped__", None) if callable(value) and not isinstance(value, ModuleType) else None
+    return [own] if isinstance(own, FunctionType) else []
+
+
+def _resolved(node: ast.expr, function: FunctionType) -> Any:
+    """The object that a name, or an attribute of a module or class, stands for in this function; None: unknown."""
+    if isinstance(node, ast.Name):
+        closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+        if node.id in closed:
+            try:
+                return closed[node.id].cell_contents
+            except ValueError:  # not filled yet
+                return None
+        return function.__globals__.get(node.id)
+    if isinstance(node, ast.Attribute):
+        value = _resolved(node.value, function)
+        if isinstance(value, ModuleType | type):
+            return vars(value).get(node.attr)
+    return None
