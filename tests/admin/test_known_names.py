@@ -106,31 +106,6 @@ async def test_a_signal_of_another_name_than_the_job_waits_for(app: App, told: T
         assert await job.result(timeout=30) == 2
 
 
-async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker logs the warning once, and the job is stored."""
-
-    @app.task(name="mail.send", queue="mail")
-    async def send() -> None: ...
-
-    @app.task(name="first")
-    async def first() -> object:
-        return app.stub("mail.sned", queue="mial").job()
-
-    @app.task(name="good")
-    async def good() -> object:
-        return send.options(queue="mail").job()
-
-    async with work(app, queues=["default"]):
-        for task in (first, first, good):
-            await task.enqueue()
-            await told.until("waiting")
-    said = [each.getMessage() for each in caplog.records if "a job that task" in each.getMessage()]
-    assert said == [
-        "a job that task first returned: nothing uses the queue 'mial' yet; did you mean 'mail'?",
-        "a job that task first returned: nothing uses the task 'mail.sned' yet; did you mean 'mail.send'?",
-    ]
-
-
 async def test_an_error_of_an_unknown_schedule_names_the_nearest(app: App) -> None:
     @app.task(name="report")
     async def report() -> None: ...
@@ -155,24 +130,24 @@ async def test_a_task_that_was_declared_since_the_last_look_is_known(app: App) -
     @app.task(name="shop.tasks.pays", queue="pays")
     async def pays() -> None: ...
 
-    await pays.enqueue()
+    await app.jobs.names.warn_of_new([pays.job().new])
 
     @app.task(name="shop.tasks.pay", queue="pay")
     async def pay() -> None: ...
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownName)
-        await pay.enqueue()
+        await app.jobs.names.warn_of_new([pay.job().new])
 
 
 async def test_a_task_of_a_worker_that_has_started_since_the_last_look_is_known(app: App) -> None:
-    """The names are cached for calls that enqueue; before a warning they are read again."""
+    """The names are cached; before a warning they are read again."""
     await app.stub("jobs.until").enqueue()
     await app.storage.heartbeat(
         Presence(worker="alpha", host="box", pid=7, queues=("default",), tasks=("jobs.pid",), slots=1, ttl=60), [], 30
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownName)
-        await app.stub("jobs.pid").enqueue()
+        await app.jobs.names.warn_of_new([app.stub("jobs.pid").job().new])
     with pytest.warns(UnknownName, match=r"^nothing uses the task 'jobs.pidd' yet; did you mean 'jobs.pid'\?"):
-        await app.stub("jobs.pidd").enqueue()
+        await app.jobs.names.warn_of_new([app.stub("jobs.pidd").job().new])

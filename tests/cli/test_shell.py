@@ -93,7 +93,7 @@ def test_errors_and_ctrl_c_lead_back_to_the_prompt(
     assert typed(app, monkeypatch, *lines) == 3
     out, err = capfd.readouterr()
     assert out.split("\n")[:1] == ["'still here'"]
-    for said in ("ZeroDivisionError", "NotAwaited", "KeyboardInterrupt", "SyntaxError"):
+    for said in ("ZeroDivisionError", "write `await` before it", "KeyboardInterrupt", "SyntaxError"):
         assert said in err
     assert shell.__file__ not in err
 

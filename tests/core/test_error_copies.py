@@ -34,7 +34,6 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "QueueFull": ("mail", 100, 99, 2),
     "LifespanFailed": ("shop.resources", "ended without a yield"),
     "Locked": ("postgresql://b/shop", "the key '42'", ["j1"], 4711, "shop", 40.0, "idle in transaction"),
-    "NotAwaited": ("mail.enqueue()", "app.sync.enqueue(mail.job())"),
     "ProcessDied": ("mail", -9, "SIGKILL"),
     "RemoteFailure": ("ValueError", "builtins", "no", "Traceback ..."),
     "ResourceFailed": ("shop.pool", "failed"),

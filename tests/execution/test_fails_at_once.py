@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -204,13 +205,10 @@ async def too_many_steps(it: Effects) -> Record:
     return found
 
 
-@row("a call that is not awaited, or that needs a running job", "no event loop runs here")
-async def not_awaited(it: Effects) -> Record:
-    @it.app.task(name="child")
-    async def child() -> None: ...
-
+@row("a call that needs a running job", "current()")
+async def not_running(it: Effects) -> Record:
     def t() -> None:
-        child.enqueue()  # type: ignore[unused-coroutine]
+        Context().run(current)
 
     return await it.row_of(t)
 

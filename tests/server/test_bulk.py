@@ -414,6 +414,51 @@ async def test_an_act_whose_entry_cannot_be_stored_does_not_happen(site: Site) -
     assert (await site.get("/v1/limits"))["limits"] == []
 
 
+async def _retried(site: Site, meanwhile: bool) -> tuple[list[str], int, Any]:
+    """Retry a failed job over HTTP. Returns the calls of the storage, the status, and the entry. `meanwhile`: another
+    caller retries it between the read and the change."""
+    await site.fail(1)
+    id = (await site.get("/v1/jobs?task=send"))["jobs"][0]["id"]
+    await site.client(
+        "POST", "/v1/queues/mail/resume", token="ops"
+    )  # looks for old entries, which an act does once an hour
+    storage, verbs = site.storage, list[str]()
+
+    def noted(verb: str, inner: Any) -> Any:
+        async def call(*args: Any) -> Any:
+            verbs.append(verb)
+            if meanwhile and verb == "settle" and verbs.count("settle") == 1:
+                await site.app.jobs.retry(id)
+                verbs[:] = ["enqueue", "get", "settle"]
+            return await inner(*args)
+
+        return call
+
+    for verb in ("enqueue", "get", "settle"):
+        setattr(storage, verb, noted(verb, getattr(storage, verb)))
+    status, _ = await site.client("POST", f"/v1/jobs/{id}/retry", token="ops")
+    for verb in ("enqueue", "get", "settle"):
+        delattr(storage, verb)
+    entry = (await entries(site))[0]
+    assert (entry["act"], entry["target"]) == ("job.retry", id)
+    assert entry["ended_at"] is not None
+    return verbs, status, entry
+
+
+@shows("A retry over HTTP reads the job once, and changes it and completes its audit entry in one call")
+async def test_the_call_that_changes_a_job_completes_its_entry(site: Site) -> None:
+    verbs, status, entry = await _retried(site, meanwhile=False)
+    assert verbs == ["enqueue", "get", "settle"]
+    assert (status, entry["done"], len(entry["ids"]), entry["error"]) == (200, 1, 1, None)
+
+
+async def test_the_entry_of_an_act_that_was_overtaken_is_corrected(site: Site) -> None:
+    _, status, entry = await _retried(site, meanwhile=True)
+    assert status == 409
+    assert (entry["done"], entry["ids"]) == (None, [])
+    assert entry["error"].startswith("Stale: ")
+
+
 async def test_a_process_that_dies_leaves_its_entry_open_for_90_days(site: Site) -> None:
     async def die() -> None:
         begun = asyncio.Event()

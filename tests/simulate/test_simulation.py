@@ -140,9 +140,9 @@ def test_a_scenario_that_does_not_end_and_a_job_that_does_not() -> None:
 
 
 def test_a_simulation_leaves_the_app_unchanged() -> None:
-    before = app.storage, app._core.now, list(app._core.layers), app._core.client._enqueue, app._core.maker.new_id
+    before = app.storage, app._core.now, list(app._core.layers), app._core.client._share, app._core.maker.new_id
     simulate(app, buy_once, seeds=2)
-    assert (app.storage, app._core.now, app._core.layers, app._core.client._enqueue, app._core.maker.new_id) == before
+    assert (app.storage, app._core.now, app._core.layers, app._core.client._share, app._core.maker.new_id) == before
     assert app._core.emitter.silent
 
 

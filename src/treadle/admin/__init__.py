@@ -18,7 +18,6 @@ from treadle.admin.jobs import Filter, Jobs
 from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
 from treadle.admin.metrics import MetricsReader
-from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.admin.operations import AT_ONCE, Operation, Operations, TooManyOperations, Verb
 from treadle.admin.orphaned_workflows import OrphanedWorkflows
@@ -59,7 +58,6 @@ __all__ = [
     "Search",
     "Selection",
     "Signal",
-    "Stays",
     "Step",
     "TooManyOperations",
     "Verb",

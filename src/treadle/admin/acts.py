@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from treadle.admin.audit import Receipt
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.producer import Client
@@ -35,7 +36,11 @@ HELD: Final = "another open transaction holds it"
 
 
 class Acts:
-    """Implements the changes of `app.jobs` to rows that were found. `note`: see `noting`."""
+    """Implements the changes of `app.jobs` to rows that were read.
+
+    note     see `noting`
+    receipt  of the entry of the audit log for these acts
+    """
 
     def __init__(
         self,
@@ -43,8 +48,10 @@ class Acts:
         storage: Callable[[], Awaitable[Storage]],
         reach: tuple[str, ...] = (),
         note: Note = lambda row, reason: None,
+        receipt: Receipt | None = None,
     ) -> None:
         self._client, self._storage, self._reach, self._note = client, storage, reach, note
+        self._receipt = receipt or Receipt()
 
     def noting(self, note: Note) -> Acts:
         """The same acts, which call `note` with every job that they change or pass over."""
@@ -61,47 +68,46 @@ class Acts:
         """
         storage, nonce = await self._storage(), os.urandom(8).hex()
         acted: list[Record] = []
-        left, held = list(rows), set[str]()
+        pending, held = list(rows), set[str]()
         for _ in range(TRIES):
-            outs = self._outcomes(left, chosen)
-            if not outs:
+            fitting, outcomes = self._outcomes(pending, chosen, nonce)
+            if not outcomes:
                 return acted
-            answers = await storage.settle(
-                [replace(out, checkpoints=((ACT, nonce),), reach=self._reach) for _, out in outs]
-            )
-            moved, held = [], {row.job.id for (row, _), answer in zip(outs, answers, strict=True) if answer.again}
-            for (row, out), answer in zip(outs, answers, strict=True):
+            changed, held = list[str](), set[str]()
+            answers = await self._receipt.settle(storage, outcomes)
+            for row, outcome, answer in zip(fitting, outcomes, answers, strict=True):
                 if answer.status == "applied":
                     acted.append(row)
-                    self._tell(row, out)
+                    self._tell(row, outcome)
                 elif answer.status == "stale" or answer.again:
-                    moved.append(row)
+                    changed.append(row.job.id)
+                    if answer.again:
+                        held.add(row.job.id)
+                elif raising:
+                    raise _refused(row, answer.reason or "refused")
                 else:
-                    self._refuse(row, answer.reason or "refused", raising)
-            left = []
-            for found in await storage.get([row.job.id for row in moved]) if moved else ():
-                if found is not None and dict(found.checkpoints).get(ACT) == nonce:
-                    acted.append(found)  # settled by a call whose response was lost; the job has changed since
-                    self._note(found, None)
-                elif found is not None:
-                    left.append(found)
-        await self._give_up(storage, left, held, raising, named or raising)
+                    self._note(row, answer.reason or "refused")
+            pending = []
+            for now in await storage.get(changed) if changed else ():
+                if now is not None and dict(now.checkpoints).get(ACT) == nonce:
+                    acted.append(now)  # settled by a call whose response was lost; the job has changed since
+                    self._note(now, None)
+                elif now is not None:
+                    pending.append(now)
+        await self._give_up(storage, pending, held, raising, named or raising)
         return acted
 
-    def _outcomes(self, rows: Sequence[Record], chosen: Chosen) -> list[tuple[Record, Outcome]]:
-        found = []
+    def _outcomes(self, rows: Sequence[Record], chosen: Chosen, nonce: str) -> tuple[list[Record], list[Outcome]]:
+        """The rows for which the act fits, and its outcome for each of them."""
+        fitting, outcomes = list[Record](), list[Outcome]()
         for row in rows:
-            out = chosen(row)
-            if out is None:
+            outcome = chosen(row)
+            if outcome is None:
                 self._note(row, UNFIT)
             else:
-                found.append((row, out))
-        return found
-
-    def _refuse(self, row: Record, reason: str, raising: bool) -> None:
-        if raising:
-            raise _refused(row, reason)
-        self._note(row, reason)
+                fitting.append(row)
+                outcomes.append(replace(outcome, checkpoints=((ACT, nonce),), reach=self._reach))
+        return fitting, outcomes
 
     async def _give_up(
         self, storage: Storage, left: Sequence[Record], held: set[str], raising: bool, named: bool
@@ -157,22 +163,38 @@ class Acts:
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
         """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""
         leaves: dict[str, Record] = {}
-        look, seen = list(rows), {row.job.id for row in rows}
-        while look:
-            parents = [row for row in look if row.reason == CHILDREN]
-            children = {row.job.id: row for row in await self._children(parents)}
-            failed_of = {row.job.id: _failed_of(row, children) for row in parents}
-            leaves.update((row.job.id, row) for row in look if not failed_of.get(row.job.id))
-            below = {child.job.id: child for failed in failed_of.values() for child in failed}
-            look = [row for id, row in below.items() if id not in seen]
-            seen.update(below)
-        done, found = 0, list(leaves.values())
-        for start in range(0, len(found), GROUP):
-            done += len(await self.settle(found[start : start + GROUP], reopened, raising))
+        level, seen = list(rows), set[str]()
+        while level:
+            below: dict[str, Record] = {}
+            failed_of = await self._failed_children([row for row in level if row.reason == CHILDREN])
+            for row in level:
+                seen.add(row.job.id)
+                failed = failed_of.get(row.job.id, ())
+                for child in failed:
+                    below[child.job.id] = child
+                if not failed:
+                    leaves[row.job.id] = row
+            level = [row for id, row in below.items() if id not in seen]
+        done, rest = 0, list(leaves.values())
+        while rest:
+            group, rest = rest[:GROUP], rest[GROUP:]
+            done += len(await self.settle(group, reopened, raising))
         return done
 
-    async def _children(self, parents: Sequence[Record]) -> list[Record]:
-        return await self._rows([id for row in parents for id in row.after])
+    async def _failed_children(self, parents: Sequence[Record]) -> dict[str, list[Record]]:
+        """For each of these jobs, the children because of which it failed."""
+        if not parents:
+            return {}
+        children = {row.job.id: row for row in await self._rows([id for row in parents for id in row.after])}
+        return {row.job.id: _failed_of(row, children) for row in parents}
+
+    async def run_now(self, rows: Sequence[Record], raising: bool = False) -> int:
+        """Queue these scheduled jobs now -> their number."""
+        return len(await self.settle(rows, at_once, raising))
+
+    async def delete(self, rows: Sequence[Record], raising: bool = False) -> int:
+        """Delete these ended jobs -> their number."""
+        return len(await self.settle(rows, delete_now, raising))
 
     async def _rows(self, ids: Sequence[str]) -> list[Record]:
         return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]

@@ -1,7 +1,7 @@
 """`app.audit`: records which operator did what, in rows of the storage itself.
 
-An entry is stored before the act and settled after it. So an act without an entry does not happen, and the entry of an
-act that died half-way stays open.
+An entry is stored before the act, and completed by the call that changes the job, or else after the act. So an act
+without an entry does not happen, and the entry of an act that died half-way stays open.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
+from treadle.core.awaiting import async_block
 from treadle.core.clock import monotonic
 from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.ids import UuidV7
-from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.core.must_await import Awaited, async_block
+from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.core.open_entry import open_entry
 from treadle.core.query_model import Page, Query
 from treadle.core.redaction import in_line, without_secrets
@@ -40,6 +40,7 @@ IDS: Final = 20  # ids that an entry names
 LONGEST: Final = 500  # characters of each text
 LONGEST_ENTRY: Final = 16_384  # characters of an entry's payload, and of its result
 REASONS: Final = 20  # reasons why jobs were passed over
+ENDING: Final = "treadle:audit:ending"  # the checkpoint of an ended entry with its corrected ending
 CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than KEEP
 CLEANED: Final = 100  # entries that one look deletes
 
@@ -72,6 +73,15 @@ class Begun(Struct, frozen=True):
 
     row: Record
     act: Act
+
+    def completed(self, ending: Ending) -> Outcome:
+        return Outcome(id=self.row.id, version=self.row.version, state=State.SUCCEEDED, result=_json(ending))
+
+    def corrected(self, ending: Ending) -> Outcome:
+        """For an entry that the call of its act has completed with another ending."""
+        return replace(
+            self.completed(ending), version=self.row.version + 1, keep=KEEP, checkpoints=((ENDING, _json(ending)),)
+        )
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
@@ -111,11 +121,23 @@ class AuditPage(Struct, frozen=True):
 class Receipt:
     """The report of an act. All fields may be set until its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: Begun | None = None) -> None:
         self.done: int | None = None
         self.passed_over: dict[str, int] = {}
         self.error: str | None = None
         self.ids: list[str] = []
+        self._entry = entry
+        self.stored: Ending | None = None  # the ending with which `settle` has completed the entry
+
+    async def settle(self, storage: Storage, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
+        """Settle the outcomes of the act. If it changes one job, the same call completes the entry."""
+        if self._entry is None or self.stored is not None or len(outcomes) != 1 or storage.capabilities.remote:
+            return await storage.settle(outcomes)
+        ending = Ending(done=1, ids=(outcomes[0].id,))
+        answer, completed = await storage.settle([*outcomes, self._entry.completed(ending)])
+        if completed.status == "applied":
+            self.stored = ending
+        return [answer]
 
     def ending(self) -> Ending:
         reasons = sorted(self.passed_over.items(), key=lambda pair: -pair[1])[:REASONS]
@@ -143,9 +165,7 @@ class _Recording(AbstractAsyncContextManager[Receipt]):
         return await self._block.__aexit__(kind, error, tb)
 
 
-class Audit(
-    Awaited, call="app.audit", sync="app.sync.audit.{name}(...)", more=dict.fromkeys(("begin", "end"), "{through}")
-):
+class Audit:
     """The audit log of a storage. Entries are kept for 90 days."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved) -> None:
@@ -178,7 +198,7 @@ class Audit(
     @asynccontextmanager
     async def _recording(self, act: Act) -> AsyncIterator[Receipt]:
         begun = await self.begin(act)
-        receipt, before = Receipt(), open_entry.get()
+        receipt, before = Receipt(begun), open_entry.get()
         open_entry.set(begun.row.id)
         try:
             yield receipt
@@ -227,19 +247,16 @@ class Audit(
         if ending.error is not None:
             words += f", {ending.error}"
         log.info("%s", in_line(words))
-        out = Outcome(
-            id=row.id,
-            version=row.version,
-            state=State.SUCCEEDED,
-            result=msgspec.json.encode(ending).decode(),
-        )
+        if receipt.stored == ending:
+            return
+        outcome = begun.completed(ending) if receipt.stored is None else begun.corrected(ending)
         try:
-            [said] = await (await self._storage()).settle([out])
+            [answer] = await (await self._storage()).settle([outcome])
         except StorageError as error:
-            log.warning("the entry %s stays open: %s", row.id, error)
+            log.warning("the entry %s stays as it was: %s", row.id, error)
         else:
-            if said.status != "applied":
-                log.warning("the entry %s stays open: %s", row.id, said.reason or said.status)
+            if answer.status != "applied":
+                log.warning("the entry %s stays as it was: %s", row.id, answer.reason or answer.status)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50) -> AuditPage:
         """One page of entries, the newest first. Raises BadOption."""
@@ -290,7 +307,7 @@ def entry_of(row: Record) -> AuditEntry:
     """The entry that a row stores. One that cannot be read is shown with its text."""
     act, ending = read_act(row.job.payload), Ending()
     try:
-        ending = msgspec.json.decode(row.result or "{}", type=Ending)
+        ending = msgspec.json.decode(dict(row.checkpoints).get(ENDING) or row.result or "{}", type=Ending)
     except UNREADABLE:
         ending = Ending(error=row.result)
     return AuditEntry(
@@ -314,6 +331,10 @@ def read_act(payload: str) -> Act:
         return msgspec.json.decode(payload, type=Act)
     except UNREADABLE:
         return Act("", "python", payload[:LONGEST])
+
+
+def _json(ending: Ending) -> str:
+    return msgspec.json.encode(ending).decode()
 
 
 def whoami() -> str:

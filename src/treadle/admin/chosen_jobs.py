@@ -1,18 +1,33 @@
-"""The jobs of an act of `app.jobs`: one job, or those that match filters, in groups."""
+"""The jobs of an act of `app.jobs` that match filters, in groups, and the error for a job that does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from treadle.admin import acts
 from treadle.admin.audit import is_entry
-from treadle.core.errors import BadOption, Stale
-from treadle.core.model import Record
+from treadle.core.errors import Stale
+from treadle.core.model import Record, State
 from treadle.core.query_model import Page
 from treadle.tasks.when import HasId
 
-Fits = Callable[[Record], bool]
+
+class Condition(NamedTuple):
+    """A condition that an act has for each job. `otherwise` says what to do with a job that does not meet it; "": the
+    act passes over the job."""
+
+    met: Callable[[Record], bool]
+    otherwise: str = ""
+
+
+ANY: Final = Condition(lambda row: True)
+OPEN: Final = Condition(lambda row: not row.state.final)
+TO_REOPEN: Final = Condition(
+    lambda row: row.state in (State.FAILED, State.CANCELLED), "only failed and cancelled jobs can be reopened"
+)
+TO_RUN: Final = Condition(lambda row: row.state is State.READY, "only ready jobs can be run now")
+TO_DELETE: Final = Condition(lambda row: row.state.final, "cancel it first")
 
 
 class Listed(Protocol):
@@ -22,38 +37,26 @@ class Listed(Protocol):
     async def list(self, /, **words: Any) -> Page: ...
 
 
-async def chosen(
-    jobs: Listed,
-    job: HasId | str | None,
-    filters: Mapping[str, Any],
-    fits: Fits,
-    progress: Callable[[int], object] | None = None,
+async def matching(
+    jobs: Listed, filters: Mapping[str, Any], condition: Condition, progress: Callable[[int], object] | None
 ) -> AsyncIterator[Sequence[Record]]:
-    """Yield the job, or the jobs that match the filters in groups; of these, the ones that fit.
-
-    progress  called after each group with the number of jobs examined
-    Raises BadOption unless there is either a job or a filter.
-    """
-    if (job is None) == (not filters):
-        raise BadOption("job", "give a job or an id, or else at least one filter")
-    if job is not None:
-        yield [row for row in [await jobs.get(job)] if fits(row) and not is_entry(row)]
-        return
-    looked, cursor = 0, None
+    """Yield the jobs that match the filters and meet the condition, in groups. `progress` is called after each group
+    with the number of jobs examined."""
+    examined, cursor = 0, None
     while True:
         page = await jobs.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-        yield [row for row in page.records if row.job.task and fits(row) and not is_entry(row)]
-        looked, cursor = looked + len(page.records), page.cursor
+        yield [row for row in page.records if row.job.task and condition.met(row) and not is_entry(row)]
+        examined, cursor = examined + len(page.records), page.cursor
         if progress is not None:
-            progress(looked)
+            progress(examined)
         if cursor is None:
             return
 
 
-async def refuse(jobs: Listed, job: HasId | str, fits: Fits, otherwise: str) -> None:
-    """Raise Stale if the job does not fit; `otherwise` says what to do."""
+async def refuse(jobs: Listed, job: HasId | str, condition: Condition) -> None:
+    """Raise Stale if the job does not meet the condition."""
     row = await jobs.get(job)
     if is_entry(row):
         raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
-    if not fits(row):
-        raise Stale(row.job.id, f"{row.state}: {otherwise}")
+    if not condition.met(row):
+        raise Stale(row.job.id, f"{row.state}: {condition.otherwise}")

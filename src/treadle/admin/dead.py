@@ -9,17 +9,14 @@ from msgspec.structs import replace
 from treadle.admin.acts import GROUP
 from treadle.admin.failure_groups import SCAN, FailureGroups, Shown, as_stored, read_groups
 from treadle.admin.jobs import Jobs, Told
-from treadle.admin.moved_acts import Stays
 from treadle.core.errors import BadOption
 from treadle.core.model import State
-from treadle.core.must_await import Awaited
 from treadle.core.query_model import Page
+from treadle.storage.move_marks import check_stays
 
 
-class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
+class Dead:
     """Failed jobs, latest first. The filters are those of `app.jobs`."""
-
-    looks = frozenset({"list", "groups"})
 
     def __init__(self, jobs: Jobs, shown: Shown = as_stored) -> None:
         self._jobs, self._storage, self._shown = jobs, jobs._storage, shown
@@ -79,7 +76,11 @@ class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
                     progress(looked)
                 if done >= limit:
                     return done
-        return done + (await self._jobs.retry(ids=chosen, state=State.FAILED) if chosen else 0)
+        if chosen:
+            return done + await self._jobs.retry(ids=chosen, state=State.FAILED)
+        if not done:
+            await check_stays(await self._storage())
+        return done
 
     async def purge(self, /, *, progress: Told | None = None, **filters: Any) -> int:
         """Delete all failed jobs that match -> how many jobs this call deleted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from treadle.admin.audit import Receipt
 from treadle.admin.job_search import Hide, Search
 from treadle.core.model import Record
 from treadle.storage.row_rules import within
@@ -16,12 +17,14 @@ class JobScope:
 
     queues                 the only queues whose jobs exist for the caller; (): all
     hide, payloads, shown  what searches may find, see `Search`
+    receipt                of the entry of the audit log for its acts
     """
 
     queues: tuple[str, ...] = ()
     hide: Hide | None = None
     payloads: bool = True
     shown: Callable[[Record], Record] | None = None
+    receipt: Receipt | None = None
 
     def visible(self, row: Record | None) -> Record | None:
         """The row; None if it is of another queue."""

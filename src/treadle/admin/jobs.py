@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
-from treadle.admin.audit import without_entries
-from treadle.admin.chosen_jobs import chosen, refuse
+from treadle.admin.audit import Receipt, is_entry, without_entries
+from treadle.admin.chosen_jobs import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader
@@ -24,13 +25,11 @@ from treadle.admin.job_scope import ALL, JobScope
 from treadle.admin.job_search import Hide
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, warn
-from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
 from treadle.core.job import Job
 from treadle.core.model import Record, State
-from treadle.core.must_await import Awaited
 from treadle.core.query_model import Order, Page, Query
 from treadle.core.similar_names import near
 from treadle.durable import check_name
@@ -39,6 +38,7 @@ from treadle.producer import Client
 from treadle.serialization import call_codec
 from treadle.storage import whole_row
 from treadle.storage.contract import Storage
+from treadle.storage.move_marks import check_stays
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import signals
@@ -49,7 +49,7 @@ UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
+class Jobs:
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
@@ -60,10 +60,6 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     jobs created at `since` or later, and before `before`), search (a text in task, arguments, error, labels or key,
     or the beginning of an id).
     """
-
-    looks = frozenset(
-        {"get", "handle", "list", "history", "position", "explain", "eta", "whole", "signals_of", "signal"}
-    )  # `signal` stores a row
 
     def __init__(
         self,
@@ -78,7 +74,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     ) -> None:
         self.names, self._moved, self._scope = names, moved, scope
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
-        self._acts = acts.Acts(client, storage, scope.queues)
+        self._acts = acts.Acts(client, storage, scope.queues, receipt=scope.receipt)
 
     def within(self, queues: tuple[str, ...]) -> Jobs:
         """A view for a caller whose rights cover these queues only; (): all queues.
@@ -100,6 +96,10 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         (`payloads=False`) at no arguments and errors."""
         return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
 
+    def recorded(self, receipt: Receipt | None) -> Jobs:
+        """A view whose acts on one job complete their entry of the audit log with the call that changes the job."""
+        return self if receipt is None else self._with(replace(self._scope, receipt=receipt))
+
     def _with(self, scope: JobScope) -> Jobs:
         return Jobs(self._client, self._storage, self._tasks, self._now, self.names, self._moved, self._most, scope)
 
@@ -107,11 +107,16 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
     async def get(self, job: HasId | str) -> Record:
         """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
-        [found] = await self._client.get([id_of(job)])
-        row = self._scope.visible(found)
-        if row is None:
-            raise UnknownJob(id_of(job))
+        [stored] = await self._client.get([id_of(job)])
+        row = await self._visible(id_of(job), stored)
         await self._moved.looked("app.jobs.get")
+        return row
+
+    async def _visible(self, id: str, stored: Record | None) -> Record:
+        row = self._scope.visible(stored)
+        if row is None:
+            await check_stays(await self._storage())
+            raise UnknownJob(id)
         return row
 
     async def whole(self, job: HasId | str) -> Record:
@@ -277,10 +282,13 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)
-        done = 0
-        async for rows in chosen(self, job, filters, lambda row: not row.state.final or job is not None, progress):
-            done += await self._acts.cancel(rows, tree, named=job is not None)
-        return done
+        return await self._act(
+            partial(self._acts.cancel, tree=tree, named=job is not None),
+            OPEN if job is None else ANY,
+            job,
+            filters,
+            progress,
+        )
 
     async def retry(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:
         """Reopen failed or cancelled jobs, and the dependants and ancestors that ended because of them -> how many,
@@ -294,12 +302,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters:
             filters.setdefault("state", (State.FAILED,))
-        done = 0
-        async for rows in chosen(self, job, filters, _reopens, progress):
-            done += await self._acts.reopen(rows, raising=job is not None)
-        if job is not None and not done:
-            await refuse(self, job, _reopens, "only failed and cancelled jobs can be reopened")
-        return done
+        return await self._act(partial(self._acts.reopen, raising=job is not None), TO_REOPEN, job, filters, progress)
 
     async def signals_of(self, job: HasId | str) -> Sequence[str]:
         """The names of the signals that a job is waiting for. Raises UnknownJob."""
@@ -321,6 +324,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         check_name(name)
         row = await self.get(job)
         if row.state.final or row.function_done:
+            await check_stays(await self._storage())
             how = str(row.state) if row.state.final else "waiting for its children"
             raise Stale(row.job.id, f"{how}; it does not wait for {name!r} any more")
         try:
@@ -344,9 +348,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters:
             filters.setdefault("state", (State.READY,))
-        return await self._many(
-            job, filters, acts.at_once, lambda row: row.state is State.READY, "only ready jobs can be run now", progress
-        )
+        return await self._act(partial(self._acts.run_now, raising=job is not None), TO_RUN, job, filters, progress)
 
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -357,24 +359,31 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", ENDED)
-        return await self._many(job, filters, acts.delete_now, lambda row: row.state.final, "cancel it first", progress)
+        return await self._act(partial(self._acts.delete, raising=job is not None), TO_DELETE, job, filters, progress)
 
-    async def _many(
+    async def _act(
         self,
+        act: Callable[[Sequence[Record]], Awaitable[int]],
+        condition: Condition,
         job: HasId | str | None,
-        filters: dict[str, Filter],
-        act: acts.Chosen,
-        fits: Callable[[Record], bool],
-        otherwise: str,
+        filters: Mapping[str, Filter],
         progress: Told | None,
     ) -> int:
+        """Act on the job, or on the jobs that match the filters and meet the condition -> how many jobs it changed."""
+        if (job is None) == (not filters):
+            raise BadOption("job", "give a job or an id, or else at least one filter")
         done = 0
-        async for rows in chosen(self, job, filters, fits, progress):
-            done += len(await self._acts.settle(rows, act, raising=job is not None))
-        if job is not None and not done:
-            await refuse(self, job, fits, otherwise)
+        if job is None:
+            async for rows in matching(self, filters, condition, progress):
+                done += await act(rows)
+        else:
+            # Not through the client, whose calls share requests: its task takes two turns of the loop.
+            [stored] = await (await self._storage()).get([id_of(job)])
+            row = await self._visible(id_of(job), stored)
+            if condition.met(row) and not is_entry(row):
+                done = await act([row])
+        if not done:
+            await check_stays(await self._storage())
+            if job is not None and condition.otherwise:
+                await refuse(self, job, condition)
         return done
-
-
-def _reopens(row: Record) -> bool:
-    return row.state in (State.FAILED, State.CANCELLED)

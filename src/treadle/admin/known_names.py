@@ -1,6 +1,7 @@
-"""Warns of mistyped names: finds names that nothing else uses, and the known name that is most similar.
+"""Warns people of mistyped names: finds names that nothing else uses, and the known name that is most similar.
 
-A check never blocks a call: it takes 2 s at most, and ignores errors of the storage.
+A check delays its call by 2 s at most, and ignores errors of the storage. No call that enqueues from
+Python is checked.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import re
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -31,7 +32,7 @@ from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 
 COUNTING: Final = 2.0  # s that a check may take
-FRESH: Final = 10.0  # s for which the known names are cached for calls that enqueue
+FRESH: Final = 10.0  # s for which the known names are cached for enqueues over HTTP
 STALE: Final = 1.0  # s for which they are cached for lists that find nothing, and for rules
 NEW: Final = 1_000  # names of one call that are checked
 WARNED: Final = 20  # names of one call that are compared
@@ -147,27 +148,17 @@ class Names:
         self._storage, self._tasks = storage, tasks
         self._met: set[Name] = set()  # names that were checked
         self._known: Known | None = None
-        self.fresh: set[Name] = set()  # passed to `app.stub` or as an option, but to no call yet
 
     # --- enqueuing
 
-    def given(self, task: str | None, options: Mapping[str, Any]) -> None:
-        """Note names that later calls may use. Names in the declaration of a task need no check."""
-        for name in _given(task, options):
-            if name not in self._met:
-                self.fresh.add(name)
-        if len(self.fresh) > REMEMBERED:
-            self.fresh.clear()
-
-    async def sending(self, jobs: Sequence[NewJob]) -> None:
-        """Warn of names in these jobs that nothing uses and that are similar to a name in use.
+    async def warn_of_new(self, jobs: Sequence[NewJob]) -> None:
+        """Warn of names in jobs that a person is about to enqueue: those that nothing uses, similar to a name in use.
 
         Each name is checked once. The names in use are read once in 10 s, and again before a warning. Raises
         StorageError.
         """
         new = (name for job in jobs for name in _of(job) if name not in self._met)
         strange = set(itertools.islice(new, NEW))
-        self.fresh -= strange
         if not strange:
             return
         await self._storage()  # opening it may take longer than a check may
@@ -186,12 +177,6 @@ class Names:
             await asyncio.sleep(0)
         for job in jobs:
             (self._known or known).add(job)
-
-    async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]:
-        """The warnings of `sending` for jobs that a run returned, to be logged. Raises nothing."""
-        with heard() as said, suppress(TreadleError):
-            await self.sending(jobs)
-        return said.words
 
     def _mistyped(self, known: Known, kind: str, name: str) -> str | None:
         if known.has(kind, name):
@@ -333,15 +318,6 @@ def limits_of(task: TaskCore) -> Iterable[str]:
 
 def _unused(kind: str, name: str, like: str) -> str:
     return f"nothing uses the {kind} {name!r} yet{like}"
-
-
-def _given(task: str | None, options: Mapping[str, Any]) -> Iterator[Name]:
-    if task is not None:
-        yield "task", task
-    if isinstance(queue := options.get("queue"), str):
-        yield "queue", queue
-    if isinstance(limits := options.get("limits"), list | tuple):
-        yield from (("limit", limit) for limit in limits if isinstance(limit, str))
 
 
 def _of(job: NewJob) -> Iterator[Name]:

@@ -14,7 +14,6 @@ from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.errors import BadOption
 from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
-from treadle.core.must_await import Awaited
 from treadle.core.ranges import LONGEST, OWN, check_bound
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
@@ -22,12 +21,7 @@ from treadle.tasks.options import name_of
 STORED: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operator can remove it
 
 
-class Limits(
-    Awaited,
-    call="app.limits",
-    sync="app.sync.limits.{name}(...)",
-    more=dict.fromkeys(("shut", "hold", "store", "is_stored"), "{through}"),
-):
+class Limits:
     """The rules of limits. A job's limit uses the rule with its name, otherwise the rule with the part before its
     colon."""
 

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
 from treadle.core.errors import BadOption
-from treadle.core.must_await import Awaited
 from treadle.core.ranges import FAR
 from treadle.metrics import Metrics, SeriesBuilder, Totals, step_for
 from treadle.policy.retry import seconds
@@ -23,7 +22,7 @@ Instant = datetime | float
 """An aware datetime, or seconds since 1970."""
 
 
-class MetricsReader(Awaited, call="app.metrics", sync="app.sync.metrics.{name}(...)"):
+class MetricsReader:
     """Metrics of jobs: how many ended and how, how long they ran, and how long they were queued.
 
     Counts are exact, times a sample. A worker stores its numbers every 10 s and when it stops, so a killed worker loses

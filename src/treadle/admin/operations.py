@@ -246,7 +246,7 @@ class Operations:
                     run.note(row, acts.UNFIT)
             await own.reopen(fits, raising=False)
         else:
-            await own.settle(rows, acts.at_once if run.shown.act == "run_now" else acts.delete_now)
+            await (own.run_now(rows) if run.shown.act == "run_now" else own.delete(rows))
 
     def _update(self, run: _Run, **fields: object) -> None:
         receipt = run.receipt

@@ -13,14 +13,13 @@ from treadle.admin.known_names import warn
 from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
 from treadle.core.limit_model import LimitUse
-from treadle.core.must_await import Awaited
 from treadle.core.query_model import Glance, Stats
 from treadle.core.ranges import OWN
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 
 
-class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
+class Queues:
     """Queues by name. A queue needs no declaration: it exists as soon as a job names it."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], limits: Limits, moved: Moved) -> None:

@@ -19,7 +19,6 @@ from treadle.admin.moved_looks import Moved
 from treadle.admin.workflow_graph import FOLD, Graph, graph
 from treadle.core.errors import BadOption, UnknownJob
 from treadle.core.model import Record, State
-from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.storage import cursor_of
@@ -71,7 +70,7 @@ class WorkflowPage(Struct, frozen=True, kw_only=True):
     scanned_to: float | None
 
 
-class Workflows(Awaited, call="app.workflows", sync="app.sync.workflows.{name}(...)"):
+class Workflows:
     """The workflows of a storage."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], moved: Moved, reach: tuple[str, ...] = ()) -> None:

@@ -18,12 +18,11 @@ from treadle.app.sync import Portal
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core import config
-from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
+from treadle.core.awaiting import async_block, report_dropped
 from treadle.core.errors import BadOption
 from treadle.core.events import Event, Listener
 from treadle.core.ids import IdFactory
 from treadle.core.job import Continuation, Job
-from treadle.core.must_await import Awaited, async_block, check_awaited
 from treadle.execution import every_app, middleware
 from treadle.policy import judge
 from treadle.policy.misfits import Misfits
@@ -37,7 +36,6 @@ from treadle.tasks.declaration import names_to_hide
 from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.task import Task
 from treadle.tasks.when import HasId, When
-from treadle.workflow import SENDING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,8 +53,7 @@ W = TypeVar("W")
 
 
 @async_block("write `async with app:`; synchronous code needs no block, only `app.sync.enqueue(...)` and the like")
-@spelled
-class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"}):
+class App(Declarations):
     """A set of tasks, and the storage of their jobs.
 
     url       sqlite:///file.db, redis://, http:// ..., memory://, see `treadle.storage.connect`; None: TREADLE_URL,
@@ -219,7 +216,6 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
 
         return decorate
 
-    @spelled_call
     def events(self, *, everywhere: bool = False) -> AsyncIterator[Event]:
         """The events of this process, from this call on.
 
@@ -277,7 +273,6 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         when: When | None = None,
         wait_timeout: Seconds | None = None,
         within: Any = None,
-        **unknown: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Store specs and flows in one round trip, all or none; the jobs are durable when it returns.
 
@@ -291,10 +286,9 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         then stores nothing. After StorageUnavailable it is unknown whether the jobs are stored; repeating the call with
         the same specs is safe.
         """
-        check_awaited("app.enqueue()", "app.sync.enqueue(...)")
-        if unknown:
-            refuse_unknown("enqueue", unknown, SENDING)
-        return self._core.enqueue(specs, after, when, wait_timeout, within)
+        unbegun: list[Any] = []
+        work = self._core.enqueue(specs, after, when, wait_timeout, within, unbegun)
+        return report_dropped("jobs", work, unbegun)
 
     # --- life
 
@@ -315,7 +309,6 @@ class App(Declarations, Awaited, call="app", more={"close": "app.sync.close()"})
         caller is cancelled, closing continues."""
         await self._core.close()
 
-    @spelled_call
     def testing(
         self,
         clock: HandClock | None = None,

@@ -105,16 +105,15 @@ class AppCore:
         names, self.moved = Names(self.opened, self.tasks), Moved(self.opened)
         self.orphans = OrphanedWorkflows(self.opened, self.emitter)
         self.outbox_tasks: OutboxTasks | None = None if choice.outbox is None else self._open_outbox()
-        self.client = self._make_client(names)
+        self.client = self._make_client()
         self.new_id: IdFactory = ids or UuidV7()
-        self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes, self.resources, names.given)
+        self.maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes, self.resources)
         self.reducers: dict[str, Reducer] = self.maker.reducers
         self._make_groups(names)
 
-    def _make_client(self, names: Names) -> Client:
+    def _make_client(self) -> Client:
         parts = ClientParts(
             layers=self.layers,
-            names=names,
             run_now=self._run_inline,
             moved=self.moved,
             orphans=self.orphans,
@@ -182,8 +181,11 @@ class AppCore:
         when: When | None = None,
         wait_timeout: Seconds | None = None,
         within: Any = None,
+        unbegun: list[Any] | None = None,
     ) -> Any:
-        """See `App.enqueue`."""
+        """See `App.enqueue`. `unbegun`: see `report_dropped`."""
+        if unbegun:
+            unbegun.clear()
         flat, single = self.flatten(specs, after, when, wait_timeout)
         jobs = await self.client.send(flat, within) if flat else []
         return jobs[0] if single else jobs

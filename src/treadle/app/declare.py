@@ -10,7 +10,6 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 from treadle.app.core import AppCore
 from treadle.app.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.core import defaults
-from treadle.core.argument_names import spelled_call
 from treadle.core.errors import BadOption, BadTask
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.policy import cron as crons
@@ -99,7 +98,6 @@ class Declarations:
         task: Task[[Any], Any, R] = made(function)
         return task
 
-    @spelled_call
     def cron(
         self,
         line: str,
@@ -124,7 +122,6 @@ class Declarations:
         """
         return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
 
-    @spelled_call
     def every(
         self,
         interval: Seconds,
@@ -139,7 +136,6 @@ class Declarations:
         `cron`."""
         return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
 
-    @spelled_call
     def schedule(
         self,
         ask: crons.Next,
@@ -279,7 +275,6 @@ class Declarations:
 
         return register if isinstance(function, str) else register(function)
 
-    @spelled_call
     def autodiscover(self, *names: str, module: str = "tasks") -> None:
         """Import the modules called `tasks` of these packages, and of the packages in them, when a worker starts and
         when the command line uses the app: `app.autodiscover("shop")`.

@@ -23,12 +23,10 @@ from treadle.app.sync_views import (
     SyncWorkflows,
 )
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
-from treadle.core.argument_names import refuse_unknown
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Job, JobSpec
 from treadle.resources import Overrides
 from treadle.storage import at_once, is_async
-from treadle.workflow import SENDING
 
 if TYPE_CHECKING:
     from treadle.testing.clock import HandClock
@@ -78,7 +76,6 @@ class Portal:
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
-        refuse_unknown("enqueue", options, SENDING)
         within = options.pop("within", None)
         _check_sync(within)
         flat, single = self._core.flatten(specs, **options)

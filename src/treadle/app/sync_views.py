@@ -10,9 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from treadle.admin import Audit, Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
-from treadle.core.argument_names import check_spelling
 from treadle.core.model import Record
-from treadle.core.must_await import unchecked
 from treadle.scheduling import Schedules
 
 P = ParamSpec("P")
@@ -41,7 +39,7 @@ class Waits(Generic[S, P, T]):
     """
 
     def __init__(self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]], reads: bool = False) -> None:
-        self._method, self._reads = unchecked(method), reads
+        self._method, self._reads = method, reads
 
     @overload
     def __get__(self, view: None, owner: type[View[S]]) -> Self: ...
@@ -53,13 +51,9 @@ class Waits(Generic[S, P, T]):
         portal, make = view._portal, functools.partial(self._method, view._calls)
 
         def wait(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                if self._reads:
-                    return portal._again(lambda: make(*args, **kwargs))
-                return portal.call(make(*args, **kwargs))
-            except TypeError:
-                check_spelling(self._method, kwargs)
-                raise
+            if self._reads:
+                return portal._again(lambda: make(*args, **kwargs))
+            return portal.call(make(*args, **kwargs))
 
         wait.__doc__, wait.__name__ = self._method.__doc__, getattr(self._method, "__name__", "wait")
         return wait

@@ -112,6 +112,7 @@ def enqueue(
     spec = spec_of(target.app, task, [value_of(text) for text in args], kwargs, options, target.has_tasks)
 
     async def send(app: App) -> int:
+        await app._core.jobs.names.warn_of_new([spec.new])
         job = await app.enqueue(spec)
         if not job.created:
             note(f"{job.id} was already stored; this call stored nothing")

@@ -169,15 +169,27 @@ class Console(code.InteractiveConsole):
 
     def call(self, statement: CodeType) -> None:
         """Run one statement. Ctrl-C cancels the call that it awaits."""
-        found = FunctionType(statement, self.locals)()
-        if not inspect.iscoroutine(found):
-            return
-        waiting = asyncio.run_coroutine_threadsafe(found, self._loop)
+        display, sys.displayhook = sys.displayhook, _display
         try:
-            waiting.result()
-        except KeyboardInterrupt:
-            waiting.cancel()
-            raise
+            work = FunctionType(statement, self.locals)()
+            if not inspect.iscoroutine(work):
+                return
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+            try:
+                waiting.result()
+            except KeyboardInterrupt:
+                waiting.cancel()
+                raise
+        finally:
+            sys.displayhook = display
+
+
+def _display(value: object) -> None:
+    """Show the value of a statement. Raises RuntimeError for a coroutine, which nothing would await."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise RuntimeError("this call was not carried out, because nothing awaits it: write `await` before it")
+    sys.__displayhook__(value)
 
 
 def _show(error: Exception) -> None:
@@ -185,4 +197,6 @@ def _show(error: Exception) -> None:
     tb = error.__traceback__
     while tb is not None and not tb.tb_frame.f_code.co_filename.startswith(("<stdin>", "<console>")):
         tb = tb.tb_next
-    click.echo("".join(traceback.format_exception(type(error), error, tb)), err=True, nl=False)
+    shown = traceback.TracebackException(type(error), error, tb)
+    shown.stack = traceback.StackSummary.from_list([frame for frame in shown.stack if frame.filename != __file__])
+    click.echo("".join(shown.format()), err=True, nl=False)

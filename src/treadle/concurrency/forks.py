@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Forked(Protocol):
-    """An object with a descriptor that belongs to one process."""
+    """An object with descriptors, locks or event loops that belong to one process."""
 
     def forked(self) -> None:
-        """Close this process's copy of the descriptor. Runs in the child before any other code."""
+        """Close this process's copies, and begin anew. Runs in the child before any other code."""
         ...
 
 
@@ -58,6 +58,7 @@ def _leave_for_ever() -> None:
 
 
 def _in_child() -> None:
+    renew()
     try:
         for owner in list(_owners):
             owner.forked()
@@ -79,10 +80,6 @@ def renew() -> None:
     """Set a new `tag`: in a forked child, and in a process that runs functions for a worker."""
     global tag  # noqa: PLW0603 - a fork changes it
     tag = os.urandom(6).hex()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew)
 
 
 def contained(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,25 +1,17 @@
-"""Checks the argument names that users write: `Retry(max_retries=3)` or `App(broker=...)` raises BadOption with the
-right name.
+"""Checks the names of the options that users declare: `Retry(max_retries=3)` raises BadOption with the right name.
 
-Users bring the argument names of other job queues, and Python's own TypeError does not suggest the right one.
+Users bring the names of other job queues, and the TypeError of a Struct does not suggest the right one.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, StructMeta
 
 from treadle.core.errors import BadOption
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-
-BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 FIRST_TOO: Final = "attempts=, which also counts the first attempt"
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
@@ -91,17 +83,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "scope": "shared=",
         "unique_until": "until=",
     },
-    "Defer": {
-        "seconds": "its first argument, as in Defer(30)",
-        "delay": "its first argument, as in Defer(30)",
-        "countdown": "its first argument, as in Defer(30)",
-        "eta": "until=",
-        "run_at": "until=",
-        "key": "limit=",
-        "max_retries": "Retry(attempts=...): a deferral does not count as an attempt",
-        "queue": 'limit="queue:<name>"',
-    },
-    "Abort": {"reason": "message=", "error": "message=", "text": "message="},
     "Redrive": {
         "max_retries": "max_times=",
         "retries": "max_times=",
@@ -113,45 +94,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "max_backoff": "longest=",
         "count": "limit=",
     },
-    "AIMD": {"delay": "base=", "max_delay": "max=", "multiplier": "factor=", "fail_rate": "max_fail_rate="},
-    "App": {
-        "broker": "url=",
-        "broker_url": "url=",
-        "backend": "url=",
-        "result_backend": "url=",
-        "database": "url=",
-        "database_url": "url=",
-        "dsn": "url=",
-        "connection": "url=",
-        "redis_url": "url=",
-        "db": "url=",
-        "max_retries": "retry=Retry(attempts=...)",
-        "retries": "retry=Retry(attempts=...)",
-        "serializer": "codec=",
-        "api_key": "token=",
-        "prefix": "namespace=",
-    },
-    "Worker": {
-        "workers": "concurrency=",
-        "max_workers": "concurrency=",
-        "max_jobs": "concurrency=",
-        "slots": "concurrency=",
-        "prefetch": "concurrency=",
-        "queue": "queues=",
-        "functions": "tasks=",
-        "shutdown_timeout": "grace=",
-        "graceful_timeout": "grace=",
-        "stop_timeout": "grace=",
-        "timeout": "grace=",
-        "visibility_timeout": "lease=",
-        "poll_interval": "poll=",
-        "interval": "poll=",
-        "poll_delay": "poll=",
-        "retry": "recovery=",
-    },
-    "cron": {"timezone": "tz=", "zone": "tz=", "cron": "line=", "expression": "line=", "schedule": "line="},
     "When": {"n": "required=", "need": "required=", "needs": "required=", "count": "required=", "status": "of="},
-    "at_least": {"required": "its first argument, as in at_least(2)", "count": "its first argument, as in at_least(2)"},
     "Sizes": {"args": "payload=", "arguments": "payload=", "results": "result=", "meta": "headers="},
 }
 
@@ -186,37 +129,3 @@ else:
 
     class Spelled(Struct, frozen=True, metaclass=_Meta):
         """A Struct whose wrong field names raise BadOption."""
-
-
-def spelled(kind: type[T]) -> type[T]:
-    """The class, with an `__init__` of its own, whose wrong argument names raise BadOption."""
-    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[method-assign]
-    return kind
-
-
-def spelled_call(function: F) -> F:
-    """The function or method, whose wrong argument names raise BadOption."""
-    found: Any = _checked(function, function.__name__)
-    return cast("F", found)
-
-
-def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except TypeError:
-            check_spelling(function, kwargs, what)
-            raise
-
-    return checked
-
-
-def check_spelling(function: Callable[..., Any], given: Collection[str], what: str | None = None) -> None:
-    """Raise BadOption for the first name that a function does not take. `what`: its name in the error."""
-    known = inspect.signature(function).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD for each in known):
-        names = [
-            each.name for each in known if each.kind in BY_NAME and each.name != "self" and not each.name.endswith("_")
-        ]
-        refuse_unknown(what or function.__name__, given, names)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from treadle.core import argument_names
 from treadle.core.errors import BadUrl
 
 
@@ -38,7 +37,5 @@ def store_token(environment: Mapping[str, str] = os.environ) -> str | None:
 def caller_file(depth: int = 2) -> str | None:
     """The file of the code that called our caller; None if there is none, as at a prompt."""
     frame = sys._getframe(depth)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == argument_names.__name__:  # a checking wrapper
-        frame = frame.f_back
     name: str | None = frame.f_globals.get("__file__")
     return name

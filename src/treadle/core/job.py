@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_a
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.awaiting import refuse_to_block
 from treadle.core.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 from treadle.core.model import CHILDREN, EXPIRED, NewJob, Record, State
-from treadle.core.must_await import Awaited, refuse_to_block, unchecked
 
 if TYPE_CHECKING:
     # The default: without children, the value of the workflow is the job's own result.
@@ -45,7 +45,6 @@ class Sender(Protocol):
     def send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> Awaitable[list[Job[Any, Any]]]: ...
     def send_sync(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
     def wait_sync(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-    async def mistyped(self, jobs: Sequence[NewJob]) -> Sequence[str]: ...
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record: ...
     async def failure(self, row: Record) -> JobNotDone: ...
     async def progress(self, id: str) -> Progress: ...
@@ -145,7 +144,7 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
         return f"<spec {self.new.task} {self.new.id}>"
 
 
-class Job(Awaited, Generic[T_co, W_co], call="job", sync="job.{name}_sync(...)"):
+class Job(Generic[T_co, W_co]):
     """The handle of a job that was sent: its id, and methods to wait for its ending.
 
     Two handles are equal if they have the same id.
@@ -181,7 +180,7 @@ class Job(Awaited, Generic[T_co, W_co], call="job", sync="job.{name}_sync(...)")
         """`result` for synchronous code: it blocks this thread. Raises EventLoopError in a thread that runs an event
         loop, and what `result` raises."""
         refuse_to_block("job.result_sync()", "job.result(...)")
-        return self._sender.wait_sync(lambda: unchecked(Job.result)(self, timeout))
+        return self._sender.wait_sync(lambda: self.result(timeout))
 
     async def ended(self, timeout: float | timedelta | None = None) -> Record:
         """The row, once the job has ended in any state. Raises UnknownJob and TimeoutError; `timeout` as in
@@ -227,7 +226,7 @@ class Progress(Struct, frozen=True):
         return self.done / self.total if self.total else 1.0
 
 
-class Workflow(Awaited, Generic[V_co], call="job.workflow", sync="job.workflow.{name}_sync(...)"):
+class Workflow(Generic[V_co]):
     """A job, its children, their children, and so on."""
 
     __slots__ = ("_job",)
@@ -253,7 +252,7 @@ class Workflow(Awaited, Generic[V_co], call="job.workflow", sync="job.workflow.{
         """`result` for synchronous code: it blocks this thread. Raises EventLoopError in a thread that runs an event
         loop, and what `result` raises."""
         refuse_to_block("job.workflow.result_sync()", "job.workflow.result(...)")
-        return self._job._sender.wait_sync(lambda: unchecked(Workflow.result)(self, timeout))
+        return self._job._sender.wait_sync(lambda: self.result(timeout))
 
     async def progress(self) -> Progress:
         """The number of its jobs by state. Raises UnknownJob."""

@@ -187,8 +187,6 @@ class Runner:
         """The jobs that a run returned, with its `child_headers`, and after the middleware."""
         if run.child_headers:
             following = replace(following, jobs=tuple([inheriting(new, run.child_headers) for new in following.jobs]))
-        for words in await self._sender.mistyped(following.jobs):
-            log.warning("a job that task %s returned: %s", task.name, words)
         if not following.jobs or not self._sending:
             return following
         return replace(following, jobs=await middleware.prepared(self._sending, following.jobs, self._sender))

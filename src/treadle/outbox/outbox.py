@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from treadle.core.argument_names import spelled
 from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.model import NewJob
 from treadle.outbox import address
@@ -64,7 +63,6 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
         return "?" if self.job is None else self.job.task
 
 
-@spelled
 class Outbox:
     """A transactional outbox: `within=session` writes jobs as rows of your database, and a relay delivers them to the
     storage of the app after the commit.

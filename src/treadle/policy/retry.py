@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from treadle.core import defaults
-from treadle.core.argument_names import Spelled, spelled
+from treadle.core.argument_names import Spelled
 from treadle.core.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 from treadle.core.ranges import OWN, a_name
 
@@ -196,7 +196,6 @@ def read_policy(text: str | None) -> Policy:
         return Policy()
 
 
-@spelled
 class Defer(TreadleError):
     """Raise it (or return it from `on_error`) to run again later; the attempt does not count.
 
@@ -229,7 +228,6 @@ class Defer(TreadleError):
 ABORT = "aborted"
 
 
-@spelled
 class Abort(TreadleError):
     """Raise it (or return it from `on_error`) to fail the job at once, without retries."""
 

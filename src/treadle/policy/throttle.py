@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
-from treadle.core.argument_names import spelled
 from treadle.core.errors import BadOption
 from treadle.core.events import Emitter, Event
 from treadle.policy.retry import seconds
@@ -18,7 +17,6 @@ SUCCEEDED: Final = ("succeeded",)
 FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last
 
 
-@spelled
 class AIMD:
     """Additive increase, multiplicative decrease: `Worker(app, throttle=AIMD())`. Each worker needs its own instance.
 

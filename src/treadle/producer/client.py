@@ -12,14 +12,15 @@ from treadle.core import defaults
 from treadle.core.command_lines import command
 from treadle.core.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.core.events import Emitter, Event
+from treadle.core.ids import running
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here, waits_here
+from treadle.execution.job_run import JobRun, in_sole_transaction, refuse_to_wait, waits_here
 from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher
-from treadle.producer.client_parts import ClientParts, Names
+from treadle.producer.client_parts import ClientParts
 from treadle.producer.sender import Sender
 from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
@@ -58,22 +59,12 @@ class Client:
         parts: ClientParts,
     ) -> None:
         self._storage, self.at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
-        self._tasks, self.layers, self.names, self.run_now = tasks, parts.layers, parts.names, parts.run_now
+        self._tasks, self.layers, self.run_now = tasks, parts.layers, parts.run_now
         self.moved, self.orphans, self.outbox = parts.moved, parts.orphans, parts.outbox
-        self._enqueue = Sender(self._store)
+        self._share = Sender(self._write)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers; see `AppCore.count`
         self.portal: Portal  # set by `app.sync`, which every app has
-
-    def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
-        storage = self.at_hand()
-        return self._store_first(jobs) if storage is None else storage.enqueue(jobs)
-
-    async def _store_first(self, jobs: list[NewJob]) -> Sequence[Record]:
-        return await (await self._storage()).enqueue(jobs)
-
-    async def _look(self, ids: list[str]) -> Sequence[Record | None]:
-        return await (await self._storage()).get(ids)
 
     # The enqueue path has few coroutines: each costs 0.25 us, and more when it is resumed.
 
@@ -81,32 +72,23 @@ class Client:
         """Store the specs, all or none. They are durable when it is awaited, or when the transaction `within`
         commits."""
         if within is not None:
-            return self._send_within(specs, within)
+            return self.send_bound(specs, self._bound(within))
         refuse_to_wait("enqueue")
-        if self.names is not None and self.names.fresh:
-            return self._send_named(self.names, specs)
-        return self._through(self._send, specs)
-
-    async def _send_named(self, names: Names, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        await names.sending([spec.new for spec in specs])
-        return await self._through(self._send, specs)
-
-    async def _send_within(self, specs: Sequence[JobSpec[Any]], within: Any) -> list[Job[Any, Any]]:
-        return await self.send_bound(specs, self._bound(within))
+        return self._through(self._store, specs)
 
     async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
         """`send` inside a transaction. It emits no "enqueued" events, because the transaction may be rolled back."""
 
-        async def send(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+        async def store(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
             for spec in specs:
                 if spec.inline:
                     raise BadOption(
                         "inline",
                         f"{spec!r} cannot run before your transaction is committed: leave out inline= or within=",
                     )
-            return self._jobs(specs, await self._stored(specs, bound.enqueue, told=False))
+            return self._handles(specs, await self._rows_of(specs, bound.enqueue, emits=False))
 
-        return await self._through(send, specs)
+        return await self._through(store, specs)
 
     def send_sync(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> list[Job[Any, Any]]:
         """`send` for a thread without an event loop."""
@@ -119,15 +101,13 @@ class Client:
     async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
         """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
         rows: dict[str, Record] = {}
-        if self.names is not None:
-            await self.names.sending([spec.new for spec in specs])
 
-        async def send(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-            found = await self._stored(specs, self._enqueue)
-            rows.update((row.job.id, row) for row in found)
-            return self._jobs(specs, found)
+        async def store(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+            stored = await self._rows_of(specs, self._share)
+            rows.update((row.job.id, row) for row in stored)
+            return self._handles(specs, stored)
 
-        jobs = await self._through(send, specs)
+        jobs = await self._through(store, specs)
         unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may return other jobs
         rows.update((row.job.id, row) for row in (await self.get(unknown) if unknown else ()) if row is not None)
         for job in jobs:
@@ -135,22 +115,19 @@ class Client:
                 raise UnknownJob(job.id)
         return [(rows[job.id], job.created) for job in jobs]
 
-    def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
-        here = running_here()
+    def _through(self, store: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
+        """Call `store` inside the middleware, with the headers that the running job gives to its jobs."""
+        here: JobRun | None = running.get(None)
         if here is not None and here.child_headers:
             specs = [spec.inheriting(here.child_headers) for spec in specs]
-        return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
+        return middleware.around_enqueue(self.layers, store)(specs) if self.layers else store(specs)
 
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
         """Jobs that are stored with an outcome, after this app's middleware."""
         return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
 
-    async def mistyped(self, jobs: Sequence[NewJob]) -> Sequence[str]:
-        """Warnings about names in jobs that are stored with an outcome."""
-        return await self.names.returned(jobs) if self.names is not None and self.names.fresh else ()
-
-    async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        jobs = self._jobs(specs, await self._stored(specs, self._enqueue))
+    async def _store(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+        jobs = self._handles(specs, await self._rows_of(specs, self._share))
         inline = [spec.new.id for spec in specs if spec.inline]
         if inline and self.run_now is not None:
             try:
@@ -162,7 +139,7 @@ class Client:
                 )
         return jobs
 
-    def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
+    def _handles(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
         """The handles of the stored specs."""
         jobs: list[Job[Any, Any]] = []
         for spec, row in zip(specs, rows, strict=True):
@@ -172,40 +149,50 @@ class Client:
             jobs.append(Job(job.id, job.task, self, spec.decode, created))
         return jobs
 
-    async def _stored(
+    async def _rows_of(
         self,
         specs: Sequence[JobSpec[Any]],
         store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
-        told: bool = True,
+        emits: bool = True,
     ) -> Sequence[Record]:
-        """The rows of these specs. The other jobs of a flow are stored with it."""
+        """Store the specs, and the other jobs of each flow with it. Returns the row of each spec."""
         jobs: list[NewJob] = []
-        whole = waits = False
+        has_flow = waits = False
         for spec in specs:
             if spec.lacks is not None:
                 raise spec.lacks
             if spec.others:
-                whole = True
+                has_flow = True
                 jobs += spec.others
             new = spec.new
             if new.after:
                 waits = True
             jobs.append(new)
-        if whole or waits:
+        if has_flow or waits:
             acyclic(jobs)
         try:
             rows = await store(jobs)
         except KeyHeld as error:  # remove the task's name, which the engine has added to the key
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-        if told and (self.counted is not None or not self._emitter.silent):
+        if emits and (self.counted is not None or not self._emitter.silent):
             report_stored(self.counted, self._emitter, jobs, rows)
-        if not whole:
+        if not has_flow:
             return rows
-        ends, at = [], -1
+        rows_of_specs, position = [], -1
         for spec in specs:
-            at += len(spec.others) + 1
-            ends.append(rows[at])
-        return ends
+            position += len(spec.others) + 1
+            rows_of_specs.append(rows[position])
+        return rows_of_specs
+
+    def _write(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
+        storage = self.at_hand()
+        return self._write_first(jobs) if storage is None else storage.enqueue(jobs)
+
+    async def _write_first(self, jobs: list[NewJob]) -> Sequence[Record]:
+        return await (await self._storage()).enqueue(jobs)
+
+    async def _look(self, ids: list[str]) -> Sequence[Record | None]:
+        return await (await self._storage()).get(ids)
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         """Rows by id; concurrent calls share a round trip."""

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from treadle.core.model import NewJob
 from treadle.execution import middleware
 
 
@@ -16,15 +15,6 @@ class Waited(Protocol):
     listening: bool
 
     async def waited(self, id: str) -> None: ...
-
-
-class Names(Protocol):
-    """The known names of tasks, queues and limits; see `treadle.admin.known_names`."""
-
-    fresh: set[tuple[str, str]]
-
-    async def sending(self, jobs: Sequence[NewJob]) -> None: ...
-    async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]: ...
 
 
 class Moved(Protocol):
@@ -55,7 +45,6 @@ class ClientParts:
     """The parts of an app that take part in the calls of its client.
 
     layers   the middleware; the app adds to the list
-    names    checks calls that may use a new name
     run_now  runs inline jobs in this process
     moved    warns, while a caller waits, if the jobs were moved
     orphans  records waits, while a listener for workflows without waiters exists
@@ -63,7 +52,6 @@ class ClientParts:
     """
 
     layers: list[middleware.Middleware] = field(default_factory=list)
-    names: Names | None = None
     run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None
     moved: Moved | None = None
     orphans: Waited | None = None

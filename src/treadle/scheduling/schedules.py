@@ -11,13 +11,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin import Moved, Stays
+from treadle.admin import Moved
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.core.errors import BadOption, Stale, UnknownSchedule
 from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Record, State
-from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.similar_names import closest
 from treadle.execution import SystemTask
@@ -25,7 +24,7 @@ from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import CatchUp, Declared, Definition, Overlap, ScheduleEntry, Ticker
-from treadle.storage import patiently
+from treadle.storage import check_stays, patiently
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 
@@ -54,12 +53,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     refused: int = 0  # ticks that were not stored because their queue was full
 
 
-class Schedules(
-    Awaited, Stays, call="app.schedules", sync="app.sync.schedules.{name}(...)", more={"store": "{through}"}
-):
+class Schedules:
     """The schedules of the storage. A worker stores those that its code declares when it starts."""
-
-    looks = frozenset({"list", "get", "store"})  # `store` does nothing where code declares none
 
     def __init__(
         self,
@@ -191,6 +186,7 @@ class Schedules(
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticker.TASK:
                 return row
+        await check_stays(await self._storage())
         known = [shown async for row in self._rows() for shown in _names(row)]
         raise UnknownSchedule(name, closest(name, known))
 
@@ -265,6 +261,7 @@ class Schedules(
                     return _shown(entry)
             if await self._settle(self._edited(entry, spec, timing, catch_up, overlap)):
                 return await self.get(name)
+        await check_stays(await self._storage())
         raise Stale(name, "other calls keep changing it; repeat the call")
 
     def _edited(
@@ -294,7 +291,10 @@ class Schedules(
     async def _change(self, name: str, act: Callable[[ScheduleEntry], Outcome | None]) -> None:
         for _ in range(TRIES):
             out = act(await self._entry(name))
-            if out is None or await self._settle(out):
+            if out is not None and await self._settle(out):
+                return
+            await check_stays(await self._storage())
+            if out is None:
                 return
         raise Stale(name, "other calls keep changing it; repeat the call")
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from treadle.admin.audit import Source
+from treadle.admin.audit import Receipt, Source
 from treadle.admin.known_names import Heard, heard
 from treadle.core.clock import monotonic
 from treadle.core.payload_redaction import Redaction
@@ -47,12 +47,14 @@ class Call(Generic[B, Q]):
     """An accepted request: its decoded body and query, its token, and the parts of its path.
 
     redaction  what the answer must hide from this caller
+    receipt    of the entry of the audit log; None: the call is not recorded
     """
 
-    __slots__ = ("body", "query", "redaction", "request", "token")
+    __slots__ = ("body", "query", "receipt", "redaction", "request", "token")
 
     def __init__(self, request: Request, token: Token, body: B, query: Q, redaction: Redaction) -> None:
         self.request, self.token, self.body, self.query, self.redaction = request, token, body, query, redaction
+        self.receipt: Receipt | None = None
 
     def part(self, name: str) -> str:
         """A part of the path, such as the id."""
@@ -231,6 +233,7 @@ class Endpoint:
         details = _details(call.body, operation.details) if operation.details else None
         record = self._core.audit.record(operation.audit, target, filter=details, by=call.by, source=call.source)
         async with record as receipt:
+            call.receipt = receipt
             answer = await operation.run(call)
             if isinstance(answer, Acted):
                 receipt.done = answer.jobs

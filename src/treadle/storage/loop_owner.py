@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, TypeVar
-from weakref import WeakSet
 
 from treadle.concurrency import forks
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
@@ -29,8 +28,6 @@ T = TypeVar("T")
 
 AGAIN: Final = 0.02  # seconds before a call is repeated that the owning loop cancelled when it ended
 ENDING: Final = 500  # attempts of one call, 10 s in all
-
-_all: WeakSet[Lifecycle] = WeakSet()
 
 
 class Lifecycle:
@@ -64,7 +61,7 @@ class Lifecycle:
         self._risks: set[str] = set()  # the names of those that were logged
         self._begin()
         self.shared = SharedStorage(self)
-        _all.add(self)
+        forks.register(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +74,7 @@ class Lifecycle:
         self._loop: Loop | None = None
         self._at_hand: Storage | None = None
 
-    def after_fork(self) -> None:
+    def forked(self) -> None:
         """Begin anew in a forked child, which must use nothing that its parent has open."""
         before = self.ownership
         self._begin()
@@ -384,12 +381,3 @@ def _seen(opening: asyncio.Task[None]) -> None:
     """Retrieve the error, so that asyncio does not log it if all callers were cancelled."""
     if not opening.cancelled():
         opening.exception()
-
-
-def _forked() -> None:
-    for each in list(_all):
-        each.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -49,7 +49,6 @@ class JobFactory:
     """The objects that all tasks of an app share: the sender, the id factory, the reducers and the size limits.
 
     resources  for the processes of tasks of kind "process"
-    given      called with names that may be mistyped: of a task, or None, and of its options
     """
 
     def __init__(
@@ -60,10 +59,9 @@ class JobFactory:
         retry: Retry,
         sizes: Sizes,
         resources: AppResources,
-        given: Callable[[str | None, Mapping[str, Any]], None],
     ) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
-        self.resources, self.given = resources, given
+        self.resources = resources
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
         self.limited: set[str] = set()  # tasks with `concurrency`, which have a limit of their own
 

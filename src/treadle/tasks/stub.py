@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
+from treadle.core.awaiting import refuse_to_block, report_dropped
 from treadle.core.errors import BadOption
 from treadle.core.job import Job, JobSpec
-from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.core.ranges import OWN
 from treadle.serialization import call_codec
 from treadle.tasks.job_factory import JobFactory
@@ -43,7 +43,6 @@ class Stub:
         self._maker, self._options, self._within = maker, options or Options(), None
         if "within" in self._options:
             self._options, self._within = split_within(self._options)
-        maker.given(name, self._options)
 
     def options(self, **options: Unpack[Options]) -> Stub:
         """The task with more options."""
@@ -69,10 +68,11 @@ class Stub:
     @answers_coroutine
     def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
         """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed."""
-        check_awaited("stub.enqueue()", f"app.stub({self.name!r}).enqueue_sync(...)")
-        return self._enqueue(args, kwargs)
+        unbegun: list[Any] = []
+        return report_dropped(self.name, self._enqueue(args, kwargs, unbegun), unbegun)
 
-    async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Job[Any, Any]:
+    async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object], unbegun: list[Any]) -> Job[Any, Any]:
+        unbegun.clear()
         [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 

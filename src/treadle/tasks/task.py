@@ -13,9 +13,9 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
+from treadle.core.awaiting import refuse_to_block, report_dropped
 from treadle.core.errors import BadArgument
 from treadle.core.job import Job, JobSpec
-from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
 from treadle.tasks.job_factory import Template
@@ -107,11 +107,12 @@ class Task(Generic[P, R, C, W]):
     @answers_coroutine
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store a job that runs this task; the job is durable when this returns. Raises BadArgument, TooLarge and
-        StorageError. In synchronous code it raises NotAwaited at once: use `enqueue_sync` there."""
-        check_awaited(f"{self.__name__}.enqueue()", f"{self.__name__}.enqueue_sync(...)")
-        return self._enqueue(args, kwargs)
+        StorageError. Synchronous code uses `enqueue_sync`."""
+        unbegun: list[Any] = []
+        return report_dropped(self._core.name, self._enqueue(args, kwargs, unbegun), unbegun)
 
-    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any], unbegun: list[Any]) -> Job[R, W]:
+        unbegun.clear()
         [job] = await self._core.factory.sender.send([self._core.spec(NO_OPTIONS, args, kwargs)])
         return job
 
@@ -133,8 +134,6 @@ class Task(Generic[P, R, C, W]):
     def options(self, **options: Unpack[Options]) -> Bound[P, R, W]:
         """The task with options for its next jobs: `task.options(delay=30).enqueue(...)`. Raises BadOption."""
         check_names(options)
-        if "queue" in options or "limits" in options:
-            self._core.factory.given(None, options)
         return Bound(self._core, self.__name__, options)
 
     def late(self, /, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
@@ -192,11 +191,11 @@ class Bound(Generic[P, R, W]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed.
         Raises what `Task.enqueue` raises, KeyHeld, IdTaken, QueueFull, UnknownUpstream, BadSession and Unsupported."""
-        name = self._name
-        check_awaited(f"{name}.options(...).enqueue()", f"{name}.options(...).enqueue_sync(...)")
-        return self._enqueue(args, kwargs)
+        unbegun: list[Any] = []
+        return report_dropped(self._core.name, self._enqueue(args, kwargs, unbegun), unbegun)
 
-    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any], unbegun: list[Any]) -> Job[R, W]:
+        unbegun.clear()
         [job] = await self._core.factory.sender.send([self._spec(args, kwargs)], self._within)
         return job
 

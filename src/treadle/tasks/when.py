@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from treadle.core.argument_names import Spelled, spelled_call
+from treadle.core.argument_names import Spelled
 from treadle.core.errors import BadOption
 
 
@@ -44,7 +44,6 @@ def all_done() -> When:
     return When(of="done")
 
 
-@spelled_call
 def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
     """`n` of them succeeded; with `of="done"`, `n` of them ended in any state. Raises BadOption unless n is 1 or
     more."""

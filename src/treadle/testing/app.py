@@ -20,10 +20,10 @@ from treadle.admin import stored_values
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import defaults
+from treadle.core.awaiting import async_block
 from treadle.core.errors import BadArgument, BadOption
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Claim, NewJob, Record
-from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
 from treadle.policy.retry import seconds as in_seconds
 from treadle.resources import Life, Overrides

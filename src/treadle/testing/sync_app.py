@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from treadle.concurrency.threads import Answer
+from treadle.core.awaiting import plain_block
 from treadle.core.errors import BadOption
-from treadle.core.must_await import plain_block
 from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
-from treadle.core.argument_names import spelled
+from treadle.core.awaiting import async_block
 from treadle.core.model import Record
-from treadle.core.must_await import async_block, check_awaited
 from treadle.core.placement import Amounts, Labels, amounts, labels_of
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.tasks.task import AnyTask
@@ -28,7 +27,6 @@ from treadle.worker.redrive import Redrive
 
 
 @async_block("write `async with worker:` in a coroutine, or `asyncio.run(worker.run())`")
-@spelled
 class Worker:
     """Runs the jobs of an app.
 
@@ -160,7 +158,6 @@ class Worker:
         collecting them blocks the event loop for 7-14 ms each time. New objects are collected once every 5,000
         (`gc.set_threshold`), because a job leaves no cycles: this saves 1 us of 6.7 us a job.
         """
-        check_awaited("worker.run()", "asyncio.run(worker.run())")
         return self._core.run(probes)
 
     async def stop(self, grace: float | timedelta | None = None) -> None:

@@ -6,13 +6,12 @@ Storages need no code for workflows, and no central process runs them.
 from treadle.workflow.chain import chain
 from treadle.workflow.checks import acyclic
 from treadle.workflow.continuation import Followups, decode_followups, encode_followups, followups_of
-from treadle.workflow.enqueue_args import SENDING, flatten, waiting
+from treadle.workflow.enqueue_args import flatten, waiting
 from treadle.workflow.finisher import WorkflowFinisher, failure_of, rows_of, waits_again
 from treadle.workflow.flow import Conclude, Flow, Gather, flow, gather
 from treadle.workflow.fold import causes, contributions, decode_of, encoding_of, failure, fatal
 
 __all__ = [
-    "SENDING",
     "Conclude",
     "Flow",
     "Followups",

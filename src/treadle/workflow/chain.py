@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec.structs import replace
 
-from treadle.core.argument_names import spelled_call
 from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.policy.retry import read_policy
@@ -60,7 +59,6 @@ def chain(
 def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = True) -> Chain[Any, Any]: ...
 
 
-@spelled_call
 def chain(*steps: Any, pass_result: bool = True) -> Any:
     """Jobs that run one after the other. Each takes the result of the one before as its first argument
     (pass_result=False: none does). A step with `options(pass_result=False)` takes none, and passes its own on.

@@ -17,8 +17,6 @@ from treadle.workflow.plan import FLOW
 
 T = TypeVar("T")
 
-SENDING = ("after", "when", "wait_timeout", "within")  # keyword arguments of `enqueue`
-
 
 def flatten(
     specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
-from treadle.core.argument_names import spelled_call
+from treadle.core.awaiting import refuse_to_block, report_dropped
 from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, Job, JobSpec, Sender, Source, T, T_co, W, W_co
 from treadle.core.model import NewJob
-from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.reducers import reducer_of
@@ -88,7 +87,6 @@ class Flow(Continuation[T_co, W_co]):
         when: When | None = None,
         scope: Scope = "tree",
     ) -> Flow[Any, Any]: ...
-    @spelled_call
     def then(self, *specs: Items, when: When | None = None, scope: Scope = "tree") -> Any:
         """Continue with these jobs when the previous ones have ended with all their descendants. With scope="job", the
         end of their own run is enough.
@@ -153,11 +151,11 @@ class Flow(Continuation[T_co, W_co]):
     def enqueue(self, *, within: Any = None) -> Coroutine[Any, Any, Job[W_co, W_co]]:
         """Store all its jobs and a root job, which is returned. They are durable when this returns, or, with `within=`,
         when that transaction is committed."""
-        name = f"{type(self).__name__.lower()}(...)"
-        check_awaited(f"{name}.enqueue()", f"{name}.enqueue_sync()")
-        return self._enqueue(within)
+        unbegun: list[Any] = []
+        return report_dropped(f"a {type(self).__name__.lower()}", self._enqueue(within, unbegun), unbegun)
 
-    async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
+    async def _enqueue(self, within: Any, unbegun: list[Any]) -> Job[W_co, W_co]:
+        unbegun.clear()
         spec, sender = self._sendable()
         return self._handle(*await sender.send([spec], within))
 
@@ -307,7 +305,6 @@ def flow(
 def flow(
     *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None, reduce: str
 ) -> Flow[Any, Any]: ...
-@spelled_call
 def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> Any:
     """Jobs that run concurrently: `return flow(fetch.job(u) for u in urls)`.
 
@@ -375,7 +372,6 @@ def gather(
 def gather(*specs: Continuation[W, Any], when: When | None = None) -> Gather[W]: ...
 @overload
 def gather(specs: Iterable[Continuation[W, Any]], /, *, when: When | None = None) -> Gather[W]: ...
-@spelled_call
 def gather(*specs: Items, when: When | None = None) -> Any:
     """Jobs whose results go to one task: `return gather(fetch.job(u) for u in urls).into(summarise)`.
 

@@ -22,7 +22,7 @@ import struct
 import weakref
 from typing import Literal, Self
 
-from treadle.core.must_await import async_block
+from treadle.core.awaiting import async_block
 
 CHUNK = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends a reset instead of a FIN

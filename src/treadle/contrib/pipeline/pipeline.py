@@ -25,7 +25,6 @@ from treadle.contrib.pipeline.steps import (
     shifted,
 )
 from treadle.core import config, defaults
-from treadle.core.argument_names import spelled
 from treadle.core.errors import BadOption
 from treadle.core.job import JobSpec
 from treadle.core.model import State
@@ -40,7 +39,6 @@ H = TypeVar("H", bound=Callable[..., Any])
 END = "(end)"  # the job behind the children of a last step
 
 
-@spelled
 class Pipeline:
     """Steps that run in order, each on its own queue, with one state per run to which each step adds fields.
 

@@ -5,7 +5,6 @@ TreadleError
 ├── BadOption (ValueError)       an option outside its range
 ├── BadResult                    a return value that cannot be stored
 ├── BadCodec (ValueError)        a codec that does not restore the value it encoded
-├── NotAwaited (RuntimeError)    a coroutine created where nothing can await it
 ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
 ├── TooLarge (ValueError)        a text beyond its size limit
 ├── UnknownTask (LookupError)    no such task in this app
@@ -62,7 +61,6 @@ from treadle.core.errors.calls import BadCodec as BadCodec
 from treadle.core.errors.calls import BadOption as BadOption
 from treadle.core.errors.calls import BadResult as BadResult
 from treadle.core.errors.calls import BadTask as BadTask
-from treadle.core.errors.calls import NotAwaited as NotAwaited
 from treadle.core.errors.calls import TooLarge as TooLarge
 from treadle.core.errors.calls import UnknownSchedule as UnknownSchedule
 from treadle.core.errors.calls import UnknownTask as UnknownTask

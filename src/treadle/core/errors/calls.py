@@ -26,18 +26,6 @@ class BadOption(TreadleError, ValueError):
         super().__init__(f"option {option!r}: {problem}")
 
 
-class NotAwaited(TreadleError, RuntimeError):
-    """A call that must be awaited was made where no event loop runs, so its coroutine would never run."""
-
-    fails_as: str | None = CODE
-
-    def __init__(self, call: str, instead: str) -> None:
-        self.call, self.instead = call, instead
-        super().__init__(
-            f"{call} returns a coroutine, and no event loop runs here: write {instead}, or `await` it in a coroutine"
-        )
-
-
 class BadResult(TreadleError):
     """A function returned a value that cannot be stored. Its job fails at once: a retry would repeat the effects of the
     function, and get no better result. It is retried if a stored result of another job cannot be read."""

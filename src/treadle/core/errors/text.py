@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+_FOLDER: Final = str(Path(__file__).parents[2]) + os.sep
 LINE: Final = 10_000  # characters of a line, as many as a worker of Treadle stores of an error
 LOOKED: Final = 20_000  # characters at the end of a bare traceback in which its last line is
 LINES: Final = 500  # lines among them

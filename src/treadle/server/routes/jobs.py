@@ -101,6 +101,7 @@ class JobRoutes:
             specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
         chosen = [spec.new for spec, name in zip(specs, names, strict=True) if spec.id != name]
         await rights.refuse_known(call.token, chosen, self._core.storage.get)
+        await self._core.jobs.names.warn_of_new([spec.new for spec in specs])
         try:
             stored = zip(await self._core.client.send_rows(specs), specs, strict=True)
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), stored)
@@ -264,22 +265,22 @@ class JobRoutes:
     )
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         """Cancel a job and its children."""
-        return Acted(await self._jobs(call).cancel(call.part("id"), tree=call.body.tree))
+        return Acted(await self._jobs(call).recorded(call.receipt).cancel(call.part("id"), tree=call.body.tree))
 
     @Operation("POST /v1/jobs/{id}/retry", tag="jobs", scope="operate", others=(404, 409), audit="job.retry")
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
         """Reopen a failed or cancelled job."""
-        return Acted(await self._jobs(call).retry(call.part("id")))
+        return Acted(await self._jobs(call).recorded(call.receipt).retry(call.part("id")))
 
     @Operation("POST /v1/jobs/{id}/run_now", tag="jobs", scope="operate", others=(404, 409), audit="job.run_now")
     async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
         """Queue a scheduled job now."""
-        return Acted(await self._jobs(call).run_now(call.part("id")))
+        return Acted(await self._jobs(call).recorded(call.receipt).run_now(call.part("id")))
 
     @Operation("DELETE /v1/jobs/{id}", tag="jobs", scope="operate", others=(404, 409), audit="job.delete")
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
         """Delete an ended job."""
-        return Acted(await self._jobs(call).delete(call.part("id")))
+        return Acted(await self._jobs(call).recorded(call.receipt).delete(call.part("id")))
 
     @Operation(
         "POST /v1/jobs/{id}/signal",

@@ -52,7 +52,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
     nothing unless the queue is all there is to read, which means no rules and no rows that are due."""
     name, slot = claim_slot(ask.worker)
     mark, found, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
-    unit.saw(mark)
+    unit.saw_mark(mark)
     unit.refuse("closing")
     if unit.shut():
         return Claimed()

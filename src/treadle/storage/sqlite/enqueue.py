@@ -33,8 +33,8 @@ Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, k
 
 def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
     """Store plain jobs (rows.is_plain)."""
-    top, edges = _glance(unit)
-    if unit.bounds and _may_be_full(unit, jobs):
+    top, edges, is_bounded = _glance(unit)
+    if is_bounded and _may_be_full(unit, jobs):
         return (yield from store.enqueue(unit, jobs))
     return (yield from _insert(unit, jobs, top, edges))
 
@@ -43,21 +43,21 @@ def add_merged(
     unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]
 ) -> Generator[None, None, list[list[Record] | TreadleError]]:
     """Store the plain jobs of several callers with one insert. Return the rows for each caller, or its refusal."""
-    top, edges = _glance(unit)
+    top, edges, is_bounded = _glance(unit)
     jobs = [job for jobs in calls for job in jobs]
-    if unit.bounds and _may_be_full(unit, jobs):
+    if is_bounded and _may_be_full(unit, jobs):
         return (yield from _one_by_one(unit, calls))
     rows = iter((yield from _insert(unit, jobs, top, edges)))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
 
-def _glance(unit: UnitOfWork) -> tuple[int, bool]:
-    """The greatest number of a row, and whether any job waits for another."""
+def _glance(unit: UnitOfWork) -> tuple[int, bool, bool]:
+    """The greatest number of a row, whether any job waits for another, and whether any queue is bounded."""
     top, edges, mark, bounds = unit.ex(SQL["glance"]).fetchone()
-    unit.saw(mark)
-    unit.saw_bounds(bounds)
-    unit.refuse()
-    return top, edges
+    unit.saw(mark, bounds)
+    if mark is not None:
+        unit.refuse()
+    return top, edges, bounds is not None
 
 
 def _may_be_full(unit: UnitOfWork, jobs: Sequence[NewJob]) -> bool:
@@ -87,7 +87,8 @@ def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> 
     in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks for an adapter,
     0.7 us."""
     now, answers = unit.now, list[Record]()
-    unit.topics.update({f"queue:{job.queue}" for job in jobs})
+    for job in jobs:
+        unit.topics.add(f"queue:{job.queue}")
     for at in range(0, len(jobs), STEP):
         if at:
             yield

@@ -20,7 +20,6 @@ from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import OpenFile
-from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.rows import encode, to_json
 from treadle.storage.sqlite.shared_transaction import SharedTransactions
@@ -123,23 +122,22 @@ class Mailboxes:
 
     # --- hand-off
 
-    def store(self, unit: UnitOfWork, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
-        """Store one job, and claim it for a waiting worker. If none waits, this costs no more than storing it."""
-        asks = self._file.asks.all() if self._notifier.can_probe else []
-        stored = (add_plain if plain else enqueue)(unit, jobs)
-        return self._store_for(asks, unit, stored, f"queue:{jobs[0].queue}") if asks else stored
-
-    def _store_for(
-        self, asks: Sequence[WaitingWorker], unit: UnitOfWork, steps: Generator[None, None, list[Record]], line: str
+    def insert_and_hand_over(
+        self,
+        unit: UnitOfWork,
+        insert: Callable[[UnitOfWork], Generator[None, None, list[Record]]],
+        waiting: Sequence[WaitingWorker],
     ) -> Generator[None, None, list[Record]]:
-        grown = line in unit.topics
-        stored = yield from steps
-        [row] = stored
-        if row.queue_position is not None:
-            handed = yield from self._hand(asks, unit, row.job)
-            if handed == row.job.id and not grown:
-                unit.topics.discard(line)
-        return stored
+        """Insert one job, and claim it for one of these workers."""
+        published = set(unit.topics)
+        rows = yield from insert(unit)
+        [row] = rows
+        if row.queue_position is not None and self._notifier.can_probe:
+            handed_over = yield from self._hand(waiting, unit, row.job)
+            topic = f"queue:{row.job.queue}"
+            if handed_over == row.job.id and topic not in published:
+                unit.topics.discard(topic)
+        return rows
 
     def _hand(self, asks: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob) -> Generator[None, None, str | None]:
         """Make the latest open claim that would take this job. Return the id of its job: the first of the queue, which

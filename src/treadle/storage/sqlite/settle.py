@@ -55,7 +55,7 @@ KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": de
 
 def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
     seen, limited = unit.ex(SQL["glance"]).fetchone()
-    unit.saw(seen)
+    unit.saw_mark(seen)
     unit.refuse("closing", "gone")
     mark = unit.shut("closing")
     if mark is not None:

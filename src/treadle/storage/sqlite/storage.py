@@ -114,14 +114,20 @@ class SqliteStorage:
             return []
         plain = all(map(is_plain, jobs))
         check_jobs(jobs, plain)
+        insert = partial(add_plain if plain else enqueue, jobs=jobs)
         if len(jobs) == 1:
-            found = self._calls.submit(lambda unit: self._posts.store(unit, jobs, plain), 1, jobs if plain else None)
-        elif plain:
-            found = self._calls.submit(lambda unit: add_plain(unit, jobs), len(jobs), jobs)
-        else:
-            found = self._calls.submit(lambda unit: enqueue(unit, jobs), len(jobs))
-        answers: list[Record] = await found
-        return answers
+            insert = partial(self._insert_one, insert=insert)
+        rows: list[Record] = await self._calls.submit(insert, len(jobs), jobs if plain else None)
+        return rows
+
+    def _insert_one(
+        self, unit: UnitOfWork, insert: Callable[[UnitOfWork], Generator[None, None, list[Record]]]
+    ) -> Generator[None, None, list[Record]]:
+        """Insert one job, and claim it for a worker that waits for one."""
+        waiting = self._file.asks.all()
+        if not waiting:
+            return insert(unit)
+        return self._posts.insert_and_hand_over(unit, insert, waiting)
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)

@@ -95,14 +95,17 @@ class UnitOfWork:
     def shut(self, *but: str) -> MoveState | None:
         """The mark of a move that stops a method; under the roles `but` the method works as always."""
         if not self._looked:
-            mark, bounds = self.ex(SQL["mark_and_bounds"]).fetchone()
-            self.saw(mark)
-            self.saw_bounds(bounds)
+            self.saw(*self.ex(SQL["mark_and_bounds"]).fetchone())
         return shut(self._move, *but)
 
-    def saw(self, mark: bytes | None) -> None:
+    def saw_mark(self, mark: bytes | None) -> None:
         """Note the stored mark, which was read together with other data; None: there is none."""
         self._looked, self._move = True, None if mark is None else decode_mark(mark)
+
+    def saw(self, mark: bytes | None, bounds: bytes | None) -> None:
+        """Note the stored mark and the bounds of queues, which were read together with other data; None: none."""
+        self._looked, self._move = True, None if mark is None else decode_mark(mark)
+        self._bounds = {} if bounds is None else decode_bounds(bounds)
 
     def refuse(self, *but: str) -> None:
         mark = self.shut(*but)
@@ -307,12 +310,8 @@ class UnitOfWork:
     @property
     def bounds(self) -> Bounds:
         if self._bounds is None:
-            self.saw_bounds(self.ex(SQL["mark_and_bounds"]).fetchone()[1])
+            self.saw(*self.ex(SQL["mark_and_bounds"]).fetchone())
         return self._bounds or {}
-
-    def saw_bounds(self, stored: bytes | None) -> None:
-        """Note the stored bounds, which were read together with other data; None: no queue has one."""
-        self._bounds = {} if stored is None else decode_bounds(stored)
 
     def waiting(self, queue: str) -> int:
         self.sync()

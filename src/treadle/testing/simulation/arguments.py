@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from treadle.core.argument_names import check_spelling
+from treadle.core.argument_names import refuse_unknown
 from treadle.core.errors import BadOption
 from treadle.testing.simulation.faults import KINDS, Kind
 from treadle.worker import Worker
@@ -113,7 +113,7 @@ def check_worker_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name in OWN:
             raise BadOption("options", f"{name} cannot be set here: {OWN[name]}")
-    check_spelling(Worker.__init__, options, "Worker")
+    refuse_unknown("Worker", options, [*inspect.signature(Worker).parameters][1:])
 
 
 def check_result(name: str, result: object) -> None:

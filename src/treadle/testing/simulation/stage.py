@@ -137,9 +137,9 @@ def borrowed(
         change(core, "life", core.new_life(core.choice))
         change(core, "emptied", EmptiedWatch(core.opened, clock))
         change(client, "at_hand", core.life.at_hand)
-        change(client, "_enqueue", OfEach(lambda: Sender(client._store)))
+        change(client, "_share", OfEach(lambda: Sender(client._write)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
-        for name in ("names", "moved", "run_now"):
+        for name in ("moved", "run_now"):
             change(client, name, None)
         names = Names(core.opened, core.tasks)  # names cached for another storage would change the random draws
         change(core.limits, "names", names)

@@ -1,19 +1,19 @@
-"""A forgotten await in synchronous code raises at once and says what to write; so does a wrongly given job."""
+"""A call that enqueues without await logs an error with its place; every program that runs the coroutine works."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from treadle import App, Job, Worker, chain, flow
-from treadle.errors import BadOption, NotAwaited, UnknownJob
+from treadle.errors import BadOption, UnknownJob
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
@@ -39,38 +39,119 @@ def shop(tmp_path: Path) -> Iterator[App]:
     app.sync.close()
 
 
-FORGOTTEN: dict[str, Callable[[App], Any]] = {
-    "greet.enqueue_sync(...)": lambda app: app.tasks["greet"].enqueue("x"),
-    "greet.options(...).enqueue_sync(...)": lambda app: app.tasks["greet"].options(delay=1).enqueue("x"),
-    "app.stub('far').enqueue_sync(...)": lambda app: app.stub("far").enqueue("x"),
-    "app.sync.enqueue(...)": lambda app: app.enqueue([app.tasks["greet"].job("x")]),
-    "flow(...).enqueue_sync()": lambda app: flow(app.tasks["greet"].job("x")).enqueue(),
-    "chain(...).enqueue_sync()": lambda app: chain(app.tasks["greet"].job("x")).enqueue(),
-    "asyncio.run(worker.run())": lambda app: Worker(app).run(),
+CALLS: dict[str, Callable[[App], Coroutine[Any, Any, Any]]] = {
+    "greet": lambda app: app.tasks["greet"].enqueue("x"),
+    "shout": lambda app: app.tasks["shout"].options(delay=1).enqueue("x"),
+    "far": lambda app: app.stub("far").enqueue("x"),
+    "jobs": lambda app: app.enqueue([app.tasks["greet"].job("x")]),
+    "a flow": lambda app: flow(app.tasks["greet"].job("x")).enqueue(),
+    "a chain": lambda app: chain(app.tasks["greet"].job("x")).enqueue(),
+}
+never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+
+def _dropped(caplog: pytest.LogCaptureFixture) -> list[str]:
+    gc.collect()
+    return [each.getMessage() for each in caplog.records if each.levelname == "ERROR" and each.name == "treadle"]
+
+
+@never_awaited
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_without_await_logs_its_place(shop: App, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    CALLS[name](shop)
+    line = CALLS[name].__code__.co_firstlineno
+    assert _dropped(caplog) == [f"enqueue of {name} was dropped without await: no job was stored ({__file__}:{line})"]
+
+
+@never_awaited
+def test_each_way_to_drop_a_call_is_logged(shop: App, caplog: pytest.LogCaptureFixture) -> None:
+    greet = shop.tasks["greet"]
+
+    async def forgotten() -> None:
+        greet.enqueue("in a coroutine")
+
+    greet.enqueue("a statement")
+    kept = greet.enqueue("a variable")
+    del kept
+    [greet.enqueue(name) for name in "ab"]
+    asyncio.run(forgotten())
+    assert len(_dropped(caplog)) == 5
+    assert shop.sync.jobs.list(limit=0, count=True).total == 0
+
+
+async def _all_of(calls: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return [await call for call in calls]
+
+
+def _a_helper(app: App) -> Coroutine[Any, Any, Any]:
+    return app.tasks["greet"].enqueue("x")
+
+
+def _kept(app: App) -> None:
+    call = app.tasks["greet"].enqueue("x")
+    asyncio.run(call)
+
+
+def _with_tasks(app: App) -> None:
+    async def main() -> None:
+        call = app.tasks["greet"].enqueue
+        await asyncio.gather(call("a"), asyncio.create_task(call("b")), asyncio.wait_for(call("c"), 30))
+        await call("d")
+
+    asyncio.run(main())
+
+
+def _eager(app: App) -> None:
+    async def main() -> None:
+        if sys.version_info >= (3, 12):
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        await asyncio.create_task(app.tasks["greet"].enqueue("x"))
+
+    asyncio.run(main())
+
+
+PROGRAMS: dict[str, tuple[int, Callable[[App], object]]] = {
+    "run of a call": (1, lambda app: asyncio.run(app.tasks["greet"].enqueue("x"))),
+    "run of a variable": (1, _kept),
+    "run of a helper's coroutine": (1, lambda app: asyncio.run(_a_helper(app))),
+    "run of a list": (2, lambda app: asyncio.run(_all_of([_a_helper(app), _a_helper(app)]))),
+    "run of a comprehension": (3, lambda app: asyncio.run(_all_of([app.tasks["greet"].enqueue(n) for n in "abc"]))),
+    "run with an unpacked argument": (1, lambda app: asyncio.run(*(_a_helper(app),))),
+    "app.sync.call": (1, lambda app: app.sync.call(_a_helper(app))),
+    "tasks": (4, _with_tasks),
+    "eager tasks": (1, _eager),
 }
 
 
-@pytest.mark.parametrize("instead", FORGOTTEN)
-def test_an_error_names_the_call_to_write(shop: App, instead: str) -> None:
-    call = FORGOTTEN[instead]
-    with pytest.raises(NotAwaited) as found:
-        call(shop)
-    assert found.value.instead == instead.strip()
-    assert f"write {instead.strip()}, or `await` it" in str(found.value)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_that_runs_the_coroutine_works(shop: App, caplog: pytest.LogCaptureFixture, program: str) -> None:
+    jobs, run = PROGRAMS[program]
+    run(shop)
+    assert shop.sync.jobs.list(limit=0, count=True).total == jobs
+    assert _dropped(caplog) == []
 
 
-def test_each_use_of_a_result_without_await_raises(shop: App) -> None:
-    greet = shop.tasks["greet"]
-    with pytest.raises(NotAwaited):
-        greet.enqueue("x")
-    with pytest.raises(NotAwaited):
-        _ = greet.enqueue("x")
-    with pytest.raises(NotAwaited):
-        _ = greet.enqueue("x").id  # type: ignore[attr-defined]
-    with pytest.raises(NotAwaited):
-        [greet.enqueue(name) for name in "ab"]
-    with ThreadPoolExecutor(1) as pool, pytest.raises(NotAwaited):
-        pool.submit(greet.enqueue, "x").result()
+def test_a_call_that_is_closed_or_cancelled_on_purpose_is_not_logged(
+    shop: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(shop.tasks["greet"].enqueue("x"))
+        task.cancel()
+        await asyncio.wait([task])
+
+    shop.tasks["greet"].enqueue("x").close()
+    asyncio.run(main())
+    assert _dropped(caplog) == []
+
+
+@never_awaited
+def test_calls_are_plain_coroutines(shop: App) -> None:
+    call = shop.jobs.list(limit=0, count=True)
+    assert inspect.iscoroutine(call)
+    assert asyncio.run(call).total == 0
+    sending = shop.tasks["greet"].enqueue("x")
+    assert inspect.iscoroutine(sending)
+    sending.close()
 
 
 GROUPS: dict[str, Callable[[App], Any]] = {
@@ -93,30 +174,6 @@ def methods() -> Iterator[tuple[str, str]]:
             method = None if name.startswith("_") else inspect.getattr_static(type(of(app)), name, None)
             if method is not None and inspect.iscoroutinefunction(inspect.unwrap(method)):
                 yield group, name
-
-
-def test_every_group_of_the_app_is_listed(shop: App) -> None:
-    mine = {
-        f"app.{name}"
-        for name, value in vars(shop).items()
-        if not name.startswith("_") and type(value).__module__.startswith("treadle.admin")
-    }
-    assert mine <= set(GROUPS)
-
-
-@pytest.mark.parametrize(("group", "name"), [*methods()])
-def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> None:
-    method = getattr(GROUPS[group](shop), name)
-    with pytest.raises(NotAwaited) as found:
-        method()  # raises before it checks its arguments
-    assert found.value.call == f"{group}.{name}()"
-    if group.startswith("job"):
-        assert found.value.instead == f"{group}.{name}_sync(...)"
-        assert hasattr(GROUPS[group](shop), f"{name}_sync")
-        return
-    view = getattr(shop.sync, group.removeprefix("app."), None) if group.startswith("app.") else shop.sync
-    assert found.value.instead.startswith("app.sync.call(") == (not hasattr(view, name)), found.value.instead
-    assert name in found.value.instead
 
 
 def test_the_methods_keep_their_signatures() -> None:
@@ -170,22 +227,6 @@ def test_the_proposed_code_works(shop: App) -> None:
     assert shop.sync.call(job.ended()).state == "cancelled"
     with pytest.raises(UnknownJob):
         shop.sync.result(Job("none", "greet", shop._core.client, None))
-
-
-async def test_calls_in_a_coroutine_are_unchanged(shop: App) -> None:
-    later = shop.jobs.list(limit=0, count=True)
-    assert (await later).total == 0
-    await shop.close()
-
-
-def test_asyncio_run_accepts_a_call(shop: App) -> None:
-    greet = shop.tasks["greet"]
-    asyncio.run(greet.enqueue("x"))
-    asyncio.run(asyncio.wait_for(greet.enqueue("x"), 30), debug=False)
-    shop.sync.call(greet.enqueue("x"))
-    page = shop.sync.call(shop.jobs.list(limit=0, count=True))
-    assert page.total == 3
-    assert shop.sync.call(shop.jobs.list(limit=0, count=True)).total == 3, "pytest rewrites this line"
 
 
 async def test_a_call_in_a_coroutine_may_be_awaited_later(shop: App) -> None:
