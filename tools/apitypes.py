@@ -1,7 +1,7 @@
-"""Writes `ui/src/openapi.ts`: the TypeScript types of the HTTP API, from the document at /v1/openapi.json.
+"""Writes `ui/src/api.ts`: the TypeScript types of the HTTP API, from the document at /v1/openapi.json.
 
-`ui/src/api.check.ts` compares them with the types that the dashboard uses, so a change of the API that the dashboard
-does not know fails its build. A test says when the file is stale.
+The pages use these types, so a change of the API that a page does not know fails the build. A test says when the file
+is stale.
 
     python -m tools.apitypes           write the file
     python -m tools.apitypes --check   exit with 1 if it is stale
@@ -12,22 +12,45 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
+from msgspec import NODEFAULT
 
 from treadle import App
+from treadle.admin.operations import Verb
+from treadle.core.limit_model import WhenFull
+from treadle.policy.attempts import Ended
 from treadle.server import Settings
 from treadle.server.app import operations_of
+from treadle.server.auth.tokens import ScopeName
 from treadle.server.longpoll import LongPoll
 from treadle.server.openapi import describe
 from treadle.server.operation import NO_BODY, Operation
+from treadle.server.overview.views import Counted
+from treadle.server.routes.job_messages import Status
+from treadle.server.shown_payloads import Why
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FILE: Final = ROOT / "ui/src/openapi.ts"
-HEAD: Final = "/** The types of the HTTP API, from its OpenAPI document. Written by `python -m tools.apitypes`. */\n"
+FILE: Final = ROOT / "ui/src/api.ts"
+HEAD: Final = """\
+/** The types of the HTTP API, from its OpenAPI document. Written by `python -m tools.apitypes`.
+ *
+ * Durations are in seconds, instants in seconds since 1970. */
+
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+"""
+WORDS: Final = {  # the literals that pages name
+    "Act": Verb,
+    "AttemptEnd": Ended,
+    "Counted": Counted,
+    "Scope": ScopeName,
+    "Status": Status,
+    "WhenFull": WhenFull,
+    "Withheld": Why,
+}
 PLAIN: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 NAME: Final = re.compile(r"[A-Za-z_$][\w$]*")
 
@@ -41,38 +64,43 @@ def operations() -> list[Operation]:
     return [each for each in found if not each.path.startswith("/v1/work/")]
 
 
-def complete(found: list[Operation]) -> set[str]:
-    """The names of the types of which a server always sends every field, also those with a default."""
-    names = set[str]()
-    for kind in msgspec.inspect.multi_type_info([each.gives for each in found]):
-        names |= _structs(kind, set())
-    return names
+def sent(calls: list[Operation]) -> dict[str, set[str]]:
+    """By the name of each type of an answer: the fields that a server always sends, also those with a default."""
+    fields: dict[str, set[str]] = {}
+    for kind in msgspec.inspect.multi_type_info([call.gives for call in calls]):
+        _add_sent(kind, fields)
+    return fields
 
 
-def _structs(kind: Any, seen: set[int]) -> set[str]:
-    """The structs within a type, without those that leave defaults out."""
-    if id(kind) in seen:
-        return set()
-    seen.add(id(kind))
-    found = set[str]()
+def _add_sent(kind: Any, fields: dict[str, set[str]]) -> None:
+    """Add the structs within a type."""
     if isinstance(kind, msgspec.inspect.StructType):
-        if not kind.cls.__struct_config__.omit_defaults:
-            found |= {kind.cls.__name__, f"{kind.cls.__module__}.{kind.cls.__qualname__}"}
+        full = f"{kind.cls.__module__}.{kind.cls.__qualname__}"
+        if full in fields:
+            return
+        always = {field.encode_name for field in kind.fields if _is_sent(field)}
+        fields[full] = fields[kind.cls.__name__] = set() if kind.cls.__struct_config__.omit_defaults else always
         for field in kind.fields:
-            found |= _structs(field.type, seen)
-        return found
+            _add_sent(field.type, fields)
+        return
     for name in ("item_type", "key_type", "value_type"):
         if hasattr(kind, name):
-            found |= _structs(getattr(kind, name), seen)
-    for each in (*getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
-        found |= _structs(each, seen)
-    return found
+            _add_sent(getattr(kind, name), fields)
+    for inner in (*getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
+        _add_sent(inner, fields)
+
+
+def _is_sent(field: msgspec.inspect.Field) -> bool:
+    """Whether a field is always sent. One that may be unset has neither a default nor a factory."""
+    return field.required or field.default is not NODEFAULT or field.default_factory is not NODEFAULT
 
 
 def named(name: str) -> str:
-    """The name of a type. Two types of one name have the names of their modules in front: `a.job_history.Signal`."""
+    """The name of a type, without "View" at its end. Two types of one name have the names of their modules in front:
+    `a.job_history.Signal`."""
     module, _, last = name.rpartition(".")
-    return "".join(word.title() for word in module.rpartition(".")[2].split("_")) + last
+    short = last if last == "PauseView" else last.removesuffix("View")  # there is a Pause, too
+    return "".join(word.title() for word in module.rpartition(".")[2].split("_")) + short
 
 
 def typed(schema: Schema) -> str:
@@ -80,7 +108,8 @@ def typed(schema: Schema) -> str:
     if "$ref" in schema:
         return named(str(schema["$ref"]).rpartition("/")[2])
     if "enum" in schema:
-        return " | ".join(sorted(json.dumps(each) for each in schema["enum"]))
+        names = [name for name, kind in WORDS.items() if set(get_args(kind)) == set(schema["enum"])]
+        return names[0] if names else _words(schema["enum"])
     if "const" in schema:
         return json.dumps(schema["const"])
     for word in ("anyOf", "oneOf"):
@@ -93,43 +122,46 @@ def typed(schema: Schema) -> str:
         return _array(schema)
     if kind == "object":
         if "properties" in schema:
-            return "{ " + " ".join(fields(schema, everything=False)) + " }"
+            return "{ " + " ".join(fields(schema)) + " }"
         more = schema.get("additionalProperties")
-        return f"{{ [name: string]: {typed(more) if isinstance(more, Mapping) else 'unknown'} }}"
-    return PLAIN.get(str(kind), "unknown")
+        return f"{{ [name: string]: {typed(more) if isinstance(more, Mapping) else 'Json'} }}"
+    return PLAIN.get(str(kind), "Json")
 
 
 def _array(schema: Schema) -> str:
     if "prefixItems" in schema:
         return f"[{', '.join(typed(each) for each in schema['prefixItems'])}]"
     items = schema.get("items")
-    inner = typed(items) if isinstance(items, Mapping) else "unknown"
+    inner = typed(items) if isinstance(items, Mapping) else "Json"
     return f"({inner})[]" if " | " in inner else f"{inner}[]"
 
 
-def fields(schema: Schema, *, everything: bool) -> Iterator[str]:
-    """The fields of an object. `everything`: also those that are not required are there."""
-    required = set(schema.get("required", ()))
-    for name, each in schema["properties"].items():
+def _words(values: Iterable[str]) -> str:
+    return " | ".join(sorted(json.dumps(value) for value in values))
+
+
+def fields(schema: Schema, always: Iterable[str] = ()) -> Iterator[str]:
+    """The fields of an object. `always`: those that are there although they are not required."""
+    there = {*schema.get("required", ()), *always}
+    for name, kind in schema["properties"].items():
         written = name if NAME.fullmatch(name) else json.dumps(name)
-        mark = "" if everything or name in required else "?"
-        yield f"{written}{mark}: {typed(each)};"
+        yield f"{written}{'' if name in there else '?'}: {typed(kind)};"
 
 
 def text() -> str:
     """The whole file."""
-    made = operations()
-    document = describe(made, "", tokens=False)
-    all_there = complete(made)
-    parts = [HEAD]
+    calls = operations()
+    document = describe(calls, "", tokens=False)
+    always = sent(calls)
+    parts = [HEAD, *(f"export type {name} = {_words(get_args(kind))};\n" for name, kind in WORDS.items())]
     for name, schema in sorted(document["components"]["schemas"].items()):
         if "properties" in schema:
-            lines = fields(schema, everything=name in all_there)
+            lines = fields(schema, always.get(name, ()))
             parts.append(f"export interface {named(name)} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n")
         else:
             parts.append(f"export type {named(name)} = {typed(schema)};\n")
     for title, get in (("Answers", _answer), ("Bodies", _body)):
-        rows = sorted((f"{each.method} {each.path}", get(each, document)) for each in made)
+        rows = sorted((f"{each.method} {each.path}", get(each, document)) for each in calls)
         parts.append(
             f"export interface {title} {{\n"
             + "".join(f"  {json.dumps(call)}: {kind};\n" for call, kind in rows if kind)

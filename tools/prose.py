@@ -3,9 +3,9 @@
     python -m tools.prose [PATH ...]                        print each sentence that breaks a rule; exit 1 if any does
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
-It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments, strings and names of tests of
-`src/`, `packages/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a
-comment at its end or just above it: `prose: ok` and the reason.
+It reads `docs/`, `changes/` and the pages at the root, the docstrings, comments, strings and names of tests of `src/`,
+`packages/` and `tests/`, and the comments of SQL, Lua and `ui/src/`. Code blocks and `quoted code` are left out. If a
+list is wrong about a sentence, put a comment at its end or just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _without_examples(text: str) -> str:
 
 # Comments, and before them the strings, which may contain a `#`. A regular expression: `tokenize` took a third of the
 # time of the whole check.
-_STRING_OR_COMMENT = re.compile(
+STRING_OR_COMMENT = re.compile(
     r'''(?s)"""(?:[^\\"]|\\.|"(?!""))*"""|\'\'\'(?:[^\\']|\\.|'(?!''))*\'\'\''''
     r"""|"(?:[^\\"\n]|\\.)*"|'(?:[^\\'\n]|\\.)*'|(\#[^\n]*)"""
 )
@@ -170,7 +170,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
     """Each comment; those of consecutive lines are one text."""
     start, last, held = 0, -1, list[str]()
     line, counted = 1, 0
-    for found in _STRING_OR_COMMENT.finditer(text):
+    for found in STRING_OR_COMMENT.finditer(text):
         if found[1] is None or found[1].startswith(_ORDERS):
             continue
         line, counted = line + text.count("\n", counted, found.start()), found.start()
@@ -285,6 +285,18 @@ def _comment_lines(path: Path, where: str, mark: str) -> Iterator[Sentence]:
                 yield from _of_text("comments", where, comment.strip(), number)
 
 
+_TYPESCRIPT_COMMENT = re.compile(r'(?s)"(?:[^\\"\n]|\\.)*"|`(?:[^\\`]|\\.)*`|/\*\*?(.*?)\*/|(?<![:\w])// ([^\n]*)')
+
+
+def _of_typescript(path: Path, where: str) -> Iterator[Sentence]:
+    text = path.read_text()
+    for part in _TYPESCRIPT_COMMENT.finditer(text):
+        comment = part[1] or part[2]
+        if comment:
+            bare = "\n".join(line.strip().removeprefix("*").strip() for line in comment.splitlines())
+            yield from _of_text("comments", where, bare, text.count("\n", 0, part.start()) + 1)
+
+
 def kind_of(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[0] == "changes" or parts[0] == "CHANGELOG.md":
@@ -295,6 +307,7 @@ def kind_of(path: Path) -> str:
 STRINGS = ("errors", "logs", "help", "texts")  # texts: all others, for example of `explain` and `doctor`
 KINDS = ("guides", "internals", "docstrings", "comments", *STRINGS, "changelog", "names")  # names: of tests
 SHORTEST = 3  # words of a string that is read; shorter ones are names
+SUFFIXES = (".py", ".md", ".sql", ".lua", ".ts", ".tsx")
 LEVELS = ("debug", "info", "warning", "error", "exception")
 
 
@@ -305,20 +318,21 @@ def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
             yield from of_python(path, where)
         elif path.suffix in (".sql", ".lua"):
             yield from _comment_lines(path, where, "--")
+        elif path.suffix in (".ts", ".tsx"):
+            yield from _of_typescript(path, where)
         else:
             yield from _of_text(kind_of(path), where, path.read_text())
 
 
 def files(given: Sequence[str]) -> list[Path]:
-    starts = [ROOT / path for path in given] or [
-        ROOT / name for name in ("docs", "changes", "src", "packages", "tests")
-    ] + sorted(ROOT.glob("*.md"))
+    folders = ("docs", "changes", "src", "packages", "tests", "ui/src")
+    starts = [ROOT / path for path in given] or [*(ROOT / name for name in folders), *sorted(ROOT.glob("*.md"))]
     found: list[Path] = []
     for start in starts:
         if not start.exists():
             raise SystemExit(f"{start}: no such file or folder")
         inside = sorted(start.rglob("*")) if start.is_dir() else [start]
-        found += [path for path in inside if path.suffix in (".py", ".md", ".sql", ".lua") and path != EXAMPLES]
+        found += [path for path in inside if path.suffix in SUFFIXES and path != EXAMPLES]
     return found
 
 
@@ -337,7 +351,10 @@ def broken(sentence: Sentence) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.prose")
     parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, packages, tests, *.md]"
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="Files, folders. [default: docs, changes, src, packages, tests, ui/src, *.md]",
     )
     parser.add_argument("--draw", type=int, metavar="N", help="Print N random sentences instead of checking.")
     parser.add_argument("--seed", type=int, default=0, help="With --draw: seed of the choice. [default: 0]")

@@ -1,6 +1,6 @@
 """Figures of the source tree: how many modules, how long, how wide, and which import each other in a cycle.
 
-    python -m tools.structure [FOLDER]     default: src/treadle
+    python -m tools.structure [FOLDER]     default: src/treadle; the circles of `ui/` are shown, too
 
 Lines are counted as they are; the length of a function excludes its docstring. A cycle is a group of modules that reach
 each other by imports, including those under `TYPE_CHECKING` and inside functions. Each file is parsed once; its tree is
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 WORST = 5  # functions or modules listed per row
 LINES = 400  # of a file, at most
 PARAMETERS = 8  # of a constructor, at most
+SCRIPT = re.compile(r'(?:from|import)\s*\(?\s*"(\.[^"]+)"')
 FUNCTION = 60  # lines of a function without its docstring, at most
 
 
@@ -200,6 +202,7 @@ def figures(folder: Path) -> Iterator[tuple[str, str]]:
     yield f"parameters of a constructor: over {PARAMETERS}", f"{wide}; {_worst(makers)}"
     yield "attributes that a class sets on itself", _worst(each for module in found for each in module.classes)
     yield "arrows between modules", str(sum(map(len, graph.values())))
+    loops += circles(scripts(ROOT / "ui/src"))
     yield "circles of imports", f"{len(loops)}: {'; '.join(' '.join(sorted(it)) for it in loops)}" if loops else "0"
 
 
@@ -208,6 +211,17 @@ def imports(folder: Path) -> dict[str, set[str]]:
     found = modules(folder)
     known = frozenset(module.name for module in found)
     return {module.name: _imports(module, known) for module in found}
+
+
+def scripts(folder: Path) -> dict[str, set[str]]:
+    """The scripts that each script of a folder imports, also for their types, or only when they are needed."""
+    paths = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.ts*")}
+    graph = {}
+    for name, path in paths.items():
+        names = SCRIPT.findall(path.read_text())
+        others = {(path.parent / other).resolve().relative_to(folder.resolve()).as_posix() for other in names}
+        graph[name] = others & paths.keys()
+    return graph
 
 
 def _at(sizes: list[int], share: float) -> int:

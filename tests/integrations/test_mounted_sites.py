@@ -14,7 +14,8 @@ from tests.server.dashboard.asgi import call
 from tests.server.dashboard.hosts import django_host
 from treadle import App
 from treadle.contrib.delayed.app import delayed_routes
-from treadle.contrib.queuey import Rules, queue_routes
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.server import Settings, make_site
 from treadle.server.dashboard import dashboard_routes
 

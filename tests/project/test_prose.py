@@ -83,7 +83,9 @@ def test_a_file_is_read_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     page.write_text("# A heading\n\nOne sentence. Another one.\n\n```python\ncode()\n```\n\n| a cell | more |\n")
-    assert [tuple(found) for found in prose.sentences([source, page])] == [
+    component = tmp_path / "part.tsx"
+    component.write_text('/** A comment over\n * two lines. */\nconst url = "http://a"; // at the end of a line\n')
+    assert [tuple(found) for found in prose.sentences([source, page, component])] == [
         ("docstrings", "module.py:1", "The docstring of a module."),
         ("comments", "module.py:2", "a comment over two lines"),
         ("errors", "module.py:4", "an error with a `name`"),
@@ -93,4 +95,6 @@ def test_a_file_is_read_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("guides", "docs/page.md:3", "Another one."),
         ("guides", "docs/page.md:9", "a cell"),
         ("guides", "docs/page.md:9", "more"),
+        ("comments", "part.tsx:1", "A comment over two lines."),
+        ("comments", "part.tsx:3", "at the end of a line"),
     ]

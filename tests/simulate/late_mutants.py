@@ -77,11 +77,11 @@ def released_late(patch: Patch) -> None:
 
     def release(rows: Any, row: Record) -> None:
         if row.job.task:
-            queueing.schedule(rows, row, rows.now + 60)
+            queueing.schedule_job(rows, row, rows.now + 60)
         else:
             rows.put(row)
 
-    patch.setattr("treadle.storage.machine.endings.release", release)
+    patch.setattr("treadle.storage.machine.endings.end_wait", release)
 
 
 def lost_late(patch: Patch) -> None:

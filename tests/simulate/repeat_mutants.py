@@ -132,7 +132,7 @@ def reopened_alone(patch: Patch) -> None:
         return [row]
         yield
 
-    patch.setattr(reopen, "_would_reopen", would_reopen)
+    patch.setattr(reopen, "_jobs_to_reopen", would_reopen)
 
 
 def slots_until_running(patch: Patch) -> None:
@@ -202,7 +202,7 @@ def costly_passed(patch: Patch) -> None:
 
 def retry_overtaken(patch: Patch) -> None:
     """A job fails because of a child that was reopened after its worker had read it."""
-    patch.setattr(settle, "_overtaken", lambda *_: None)
+    patch.setattr(settle, "_stale_because_reopened", lambda *_: None)
 
 
 def siblings_pruned(patch: Patch) -> None:

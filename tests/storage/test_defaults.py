@@ -64,7 +64,7 @@ def test_retention_follows_the_defaults(kind: str, tmp_path: Path) -> None:
 
 def test_statements_and_scripts_repeat_no_default() -> None:
     """They contain the retention defaults as names, not as numbers."""
-    own = {"forget.sql", "tidy.lua"}  # ages of claim ids and of silent workers, which have no setting
+    own = {"drop_unused.sql", "tidy.lua"}  # ages of claim ids and of silent workers, which have no setting
     numbers = {f"{number:.0f}" for number in (defaults.KEEP, defaults.KEEP_FAILED)}
     found = []
     for package, folder in (("postgres", "functions"), ("redis", "lua")):

@@ -13,16 +13,14 @@ from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
 from treadle.core.errors import BadOption, BadTask
 from treadle.core.job import Continuation, JobSpec, Value
-from treadle.core.placement import Amounts, Requires
 from treadle.policy import cron as crons
-from treadle.policy import judge
 from treadle.policy.retry import seconds
 from treadle.resources import Lifespan
 from treadle.scheduling import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.core import BatchCore, TaskCore
-from treadle.tasks.declaration import BatchDeclaration, Computed, Declaration, Kind, names_to_hide
+from treadle.tasks.declaration import BatchDeclaration, BatchOptions, Declaration, TaskOptions, names_to_hide
 from treadle.tasks.options import Options, Seconds, name_of
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Task
@@ -33,6 +31,7 @@ C = TypeVar("C")
 W = TypeVar("W")
 V = TypeVar("V", bound=Value)
 S = TypeVar("S")
+D = TypeVar("D", bound=Declaration)
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
@@ -59,68 +58,16 @@ class Declarations:
     def task(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]  # a literal matches one of these, other text the last
-        self,
-        *,
-        name: str | None = None,
-        kind: Kind | None = None,
-        on_error: judge.OnError | None = None,
-        options: Computed | None = None,
-        codec: codecs.Codec | None = None,
-        redact: Sequence[str] = (),
-        requires: Requires = (),
-        uses: Amounts | None = None,
-        reduce: Literal["last", "first", "sum"] | None = None,
-        concurrency: int | None = None,
-        **constants: Unpack[Options],
+        self, *, reduce: Literal["last", "first", "sum"] | None = None, **options: Unpack[TaskOptions]
     ) -> Decorator: ...
     @overload
     def task(  # type: ignore[overload-overlap]
-        self,
-        *,
-        reduce: Literal["list"],
-        name: str | None = None,
-        kind: Kind | None = None,
-        on_error: judge.OnError | None = None,
-        options: Computed | None = None,
-        codec: codecs.Codec | None = None,
-        redact: Sequence[str] = (),
-        requires: Requires = (),
-        uses: Amounts | None = None,
-        concurrency: int | None = None,
-        **constants: Unpack[Options],
+        self, *, reduce: Literal["list"], **options: Unpack[TaskOptions]
     ) -> ListDecorator: ...
     @overload
-    def task(
-        self,
-        *,
-        reduce: str,
-        name: str | None = None,
-        kind: Kind | None = None,
-        on_error: judge.OnError | None = None,
-        options: Computed | None = None,
-        codec: codecs.Codec | None = None,
-        redact: Sequence[str] = (),
-        requires: Requires = (),
-        uses: Amounts | None = None,
-        concurrency: int | None = None,
-        **constants: Unpack[Options],
-    ) -> AnyDecorator: ...
-    def task(  # type: ignore[misc]  # mypy does not see that Any accepts the fields of Options
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        kind: Kind | None = None,
-        on_error: judge.OnError | None = None,
-        options: Computed | None = None,
-        codec: codecs.Codec | None = None,
-        redact: Sequence[str] = (),
-        requires: Requires = (),
-        uses: Amounts | None = None,
-        reduce: str | None = None,
-        concurrency: int | None = None,
-        **constants: Any,
+    def task(self, *, reduce: str, **options: Unpack[TaskOptions]) -> AnyDecorator: ...
+    def task(  # type: ignore[misc]  # mypy does not see that Any accepts the fields of TaskOptions
+        self, function: Callable[..., Any] | None = None, /, *, reduce: str | None = None, **options: Any
     ) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
@@ -138,20 +85,8 @@ class Declarations:
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            task = self._new_task(
-                function,
-                name,
-                codec,
-                kind=kind,
-                constants=cast("Options", constants),
-                computed=options,
-                on_error=on_error,
-                reduce=reduce,
-                redact=names_to_hide(redact),
-                requires=requires,
-                uses=uses,
-            )
-            self._core.register(task.name, task, concurrency)
+            task = self._new_task(function, options, reduce)
+            self._core.register(task.name, task, options.get("concurrency"))
             return task
 
         return decorate if function is None else decorate(function)
@@ -228,7 +163,7 @@ class Declarations:
     def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
         def decorate(target: Any) -> Task[..., Any, Any]:
             is_task = isinstance(target, Task)
-            task: Task[..., Any, Any] = target if is_task else self._new_task(target, constants=Options())
+            task: Task[..., Any, Any] = target if is_task else self._new_task(target, {})
             self._core.schedules.declare(task, timing, ask, *rest)
             if not is_task:  # a function whose schedule is refused becomes no task
                 self._core.register(task.name, task)
@@ -237,13 +172,28 @@ class Declarations:
         return cast("Scheduled", decorate)
 
     def _new_task(
-        self, function: Callable[..., Any], name: str | None = None, codec: codecs.Codec | None = None, **given: Any
+        self, function: Callable[..., Any], options: Mapping[str, Any], reduce: str | None = None
     ) -> Task[..., Any, Any]:
         """A task that is not registered yet. Raises BadTask, BadOption and BadCodec."""
-        declared = Declaration(
-            name=self._free_name(function, name), function=function, codec=self._codec_of(codec), **given
-        )
+        declared = self._declaration(Declaration, function, options, reduce=reduce)
         return Task(TaskCore(self._core.maker, declared))
+
+    def _declaration(self, kind: type[D], function: Callable[..., Any], options: Mapping[str, Any], **more: Any) -> D:
+        """A function with the options of its decorator. Raises BadTask, BadOption and BadCodec."""
+        constants = {name: value for name, value in options.items() if name not in kind.words}
+        return kind(
+            name=self._free_name(function, options.get("name")),
+            function=function,
+            kind=options.get("kind"),
+            constants=cast("Options", constants),
+            computed=options.get("options"),
+            on_error=options.get("on_error"),
+            codec=self._codec_of(options.get("codec")),
+            redact=names_to_hide(options.get("redact", ())),
+            requires=options.get("requires", ()),
+            uses=options.get("uses"),
+            **more,
+        )
 
     def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
         """A task's codec: its own, which must restore the values it encodes, or the app's. Raises BadCodec."""
@@ -267,15 +217,7 @@ class Declarations:
         size: int = defaults.BATCH_SIZE,
         max_wait: Seconds = defaults.BATCH_WAIT,
         by: Callable[[Any], Hashable] | None = None,
-        name: str | None = None,
-        kind: Kind | None = None,
-        on_error: judge.OnError | None = None,
-        options: Computed | None = None,
-        codec: codecs.Codec | None = None,
-        redact: Sequence[str] = (),
-        requires: Requires = (),
-        uses: Amounts | None = None,
-        **constants: Unpack[Options],
+        **options: Unpack[BatchOptions],
     ) -> BatchDecorator:
         """Make a function of many items a task of one item: `@app.batch(size=50)` on `async def embed(texts: list[str])
         -> list[Vector]`; `await embed.enqueue("hi")` is a job for one item. A call gets up to `size` items.
@@ -289,21 +231,8 @@ class Declarations:
         """
 
         def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
-            declared = BatchDeclaration(
-                name=self._free_name(function, name),
-                function=function,
-                kind=kind,
-                constants=constants,
-                computed=options,
-                on_error=on_error,
-                codec=self._codec_of(codec),
-                redact=names_to_hide(redact),
-                requires=requires,
-                uses=uses,
-                size=size,
-                max_wait=seconds(max_wait, "max_wait"),
-                by=by,
-            )
+            longest = seconds(max_wait, "max_wait")
+            declared = self._declaration(BatchDeclaration, function, options, size=size, max_wait=longest, by=by)
             task: BatchTask[Any, Any] = BatchTask(BatchCore(self._core.maker, declared))
             self._core.register(declared.name, task)
             return task

@@ -101,8 +101,8 @@ def is_derived(id: str) -> bool:
     """Whether the id was derived: by `derived`, by a run that numbers its jobs, or from a name that begins with
     "treadle:".
 
-    An id that a user built from a derived one (`f"{current().id}:mail"`) does not count. `lua/endings.lua` has the same
-    rule.
+    An id that a user built from a derived one (`f"{current().id}:mail"`) does not count. `lua/new_jobs.lua` has the
+    same rule.
     """
     if not id.startswith("treadle:"):
         return False

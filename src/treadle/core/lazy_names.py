@@ -26,3 +26,17 @@ def lazy_names(
         return sorted({*namespace, *places})
 
     return get, listed
+
+
+def stubbed_names(
+    package: str, file: str, namespace: dict[str, object]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` for a package whose stub, the `.pyi` next to its `file`, has one line for
+    each name: `from module import Name as Name`."""
+    modules: dict[str, list[str]] = {}
+    with open(f"{file.removesuffix('c')}i", encoding="utf-8") as stub:
+        for line in stub:
+            match line.split():
+                case ["from", module, "import", name, "as", _]:
+                    modules.setdefault(module, []).append(name)
+    return *lazy_names(package, namespace, modules), sorted(name for names in modules.values() for name in names)

@@ -17,20 +17,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treadle.core.errors import QueueFull
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
-from treadle.server.full_queue import FullQueues
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.opening import open_if_there
-from treadle.server.operation import Operation
-from treadle.server.operation import routes as made_of
+from treadle.server.operation import Operation, operations_in
+from treadle.server.operation import routes as routes_of
 from treadle.server.overview import Looks
-from treadle.server.probes import PATHS, ProbeRoutes
+from treadle.server.probes import ProbeRoutes
 from treadle.server.proxies import Proxied
 from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
@@ -62,24 +59,24 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     """The operations of the native API and the worker protocol."""
     looks = Looks(core, waiting)
     core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
-    return [
-        *SessionRoutes(core, settings).operations(),
-        *OverviewRoutes(looks).operations(),
-        *ScaleRoutes(ScaleReader(core, waiting)).operations(),
-        *MetricsRoutes(core).operations(),
-        *PrometheusRoutes(core).operations(),
-        *DoctorRoutes(core, looks).operations(),
-        *JobRoutes(core, settings, waiting).operations(),
-        *HistoryRoutes(core).operations(),
-        *FailureRoutes(core).operations(),
-        *BulkRoutes(core).operations(),
-        *AuditRoutes(core).operations(),
-        *WorkflowRoutes(core).operations(),
-        *ScheduleRoutes(core).operations(),
-        *OperatorRoutes(core).operations(),
-        *EstimateRoutes(core).operations(),
-        *WorkerProtocol(core, waiting, settings).operations(),
-    ]
+    return operations_in(
+        SessionRoutes(core, settings),
+        OverviewRoutes(looks),
+        ScaleRoutes(ScaleReader(core, waiting)),
+        MetricsRoutes(core),
+        PrometheusRoutes(core),
+        DoctorRoutes(core, looks),
+        JobRoutes(core, settings, waiting),
+        HistoryRoutes(core),
+        FailureRoutes(core),
+        BulkRoutes(core),
+        AuditRoutes(core),
+        WorkflowRoutes(core),
+        ScheduleRoutes(core),
+        OperatorRoutes(core),
+        EstimateRoutes(core),
+        WorkerProtocol(core, waiting, settings),
+    )
 
 
 def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
@@ -117,19 +114,12 @@ def make_site(
     routes: list[BaseRoute] = [*probes.routes()]
     if api:
         operations = operations_of(core, settings, waiting)
-        redaction = core.redactor.also(settings.redact, settings.reveal).redaction
-        routes += made_of(
-            operations,
-            settings.max_body,
-            core.moved.words,
-            redaction,
-            core.audit,
-        )
+        routes += routes_of(operations, core, settings)
         if settings.docs:
             routes += description(operations, settings.has_tokens)
     for protocol in protocols:  # last, because one of them answers every other path
         routes += protocol(core, settings, waiting)
-    layers = [Middleware(RequestGuard, settings=settings, open_paths=open_paths), Middleware(OpensApp, core=core)]
+    layers = [Middleware(RequestGuard, core=core, settings=settings, open_paths=open_paths)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(
@@ -144,23 +134,6 @@ def make_site(
     return site
 
 
-class OpensApp:
-    """The innermost ASGI layer of a server: opens the app before a request reaches a route, and answers for queues that
-    are full."""
-
-    def __init__(self, app: ASGIApp, core: AppCore) -> None:
-        self._app, self._core, self._full = app, core, FullQueues(core)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The paths of load balancers decide for themselves: a process is alive without its storage.
-        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in PATHS:
-            await self._core.opened()
-        try:
-            await self._app(scope, receive, send)
-        except QueueFull as error:
-            raise await self._full.refused(error) from None
-
-
 async def _http(request: Request, error: Exception) -> Response:
     """The response to Starlette's own errors: an unknown path, a wrong method."""
     assert isinstance(error, HTTPException)
@@ -168,9 +141,9 @@ async def _http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers) if error.headers else None
     here = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     where = "; jobs are under /v1/jobs, and /docs describes all calls" if here in ("", "/") else ""
-    words = {
+    messages = {
         404: f"unknown path {request.url.path}{where}",
         405: f"{request.url.path} does not support {request.method}",
     }
-    message = words.get(error.status_code, error.detail)
+    message = messages.get(error.status_code, error.detail)
     return refusal(Refused(error.status_code, word, message, headers))

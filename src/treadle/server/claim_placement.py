@@ -27,7 +27,7 @@ def placed(asked: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
     labels, free = labels_of(asked.labels or {}), amounts(asked.resources or {}, "resources")
     if ask.tasks is None:
         raise BadOption("tasks", "labels, resources and needs are of the tasks that a claim names; name them")
-    own = {name: _needs(name, each) for name, each in asked.needs.items()}
+    own = {name: _needs(name, need) for name, need in asked.needs.items()}
     able: dict[str, tuple[int | None, float | None]] = {}
     uses = []
     for name, room in ask.tasks.items():

@@ -24,20 +24,20 @@ LARGE: Final = "too large for its worker"
 _encode = msgspec.json.Encoder().encode
 
 
-async def fitting(storage: Storage, found: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
+async def fitting(storage: Storage, claimed: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
     """The first claimed jobs that fit into a response of `most` bytes (None: all) together with `beside`.
 
     A job that is too large on its own fails. Raises StorageError.
     """
     settled = 0 if beside is None else len(beside.settled)
-    if most is None or sum(map(_longest, found.records)) + SHORT * settled < most:  # the usual case, without encoding
-        return found
+    if most is None or sum(map(_longest, claimed.records)) + SHORT * settled < most:  # the usual case, without encoding
+        return claimed
     room = most - FRAME - (0 if beside is None else len(_encode(beside)))
-    alone, left = most - FRAME, room
+    alone, room_left = most - FRAME, room
     fit: list[Record] = []
     outcomes: list[Outcome] = []
     turns, is_full = TimeSlices(), False
-    for row in found.records:
+    for row in claimed.records:
         await turns.step()
         if is_full:
             outcomes.append(judge.released(row))
@@ -45,16 +45,16 @@ async def fitting(storage: Storage, found: Claimed, most: int | None, beside: Al
         size = len(_encode(row)) + 1
         if size > alone:
             outcomes.append(_failed(row, size, most))
-        elif size > left:
+        elif size > room_left:
             is_full = True
             outcomes.append(judge.released(row))
         else:
             fit.append(row)
-            left -= size
+            room_left -= size
     if not outcomes:
-        return found
+        return claimed
     await storage.settle(outcomes)
-    return replace(found, records=tuple(fit), next_in=0.0)
+    return replace(claimed, records=tuple(fit), next_in=0.0)
 
 
 def _longest(row: Record) -> int:

@@ -71,13 +71,13 @@ class IncomingRows:
         if not ours:
             return ()
         call = {job.id for job in jobs}
-        found = [(job, *system_rows.sent(job, call)) for job in ours]
-        for job, scope, _ in found:
+        parts = [(job, *system_rows.sent(job, call)) for job in ours]
+        for job, scope, _ in parts:
             if scope and not token.may(scope):
-                words = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
-                raise Refused(403, "forbidden", words, scope=scope)
-        await self._belong(token, [(job, parent) for job, _, parent in found if parent is not None])
-        return [job for job, scope, _ in found if scope == "operate" and job.task != audit.TASK]
+                message = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
+                raise Refused(403, "forbidden", message, scope=scope)
+        await self._belong(token, [(job, parent) for job, _, parent in parts if parent is not None])
+        return [job for job, scope, _ in parts if scope == "operate" and job.task != audit.TASK]
 
     def _check_form(self, job: NewJob) -> None:
         """Raise BadOption for arguments that nobody behind this server could read."""
@@ -117,10 +117,10 @@ class IncomingRows:
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[dict[int, Settled], frozenset[str]]:
         """The refused outcomes by their index in the call, and the ids of those that only an operator may store. A
         refused outcome does not affect the others."""
-        asked = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
-        found = [row for row in await self._storage().get(asked) if row is not None] if asked else []
-        rows = {row.id: row for row in found if token.sees(row.job.queue)}
-        foreign = {row.id for row in found if audit.is_id(row.id) and not rights.has_begun(token, row)}
+        ids = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
+        stored = [row for row in await self._storage().get(ids) if row is not None] if ids else []
+        rows = {row.id: row for row in stored if token.sees(row.job.queue)}
+        foreign = {row.id for row in stored if audit.is_id(row.id) and not rights.has_begun(token, row)}
         refused, of_operators = dict[int, Settled](), set[str]()
         turns = TimeSlices()
         for number, out in enumerate(outcomes):
@@ -144,8 +144,8 @@ class IncomingRows:
                 if "operate" in scopes:
                     of_operators.add(out.id)
                 if lacks is not None:
-                    words = f"the token {token.name!r} has no scope {lacks!r}, which this outcome of {out.id} needs"
-                    refused[number] = Settled("refused", words)
+                    message = f"the token {token.name!r} has no scope {lacks!r}, which this outcome of {out.id} needs"
+                    refused[number] = Settled("refused", message)
         return refused, frozenset(of_operators)
 
     # --- calls
@@ -167,8 +167,8 @@ class IncomingRows:
             check_renewal(renewal)
             scope = system_rows.remembered(renewal.id, renewal.checkpoints)
             if scope and not token.may(scope):
-                words = f"the token {token.name!r} has no scope {scope!r}, which a change of {renewal.id} needs"
-                raise Refused(403, "forbidden", words, scope=scope)
+                message = f"the token {token.name!r} has no scope {scope!r}, which a change of {renewal.id} needs"
+                raise Refused(403, "forbidden", message, scope=scope)
 
     @staticmethod
     def topics(found: Sequence[str]) -> None:

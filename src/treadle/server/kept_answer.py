@@ -23,9 +23,9 @@ class KeptAnswers(Generic[T]):
         """The kept answer of this key, or a new one."""
         async with self._locks.setdefault(key, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
-            found = self._kept.get(key)
-            if found is not None and now - found[0] < self._lasts:
-                return found[1]
+            kept = self._kept.get(key)
+            if kept is not None and now - kept[0] < self._lasts:
+                return kept[1]
             value = await make()
             self._kept.pop(key, None)
             self._kept[key] = (asyncio.get_running_loop().time(), value)

@@ -118,10 +118,9 @@ async def encoded(value: object) -> bytes:
 
 def _longest(value: object) -> str | None:
     """The field with the longest list; None if all lists are short."""
-    if not isinstance(value, Struct):
-        return None
-    lengths = {
-        name: len(found) for name in value.__struct_fields__ if isinstance(found := getattr(value, name), tuple | list)
-    }
-    name = max(lengths, key=lengths.__getitem__, default=None)
-    return name if name is not None and lengths[name] > LONG else None
+    longest, most = None, LONG
+    for name in getattr(value, "__struct_fields__", ()):
+        rows = getattr(value, name)
+        if isinstance(rows, tuple | list) and len(rows) > most:
+            longest, most = name, len(rows)
+    return longest

@@ -1,6 +1,6 @@
 """The guard around every request: checks its origin, its token and the caller's limits, and writes the access log.
 
-It refuses a request before its body is read.
+It refuses a request before its body is read, and opens the app before a request reaches a route.
 """
 
 from __future__ import annotations
@@ -10,30 +10,29 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treadle.core.errors import TreadleError
+from treadle.core.errors import QueueFull, TreadleError
 from treadle.server.auth.callers import Callers
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused, refusal, response_of
+from treadle.server.full_queue import FullQueues
 from treadle.server.origins import Heads, OriginCheck, heads_of, network_of
+from treadle.server.probes import PROBES
 from treadle.server.request_body import Bodies
 from treadle.server.settings import Settings
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")
 
-OPEN: Final = (
-    "/livez",
-    "/healthz",
-    "/readyz",
-    "/ping",
-    "/docs",
-)  # paths that need no token, for load balancers and readers
+OPEN: Final = (*PROBES, "/ping", "/docs")  # paths that need no token, for load balancers and readers
 SESSION: Final = "/v1/session"  # where a browser exchanges a token for a cookie, so it cannot need one
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_CALLERS: Final = 10_000  # callers whose rate is kept; bounds the memory that many addresses can take
@@ -73,10 +72,11 @@ class Rate:
 
 
 class RequestGuard:
-    """The outermost ASGI layer of a server."""
+    """The ASGI layer around all routes of a server."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, open_paths: Sequence[str] = ()) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, core: AppCore, settings: Settings, open_paths: Sequence[str] = ()) -> None:
+        self._app, self._core, self._settings = app, core, settings
+        self._full = FullQueues(core)
         self._open_paths = frozenset(open_paths)
         self._open_folders = tuple(path for path in open_paths if path.endswith("/"))
         self._limit = settings.timeout + settings.max_wait
@@ -102,7 +102,7 @@ class RequestGuard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), (b"x-request-id", id.encode()), *ALWAYS]
-                if not any(name == POLICY[0] for name, _ in headers):
+                if POLICY[0] not in dict(headers):
                     headers.append(POLICY)
                 message["headers"] = headers
             await send(message)
@@ -110,9 +110,9 @@ class RequestGuard:
         try:
             try:
                 heads = heads_of(scope)
-                given = heads.get(b"x-request-id")
-                if given and REQUEST_ID.fullmatch(given):
-                    id = given
+                sent_id = heads.get(b"x-request-id")
+                if sent_id and REQUEST_ID.fullmatch(sent_id):
+                    id = sent_id
                 scope["treadle.request_id"], scope["treadle.bodies"] = id, self._bodies
                 counted = await self._admit(scope, heads, loop)
             except Refused as error:
@@ -147,7 +147,12 @@ class RequestGuard:
                         limit.reschedule(None)  # streams and files take as long as the client reads
                     await send(message)
 
-                await self._app(scope, receive, begin)
+                try:
+                    if _path(scope) not in PROBES:  # a process is alive without its storage
+                        await self._core.opened()
+                    await self._app(scope, receive, begin)
+                except QueueFull as error:
+                    raise await self._full.refused(error) from None
             return
         except Refused as error:
             response = refusal(error)
@@ -161,15 +166,15 @@ class RequestGuard:
                 log.warning("%s %s: %s", scope["method"], path_of(scope), error)
         except Exception:
             log.exception("%s %s failed", scope["method"], path_of(scope))
-            words = f"an error of the server; its log has the traceback of request {scope['treadle.request_id']}"
-            response = refusal(Refused(500, "fault", words))
+            message = f"an error of the server; its log has the traceback of request {scope['treadle.request_id']}"
+            response = refusal(Refused(500, "fault", message))
         if not begun():
             await response(scope, receive, send)
 
     async def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
         """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _path(scope)
         if self._is_open(path, scope["method"]):
             return None
         client = scope.get("client")
@@ -209,6 +214,12 @@ class RequestGuard:
                 del self._under_way[caller]
 
 
+def _path(scope: Scope) -> str:
+    """The path within the server, which may be mounted into another application."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
+
+
 def path_of(scope: Scope) -> str:
     """The path as it was sent, with all characters escaped that could break a log line."""
     raw: bytes | None = scope.get("raw_path")
@@ -223,11 +234,11 @@ def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
     """
     token: Token = request.scope.get("treadle.token", ANYBODY)
     if bare and not token.payloads:
-        words = f"the token {token.name!r} may not read payloads, and the answers of this call may have some"
-        raise Refused(403, "forbidden", words)
+        message = f"the token {token.name!r} may not read payloads, and the answers of this call may have some"
+        raise Refused(403, "forbidden", message)
     if scope and not token.may(*scope.split("|")):
-        words = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
-        raise Refused(403, "forbidden", words, scope=scope)
+        message = f"the token {token.name!r} has no scope {' or '.join(map(repr, scope.split('|')))}"
+        raise Refused(403, "forbidden", message, scope=scope)
     return token
 
 

@@ -72,8 +72,8 @@ def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dic
     """The document. `tokens`: whether calls need a token."""
     kinds = [
         kind
-        for each in operations
-        for kind in (each.takes, each.query, each.gives, each.instead)
+        for call in operations
+        for kind in (call.takes, call.query, call.gives, call.instead)
         if kind is not NO_BODY
     ]
     schemas, components = msgspec.json.schema_components([*kinds, messages.Problem], ref_template=REF)
@@ -81,16 +81,16 @@ def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dic
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, of, components)
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Treadle", "version": release, "description": "Background jobs that cannot be lost."},
         "paths": paths,
         "components": {"schemas": components},
     }
     if tokens:
-        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
-    return found
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+    return document
 
 
 def _operation(operation: Operation, of: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -98,22 +98,23 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
     name = operation.name or re.sub(
         r"\W+", "_", f"{operation.method.lower()}{operation.path.removeprefix('/v1')}"
     ).strip("_")
-    found: dict[str, Any] = {"operationId": name, "summary": operation.summary, "tags": [operation.tag]}
+    described: dict[str, Any] = {"operationId": name, "summary": operation.summary, "tags": [operation.tag]}
     if operation.scope:
-        found["description"] = f"Needs the scope {' or '.join(f'`{each}`' for each in operation.scope.split('|'))}."
+        scopes = " or ".join(f"`{scope}`" for scope in operation.scope.split("|"))
+        described["description"] = f"Needs the scope {scopes}."
     parameters = [
         {"name": part, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for part in re.findall(r"\{(\w+)\}", operation.path)
     ]
     parameters += _query(of[id(operation.query)], components)
     if parameters:
-        found["parameters"] = parameters
+        described["parameters"] = parameters
     if operation.takes is not NO_BODY:
         statuses |= set(WITH_BODY)
         content = {"application/json": {"schema": of[id(operation.takes)]}}
-        found["requestBody"] = {"required": operation.empty is None, "content": content}
-    found["responses"] = {str(status): _response(status, operation, of) for status in sorted(statuses)}
-    return found
+        described["requestBody"] = {"required": operation.empty is None, "content": content}
+    described["responses"] = {str(status): _response(status, operation, of) for status in sorted(statuses)}
+    return described
 
 
 def _response(status: int, operation: Operation, of: dict[int, Any]) -> dict[str, Any]:

@@ -40,16 +40,16 @@ Heads = Mapping[bytes, str]
 
 def heads_of(scope: Scope) -> dict[bytes, str]:
     """The headers that the guard reads. Raises Refused (400) for a second Host, which parsers treat differently."""
-    found: dict[bytes, str] = {}
+    heads: dict[bytes, str] = {}
     for name, value in scope["headers"]:
         if name in HEADERS:
-            if name == b"host" and name in found:
+            if name == b"host" and name in heads:
                 raise Refused(400, "malformed", "expected one Host header, found several")
             text = bytes(value).decode("latin-1")
-            if name == b"cookie" and name in found:  # HTTP/2 may send one header for each cookie
-                found[name] += f"; {text}"
-            found.setdefault(name, text)
-    return found
+            if name == b"cookie" and name in heads:  # HTTP/2 may send one header for each cookie
+                heads[name] += f"; {text}"
+            heads.setdefault(name, text)
+    return heads
 
 
 def check_origins(origins: Iterable[str], is_open: bool) -> None:
@@ -74,8 +74,8 @@ def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
                     "hosts", "expected a list of hosts: without tokens, '*' lets every web page in by DNS rebinding"
                 )
         elif re.fullmatch(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) is None and address_of(host) is None:
-            words = "expected a name such as jobs.example.org, or .example.org for all names below it"
-            raise BadOption("hosts", f"{words}, in lower case and without a port, found {host!r}")
+            message = "expected a name such as jobs.example.org, or .example.org for all names below it"
+            raise BadOption("hosts", f"{message}, in lower case and without a port, found {host!r}")
 
 
 def is_origin(text: str) -> bool:
@@ -104,15 +104,15 @@ class OriginCheck:
             server = scope.get("server")
             if not self._serves(host, server[0] if server else None):
                 name = host.lower().rpartition(":")[0] or host.lower()
-                words = f"{host[:SHOWN]!r} is not a host name of this server"
+                message = f"{host[:SHOWN]!r} is not a host name of this server"
                 advice = f"to allow it, start the server with --allow-host {name[:SHOWN]} (Settings: hosts)"
-                raise Refused(403, "foreign_host", f"{words}; {advice}")
+                raise Refused(403, "foreign_host", f"{message}; {advice}")
         if (b"origin" in heads or b"sec-fetch-site" in heads) and self._is_foreign(scope, heads):
             sender = heads.get(b"origin") or "another site"
-            words = f"a web page of {sender[:SHOWN]} sent this request, and only pages of this server are allowed"
+            message = f"a web page of {sender[:SHOWN]} sent this request, and only pages of this server are allowed"
             advice = f"; to allow it, start the server with --origin {sender[:SHOWN]} (Settings: origins)"
             named = b"origin" in heads and sender != "null"
-            raise Refused(403, "cross_site", words + (advice if named else ""))
+            raise Refused(403, "cross_site", message + (advice if named else ""))
 
     def _is_served(self, host: str, local: str | None) -> bool:
         """Whether a Host header names this server. `local`: the local address of the connection."""

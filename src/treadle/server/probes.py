@@ -25,7 +25,7 @@ log = logging.getLogger("treadle.server")
 
 ALIVE: Final = ("/livez", "/healthz")
 READY: Final = "/readyz"
-PATHS: Final = (*ALIVE, READY)
+PROBES: Final = (*ALIVE, READY)
 ALONE: Final = Verdict(None, None, "the server answers")
 
 
@@ -57,14 +57,14 @@ class ProbeRoutes:
             mark = await mark_of(self._core.storage)
         except StorageError as error:
             log.warning("storage unavailable: %s", error)
-            words = "storage unavailable; the server's log says why" if self._hides else str(error)
-            raise Refused(503, "storage_unavailable", words, {"Retry-After": "1"}) from error
+            message = "storage unavailable; the server's log says why" if self._hides else str(error)
+            raise Refused(503, "storage_unavailable", message, {"Retry-After": "1"}) from error
         if mark is not None and mark.role in NOT_HERE:
-            words = words_of(mark, "the storage") or ""
-            log.warning("%s", words)
+            message = words_of(mark, "the storage") or ""
+            log.warning("%s", message)
             if self._hides:
-                words = "the jobs are in another storage; the server's log names it"
-            raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", words)
+                message = "the jobs are in another storage; the server's log names it"
+            raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", message)
         self._check(self.verdict().problem)
         return PlainTextResponse("ok")
 

@@ -20,7 +20,7 @@ from treadle.core.query_model import Query
 from treadle.core.redaction import in_line
 from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
-from treadle.server import audited, system_rows
+from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.storage.contract import Storage
 from treadle.workflow.signals import ONCE, SIGNAL
@@ -63,7 +63,7 @@ class ProtocolActs:
     @asynccontextmanager
     async def recorded(self, call: Any, acts: Sequence[ProtocolAct]) -> AsyncIterator[None]:
         """Record the acts of a call. Raises StorageError if an entry cannot be stored; the block does not run then."""
-        by, own = audited.who(call), list[ProtocolAct]()
+        by, own = call.by, list[ProtocolAct]()
         id, entry = await self._named(call) if acts else (None, None)
         for act in acts:
             if entry is not None and _covers(entry, act):

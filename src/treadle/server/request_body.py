@@ -52,8 +52,8 @@ class Bodies:
             async with asyncio.timeout(PATIENCE):
                 await turn
         except TimeoutError:
-            words = f"the server is busy with other large bodies; it has not read these {size:,} bytes"
-            raise Refused(503, "too_many", words, {"Retry-After": "1"}) from None
+            message = f"the server is busy with other large bodies; it has not read these {size:,} bytes"
+            raise Refused(503, "too_many", message, {"Retry-After": "1"}) from None
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)

@@ -7,7 +7,7 @@ codec.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -25,6 +25,7 @@ from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
+from treadle.server.routes.job_messages import Status
 from treadle.server.same_again import Again, again
 from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
 from treadle.storage.queries import ready_kind
@@ -159,7 +160,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     task: str
     queue: str
     state: State
-    status: str
+    status: Status
     priority: int
     args: list[Any]
     kwargs: dict[str, Any]
@@ -227,7 +228,7 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         task=job.task,
         queue=job.queue,
         state=row.state,
-        status=ready_kind(row) or str(row.state),
+        status=cast("Status", ready_kind(row) or str(row.state)),
         priority=job.priority,
         args=args,
         kwargs=kwargs,

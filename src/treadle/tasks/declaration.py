@@ -17,10 +17,29 @@ from treadle.core.placement import Amounts, Needs, Requires, needs_of
 from treadle.policy.judge import OnError
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.batch_function import item_function
-from treadle.tasks.options import Options, check_names, name_of
+from treadle.tasks.options import NAMES, Options, check_names, name_of
 
 Kind = Literal["async", "thread", "process"]
 Computed = Callable[..., Options]
+
+
+class BatchOptions(Options, total=False):
+    """The options of `@app.batch`: those of its jobs, and those of the task itself."""
+
+    name: str | None
+    kind: Kind | None
+    on_error: OnError | None
+    options: Computed | None
+    codec: Codec | None
+    redact: Sequence[str]
+    requires: Requires
+    uses: Amounts | None
+
+
+class TaskOptions(BatchOptions, total=False):
+    """The options of `@app.task`."""
+
+    concurrency: int | None
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -34,18 +53,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     """
 
     # arguments of the decorator that are not options of jobs
-    words: ClassVar[tuple[str, ...]] = (
-        "name",
-        "kind",
-        "on_error",
-        "options",
-        "codec",
-        "reduce",
-        "concurrency",
-        "redact",
-        "requires",
-        "uses",
-    )
+    words: ClassVar[frozenset[str]] = frozenset({*TaskOptions.__annotations__, "reduce"}) - NAMES
 
     name: str
     function: Callable[..., Any]
@@ -90,7 +98,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
 class BatchDeclaration(Declaration, frozen=True, kw_only=True):
     """A task whose function takes many items. `max_wait` in seconds."""
 
-    words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec", "redact", "requires", "uses")
+    words = frozenset({*BatchOptions.__annotations__, "size", "max_wait", "by"}) - NAMES
 
     size: int
     max_wait: float

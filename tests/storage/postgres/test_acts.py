@@ -16,9 +16,10 @@ from treadle.storage.postgres.statements import renamed
 
 MANY = 300  # more than one group
 PER_ROW = renamed("settle_one(")[:-1]
+OUTCOME = renamed("job_outcome")
 REFUSE = """
-CREATE OR REPLACE FUNCTION {}.{}(told json, moment float8, t float8, OUT status text, OUT why text)
-LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', told; END $$
+CREATE OR REPLACE FUNCTION {}.{}(o {}.{}, moment float8, t float8, OUT status text, OUT why text)
+LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', o; END $$
 """
 
 
@@ -26,7 +27,8 @@ LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', 
 async def app() -> AsyncIterator[App]:
     schema = support.take_schema()
     async with App(storage=PostgresStorage(support.url_of(schema))) as made:
-        support.admin().execute(sql.SQL(REFUSE).format(sql.Identifier(schema), sql.Identifier(PER_ROW)))
+        names = (schema, PER_ROW, schema, OUTCOME)
+        support.admin().execute(sql.SQL(REFUSE).format(*map(sql.Identifier, names)))
         yield made
     support.admin().execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
 

@@ -195,6 +195,8 @@ async def test_functions_of_old_versions_are_dropped(database: str, monkeypatch:
     sets = {name for (name,) in execute(database, "SELECT revision FROM treadle.function_set")}
     assert len(sets) == migrate.KEEP
     assert statements.revision() not in sets
+    types = "SELECT right(relname, 8) FROM pg_class WHERE relkind = 'c' AND relnamespace = 'treadle'::regnamespace"
+    assert {name for (name,) in execute(database, types)} == sets
     await life(old, "a")
     await old.close()
 

@@ -229,7 +229,7 @@ function ticks(from: number, to: number): [number, string][] {
   return found;
 }
 
-/** A small line without axes, for tables. Decoration beside a number that says the same. */
+/** A small line without axes, for tables. Decoration next to a number that says the same. */
 export function Spark({
   values,
   tone = "live",
@@ -283,7 +283,7 @@ export function Columns({
   );
 }
 
-/** How much of something is in use; the words beside it say the same. */
+/** How much of something is in use; the words next to it say the same. */
 export function Bar({ share, tone = "live" }: { share: number; tone?: Tone }): JSX.Element {
   return <Parts parts={[[tone, share]]} />;
 }

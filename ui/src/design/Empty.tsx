@@ -37,7 +37,7 @@ function Skeleton(): JSX.Element {
   );
 }
 
-/** The data of an address, or what there is to say without it. An error beside older data does not hide the data. */
+/** The data of an address, or what there is to say without it. An error next to older data does not hide the data. */
 export function Loaded<T>({ of, children }: { of: Load<T>; children: (data: T) => JSX.Element }): JSX.Element {
   const { data, error, reload } = of;
   const problem = error && (

@@ -9,7 +9,7 @@ export interface Column {
 }
 
 interface Props {
-  /** What the table shows, for readers by ear. */
+  /** The content of the table, for screen readers. */
   caption: string;
   columns: readonly (Column | null | false)[];
   head?: ComponentChildren;

@@ -135,7 +135,7 @@ export function shortId(id: string): string {
   return id.length > 13 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id;
 }
 
-/** The line of an error that names its type: the first one where a traceback follows, otherwise the last. */
+/** The error's line that names its type: the first one where a traceback follows, otherwise the last. */
 export function errorLine(error: string): string {
   const lines = error.trim().split("\n");
   return (lines[1]?.startsWith("Traceback") ? lines[0] : lines.at(-1)) ?? "";

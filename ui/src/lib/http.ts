@@ -1,5 +1,5 @@
 /** Calls of the HTTP API, with its errors as `Problem`. Every address is relative to the mount that the server names. */
-import type { Json, ProblemBody } from "../api";
+import type { Json, Problem as ProblemBody } from "../api";
 
 const TIMEOUT = 30_000; // ms; the server ends a request earlier
 

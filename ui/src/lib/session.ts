@@ -1,4 +1,4 @@
-/** Who reads the page: the answer of `/v1/me`, and whether a sign-in is needed. */
+/** The reader of the page: the answer of `/v1/me`, and whether a sign-in is needed. */
 import { computed, signal } from "@preact/signals";
 import type { Me, Scope } from "../api";
 import { setServerTime } from "./clock";

@@ -30,7 +30,7 @@ effect(() => {
   document.documentElement.dataset["theme"] = theme.value;
 });
 
-/** What the reader sees now, also where the system decides. */
+/** The theme that is shown now, also where the system decides. */
 export function isDark(): boolean {
   return theme.value === "dark" || (theme.value === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
 }

@@ -1,7 +1,7 @@
-/** Who did what: the acts of people and programs on jobs, queues, limits and schedules. */
+/** The audit log: the acts of people and programs on jobs, queues, limits and schedules. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Audit, AuditEntry } from "../api";
+import type { AuditEntry, AuditPage } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -18,12 +18,12 @@ const ROWS = 100;
 const LOOK = 15; // s
 
 export function Activity(): JSX.Element {
-  const load = useLoad<Audit>(canOperate.value && servesAll.value ? `audit?limit=${ROWS}` : null, LOOK);
-  const older = useSignal<Audit | null>(null);
+  const load = useLoad<AuditPage>(canOperate.value && servesAll.value ? `audit?limit=${ROWS}` : null, LOOK);
+  const older = useSignal<AuditPage | null>(null);
   useListKeys();
   const cursor = (older.value ?? load.data)?.cursor;
   const more = async (): Promise<void> => {
-    const found = await get<Audit>(withQuery("audit", { limit: ROWS, cursor }));
+    const found = await get<AuditPage>(withQuery("audit", { limit: ROWS, cursor }));
     older.value = { entries: [...(older.value?.entries ?? []), ...found.entries], cursor: found.cursor };
   };
   return (

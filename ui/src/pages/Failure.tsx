@@ -1,7 +1,7 @@
 /** One group of failed jobs: the error of its newest job, and acts on all of them. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { FailureGroup, Failures, Job } from "../api";
+import type { FailureGroup, FailureGroups, Job } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button, Copy } from "../design/Button";
 import { Columns } from "../design/Chart";
@@ -22,7 +22,7 @@ import { PageHead } from "../shell/PageHead";
 import { failuresPath } from "./Failures";
 
 export function Failure({ group }: { group: string }): JSX.Element {
-  const load = useLoad<Failures>(failuresPath(route.value.query), 10);
+  const load = useLoad<FailureGroups>(failuresPath(route.value.query), 10);
   const found = load.data?.groups.find((each) => each.key === group);
   if (found) return <Known of={found} />;
   return (
@@ -134,7 +134,7 @@ function Known({ of }: { of: FailureGroup }): JSX.Element {
   );
 }
 
-/** What became of the one that was retried first. */
+/** The state of the job that was retried first. */
 function Tried({ id }: { id: string }): JSX.Element | null {
   const { data: job } = useFollowedJob(id);
   if (!job) return null;

@@ -1,6 +1,6 @@
 /** Failed jobs grouped by their error, over the newest of them. */
 import type { JSX } from "preact";
-import type { Failures as Groups } from "../api";
+import type { FailureGroups as Groups } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";

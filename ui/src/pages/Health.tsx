@@ -1,6 +1,6 @@
 /** The checks of `treadle doctor`, and what this dashboard costs. */
 import type { JSX } from "preact";
-import type { Doctor } from "../api";
+import type { Examined } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Loaded } from "../design/Empty";
@@ -16,7 +16,7 @@ const LOOK = 60; // s; the server looks once in 30 s at most
 const ORDER = { error: 0, warning: 1, ok: 2 };
 
 export function Health(): JSX.Element {
-  const load = useLoad<Doctor>("doctor", LOOK);
+  const load = useLoad<Examined>("doctor", LOOK);
   const checks = load.data?.checks.toSorted((a, b) => ORDER[a.verdict] - ORDER[b.verdict]);
   const bad = checks?.filter((each) => each.verdict !== "ok").length ?? 0;
   return (

@@ -1,6 +1,6 @@
 /** One job: why it is where it is, its attempts, what went in and what came out, and what can be done with it. */
 import type { JSX } from "preact";
-import type { History, Job as Row } from "../api";
+import type { Job as Row, JobHistory } from "../api";
 import { Badge, Note } from "../design/Badge";
 import { Button, Copy } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -61,7 +61,7 @@ export function Job({ id }: { id: string }): JSX.Element {
 
 function Known({ job }: { job: Row }): JSX.Element {
   const open = !isFinal(job.state);
-  const history = useLoad<History>(`jobs/${part(job.id)}/history`, open ? LOOK : 0);
+  const history = useLoad<JobHistory>(`jobs/${part(job.id)}/history`, open ? LOOK : 0);
   const workflow = job.workflow !== job.id ? job.workflow : null;
   const crumbs: (readonly [string, string])[] = [["jobs", "Jobs"]];
   if (workflow) crumbs.push([href(["workflows", workflow]), `Workflow ${shortId(workflow)}`]);

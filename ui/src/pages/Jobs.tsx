@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import type { Act, Filter, Job, Page, Status } from "../api";
+import type { Act, FilterAsked, Job, Page, Status } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -40,13 +40,13 @@ const ORDERS: Record<View, string> = {
   cancelled: "ended",
 };
 
-function filterOf(query: URLSearchParams): Filter {
+function filterOf(query: URLSearchParams): FilterAsked {
   const found: Record<string, string | number> = {};
   for (const name of ["status", ...FILTERS]) {
     const value = query.get(name);
     if (value) found[name] = name === "since" || name === "before" ? Number(value) : value;
   }
-  return found as Filter;
+  return found as FilterAsked;
 }
 
 export function Jobs(): JSX.Element {
@@ -97,7 +97,7 @@ export function Jobs(): JSX.Element {
   );
 }
 
-function StatusTabs({ view, filter }: { view: View; filter: Filter }): JSX.Element {
+function StatusTabs({ view, filter }: { view: View; filter: FilterAsked }): JSX.Element {
   const totals = overview.value?.totals;
   const { status: _, ...others } = filter;
   const plain = Object.keys(others).length === 0;
@@ -125,7 +125,7 @@ interface ListProps {
   page: Page;
   params: Params;
   view: View;
-  filter: Filter;
+  filter: FilterAsked;
   selection: Selection;
 }
 
@@ -183,7 +183,7 @@ function List({ page, params, view, filter, selection }: ListProps): JSX.Element
   );
 }
 
-function Nothing({ page, filter }: { page: Page; filter: Filter }): JSX.Element {
+function Nothing({ page, filter }: { page: Page; filter: FilterAsked }): JSX.Element {
   const { status, ...others } = filter;
   if (page.cursor && page.scanned) {
     return (

@@ -1,7 +1,7 @@
 /** Is work getting done, how long does it wait, what fails: the first screen answers these. */
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import type { Failures, Notice, Overview as Look } from "../api";
+import type { FailureGroups, Notice, Overview as Look } from "../api";
 import { Note } from "../design/Badge";
 import { Empty } from "../design/Empty";
 import { Prose } from "../design/Prose";
@@ -55,7 +55,7 @@ function Waiting(): JSX.Element {
 }
 
 function Filled({ found }: { found: Look }): JSX.Element {
-  const failures = useLoad<Failures>(found.totals.failed ? "failures?scan=1000" : null, LOOK);
+  const failures = useLoad<FailureGroups>(found.totals.failed ? "failures?scan=1000" : null, LOOK);
   const groups = failures.data?.groups.slice(0, TOP) ?? [];
   const fresh = !found.queues.length;
   return (

@@ -1,7 +1,7 @@
 /** One queue: its figures, its head with the reason why each job waits, its workers and its own limit. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Count, Explanation, Page, QueueRow } from "../api";
+import type { Counted, Explained, Page, QueueOverview } from "../api";
 import { Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -82,7 +82,7 @@ export function Queue({ name }: { name: string }): JSX.Element {
   );
 }
 
-function Acts({ name, found }: { name: string; found: QueueRow | undefined }): JSX.Element {
+function Acts({ name, found }: { name: string; found: QueueOverview | undefined }): JSX.Element {
   const paused = found?.paused ?? false;
   const toggle = (): Promise<void> => pauseQueue(name, !paused);
   useKeys([
@@ -121,8 +121,8 @@ function Acts({ name, found }: { name: string; found: QueueRow | undefined }): J
   );
 }
 
-function Counts({ of }: { of: QueueRow }): JSX.Element {
-  const rows: [Count, number][] = [
+function Counts({ of }: { of: QueueOverview }): JSX.Element {
+  const rows: [Counted, number][] = [
     ["queued", of.queued],
     ["running", of.running],
     ["scheduled", of.scheduled],
@@ -215,7 +215,7 @@ function Reason({ id }: { id: string }): JSX.Element {
     <Button
       slim
       kind="plain"
-      onClick={async () => void (text.value = (await get<Explanation>(`jobs/${part(id)}/explain`)).text)}
+      onClick={async () => void (text.value = (await get<Explained>(`jobs/${part(id)}/explain`)).text)}
     >
       Explain
     </Button>

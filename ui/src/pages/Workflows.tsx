@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import type { Workflow, Workflows as List } from "../api";
+import type { Workflow, WorkflowPage as List } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Parts } from "../design/Chart";

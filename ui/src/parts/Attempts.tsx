@@ -1,6 +1,6 @@
 import { useSignal, type Signal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Attempt, LogLine } from "../api";
+import type { JobAttempt, LogLine } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Table } from "../design/Table";
 import { Trace } from "../design/Trace";
@@ -10,7 +10,7 @@ import { href } from "../lib/route";
 import { reasonOf, toneOf } from "../lib/status";
 
 /** The attempts of a job as a table, the newest first. The picture above it shows the same. */
-export function Attempts({ attempts, logs }: { attempts: readonly Attempt[]; logs: boolean }): JSX.Element {
+export function Attempts({ attempts, logs }: { attempts: readonly JobAttempt[]; logs: boolean }): JSX.Element {
   return (
     <Table
       caption="Attempts"
@@ -30,7 +30,7 @@ export function Attempts({ attempts, logs }: { attempts: readonly Attempt[]; log
   );
 }
 
-function Lines({ of, logs }: { of: Attempt; logs: boolean }): JSX.Element {
+function Lines({ of, logs }: { of: JobAttempt; logs: boolean }): JSX.Element {
   const long = of.error !== null && of.error.trim().includes("\n");
   const lines = logs ? of.logs : [];
   const open = useSignal(of.ended_at === null && lines.length ? "logs" : "");

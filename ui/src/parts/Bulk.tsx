@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import type { Act, DryRun, Filter, Operation, OperationAsked } from "../api";
+import type { Act, FilterAsked, Operation, OperationAsked, Preview } from "../api";
 import { Badge, Note, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { closeDialog, Dialog } from "../design/Dialog";
@@ -19,7 +19,7 @@ const TYPED = 1_000; // jobs above which the number is typed
 
 export interface Target {
   ids?: string[];
-  filter?: Filter;
+  filter?: FilterAsked;
   group?: { key: string };
 }
 
@@ -34,7 +34,7 @@ const HINTS: Record<Act, string> = {
 };
 
 export function Bulk({ act, target, done }: { act: Act; target: Target; done: (() => void) | undefined }): JSX.Element {
-  const dry = useSignal<DryRun | null>(null);
+  const dry = useSignal<Preview | null>(null);
   const wrong = useSignal<string | null>(null);
   const typed = useSignal("");
   const tree = useSignal(true);
@@ -47,7 +47,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
     ...(act === "cancel" && { tree: tree.value }),
   });
   useEffect(() => {
-    send<DryRun>("POST", "operations", { ...asked(), dry: true }).then(
+    send<Preview>("POST", "operations", { ...asked(), dry: true }).then(
       (found) => (dry.value = found),
       (error: unknown) => (wrong.value = wordsOf(error)),
     );
@@ -118,7 +118,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   );
 }
 
-function inWords(found: DryRun, words: string): string {
+function inWords(found: Preview, words: string): string {
   if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
   const verb = found.matches === 1 && !found.capped ? "matches" : "match";
   const more = found.capped ? "At least " : "";
@@ -127,7 +127,7 @@ function inWords(found: DryRun, words: string): string {
     : `${plural(found.matches, "job")} will be acted on.`;
 }
 
-function Samples({ jobs, more, capped }: { jobs: DryRun["samples"]; more: number; capped: boolean }): JSX.Element {
+function Samples({ jobs, more, capped }: { jobs: Preview["samples"]; more: number; capped: boolean }): JSX.Element {
   return (
     <div class="panel">
       <ul class="samples">

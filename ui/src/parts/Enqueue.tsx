@@ -237,7 +237,7 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
   );
 }
 
-/** What the form holds, as JSON; fields that are not readable yet are left out. */
+/** The content of the form, as JSON; fields that are not readable yet are left out. */
 function toJson(
   inputs: readonly Input[],
   texts: Texts,

@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import type { Graph as Layout, GraphNode, State } from "../api";
+import type { Graph as Layout, Node as GraphNode, State } from "../api";
 import { Button } from "../design/Button";
 import { CheckField } from "../design/Field";
 import { Sign } from "../design/Icon";

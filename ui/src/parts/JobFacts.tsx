@@ -1,4 +1,4 @@
-/** The facts of a job beside its page, and the commands that do the same from a terminal. */
+/** The facts of a job at the side of its page, and the commands that do the same from a terminal. */
 import type { JSX } from "preact";
 import type { Job as Row } from "../api";
 import { Time } from "../design/Badge";
@@ -9,7 +9,7 @@ import { href } from "../lib/route";
 import { isFinal, reasonOf } from "../lib/status";
 import { targeted } from "./terminal";
 
-/** What a job does that may have killed its worker. */
+/** The state of a job that may have killed its worker. */
 const SUSPECT = { waits: ": a suspect, will be tried alone", alone: ": a suspect, runs alone now" };
 
 export function FactsOf({ job }: { job: Row }): JSX.Element {

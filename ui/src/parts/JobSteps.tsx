@@ -1,6 +1,6 @@
-/** What a job has stored on its way: steps, sleeps, signals, and the jobs that it has created. */
+/** The progress that a job has stored: steps, sleeps, signals, and the jobs that it has created. */
 import type { JSX } from "preact";
-import type { History, Job as Row } from "../api";
+import type { Job as Row, JobHistory } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Bar } from "../design/Chart";
@@ -17,7 +17,7 @@ function plain(name: string): string {
   return name.replace(/^(sleep|wait):/, "");
 }
 
-export function Steps({ job, history }: { job: Row; history: History }): JSX.Element | null {
+export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {
   const { signals } = history;
   const names = new Set(signals.map((each) => each.name));
   const steps = history.steps.filter((each) => each.kind !== "signal" || !names.has(plain(each.name)));
@@ -55,7 +55,7 @@ export function Steps({ job, history }: { job: Row; history: History }): JSX.Ele
   );
 }
 
-export function Children({ job, history }: { job: Row; history: History }): JSX.Element | null {
+export function Children({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {
   const states = Object.entries(history.children).filter(([, number]) => number);
   const root = job.workflow === job.id;
   if (!states.length && job.workflow === job.id && !job.parent) return null;

@@ -37,7 +37,7 @@ function textsOf(use: LimitUse | undefined, name: string): Texts {
   };
 }
 
-/** What is wrong with the text of a field, in words for the reader. */
+/** The mistake in the text of a field, in words for the reader. */
 type Wrong = Partial<Record<keyof Texts, string>>;
 
 /** The body of `PUT /v1/limits/NAME`, and what is wrong with it, by field. */

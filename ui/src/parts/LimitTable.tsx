@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import type { LimitUse, Rule } from "../api";
+import type { Limit, LimitUse } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Bar } from "../design/Chart";
@@ -13,7 +13,7 @@ import { askRemoveLimit, editLimit } from "./open";
 const PER: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 
 /** A rule in words: "4 slots, 100 starts per minute". */
-export function ruleWords(rule: Rule): string {
+export function ruleWords(rule: Limit): string {
   const parts: string[] = [];
   if (rule.slots !== null)
     parts.push(plural(rule.slots, "slot") + (rule.hold === "ended" ? " until the job has ended" : ""));
@@ -27,7 +27,7 @@ export function ruleWords(rule: Rule): string {
 }
 
 /** The rule that an operator or code has set: a pause does not hide it. */
-export function ownRule(use: LimitUse): Rule {
+export function ownRule(use: LimitUse): Limit {
   return use.behind ?? use.rule;
 }
 
@@ -35,7 +35,7 @@ export function isPaused(use: LimitUse): boolean {
   return use.pauses.length > 0 || use.rule.slots === 0;
 }
 
-/** Whether the queue of this rule has as many waiting jobs as the rule allows; of the rule for all queues, any queue. */
+/** Whether the queue of this rule has as many waiting jobs as the rule allows; a rule for all queues: any queue. */
 function isFullQueue({ key }: LimitUse): boolean {
   const { queues = [], limits = [] } = overview.value ?? {};
   const own = new Set(limits.filter((each) => each.key === ownRule(each).name).map((each) => each.key));

@@ -44,8 +44,8 @@ export function SpanChoice(): JSX.Element {
   );
 }
 
-/** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short. What
- * happened before the first figure is unknown: a gap, as in the charts of times, not 0. */
+/** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short.
+ * Before the first figure there is a gap, as in the charts of times, because nothing is known; 0 would be a figure. */
 function perSecond(values: readonly (number | null)[], found: Metrics | null): (number | null)[] {
   if (!found) return [];
   return values.map((each, n) => {

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import type { Count, QueueRow } from "../api";
+import type { Counted, QueueOverview } from "../api";
 import { Badge } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Spark } from "../design/Chart";
@@ -17,7 +17,7 @@ function jobs(queue: string, status: string): string {
 }
 
 /** All queues with their counts; each count leads to its jobs. */
-export function QueueTable({ queues }: { queues: readonly QueueRow[] }): JSX.Element {
+export function QueueTable({ queues }: { queues: readonly QueueOverview[] }): JSX.Element {
   return (
     <Table
       caption="Queues"
@@ -44,7 +44,7 @@ export function QueueTable({ queues }: { queues: readonly QueueRow[] }): JSX.Ele
   );
 }
 
-function Row({ of: each }: { of: QueueRow }): JSX.Element {
+function Row({ of: each }: { of: QueueOverview }): JSX.Element {
   const unserved = each.workers === 0 && each.queued > 0;
   return (
     <tr data-row={each.name}>
@@ -105,11 +105,11 @@ function Row({ of: each }: { of: QueueRow }): JSX.Element {
 }
 
 /** Whether the count of a status stopped at its bound, so that a queue may have more than its number says. */
-export function isCapped(status: Count): boolean {
+export function isCapped(status: Counted): boolean {
   return overview.value?.totals.capped.includes(status) ?? false;
 }
 
-export function QueueState({ of: each, filled }: { of: QueueRow; filled?: boolean }): JSX.Element {
+export function QueueState({ of: each, filled }: { of: QueueOverview; filled?: boolean }): JSX.Element {
   const more = filled ? { filled } : {};
   if (each.paused) {
     const rests = each.pauses.length > 0 && each.pauses.every((pause) => pause.why === "held");

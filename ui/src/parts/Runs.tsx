@@ -4,7 +4,7 @@ import { moment } from "../lib/format";
 import { href } from "../lib/route";
 import { toneOf } from "../lib/status";
 
-/** The last runs of a schedule as dots, the oldest first: full for a success, a cross for a failure, a ring else. */
+/** The last runs of a schedule as dots, the oldest first: full for a success, a cross for a failure, else a circle. */
 export function Runs({ recent }: { recent: Schedule["recent"] }): JSX.Element {
   if (!recent.length) return <span class="zero">–</span>;
   const sorted = recent.toSorted((a, b) => a.at - b.at);

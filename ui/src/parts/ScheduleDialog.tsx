@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import type { Json, Schedule, SchedulePreview, Task } from "../api";
+import type { Json, Schedule, Task, Timing } from "../api";
 import { Button } from "../design/Button";
 import { closeDialog, Dialog } from "../design/Dialog";
 import { Segments, SelectField, TextField } from "../design/Field";
@@ -173,14 +173,14 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
 }
 
 function Preview({ texts }: { texts: Texts }): JSX.Element {
-  const found = useSignal<SchedulePreview | null>(null);
+  const found = useSignal<Timing | null>(null);
   const wrong = useSignal<string | null>(null);
   const timing = timingOf(texts);
   const key = JSON.stringify(timing);
   useEffect(() => {
     const stop = new AbortController();
     const timer = setTimeout(() => {
-      send<SchedulePreview>("POST", "schedules/preview", timing, stop.signal).then(
+      send<Timing>("POST", "schedules/preview", timing, stop.signal).then(
         (answer) => {
           found.value = answer;
           wrong.value = null;

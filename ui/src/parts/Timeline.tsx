@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import type { Attempt, Job } from "../api";
+import type { Job, JobAttempt } from "../api";
 import { now } from "../lib/clock";
 import { duration, moment, plural } from "../lib/format";
 import { isFinal, toneOf } from "../lib/status";
@@ -21,12 +21,12 @@ interface Wait {
 }
 
 /** When the bar of an attempt begins: without a stored start it is as short as its end. */
-function beginOf(attempt: Attempt, job: Job): number {
+function beginOf(attempt: JobAttempt, job: Job): number {
   return attempt.started_at ?? attempt.ended_at ?? job.created_at;
 }
 
 /** The waits before each attempt: from the creation, or from the end of the attempt before. */
-function waitsOf(job: Job, attempts: readonly Attempt[], end: number): Wait[] {
+function waitsOf(job: Job, attempts: readonly JobAttempt[], end: number): Wait[] {
   const waits: Wait[] = [];
   let from = job.created_at;
   attempts.forEach((each, row) => {
@@ -39,7 +39,7 @@ function waitsOf(job: Job, attempts: readonly Attempt[], end: number): Wait[] {
   return waits;
 }
 
-export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attempt[] }): JSX.Element {
+export function Timeline({ job, attempts }: { job: Job; attempts: readonly JobAttempt[] }): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const measured = useSignal(720);
   useEffect(() => {
@@ -109,7 +109,7 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly Attem
 }
 
 interface BarProps {
-  attempt: Attempt;
+  attempt: JobAttempt;
   y: number; // px
   from: number; // px
   to: number; // px

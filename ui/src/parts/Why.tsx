@@ -1,7 +1,7 @@
 /** The headline of a job: why it is where it is, and an estimate of its start. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Estimate, Explanation, Job as Row } from "../api";
+import type { Estimate, Explained, Job as Row } from "../api";
 import { Button } from "../design/Button";
 import { Prose } from "../design/Prose";
 import { duration, moment } from "../lib/format";
@@ -14,7 +14,7 @@ const LOOK = 4; // s between two explanations of an unfinished job
 /** The headline: one sentence about why the job is where it is. */
 export function Why({ job }: { job: Row }): JSX.Element {
   const open = !isFinal(job.state);
-  const load = useLoad<Explanation>(`jobs/${part(job.id)}/explain`, open ? LOOK : 0);
+  const load = useLoad<Explained>(`jobs/${part(job.id)}/explain`, open ? LOOK : 0);
   const status = statusOf(job);
   return (
     <div

@@ -1,4 +1,4 @@
-/** What a reader can do to one thing at once. Acts with an exact inverse offer "Undo"; those that ask first are in Asks.tsx. */
+/** The acts on one thing. Acts with an exact inverse offer "Undo"; those that ask first are in Asks.tsx. */
 import type { Job, Overview } from "../api";
 import { toast } from "../design/toasts";
 import { shortName } from "../lib/format";

@@ -24,7 +24,7 @@ export function openEnqueue(of: { job?: Job; task?: string } = {}): void {
 }
 
 export function openPalette(): void {
-  openDialog(<Palette />);
+  openDialog(<Palette enqueue={openEnqueue} />);
 }
 
 export function openHelp(): void {

@@ -1,4 +1,4 @@
-/** Reads JSON Schema as far as a form needs it, and form texts as JSON. What a form cannot show is edited as JSON. */
+/** Reads JSON Schema as far as a form needs it, and form texts as JSON. Other values are edited as JSON. */
 import type { Json } from "../api";
 
 /** The parts of JSON Schema that a form reads. */

@@ -5,11 +5,11 @@ import { route } from "../lib/route";
 interface Props {
   /** The heading, and the title of the window. */
   title: string;
-  /** What stands before the title in the window only, such as the kind of the thing. */
+  /** A text before the title, in the window only, such as the kind of the thing. */
   kind?: string;
   crumbs?: readonly (readonly [to: string, words: string])[];
   mono?: boolean;
-  /** Beside the title. */
+  /** Next to the title. */
   beside?: ComponentChildren;
   acts?: ComponentChildren;
   children?: ComponentChildren;

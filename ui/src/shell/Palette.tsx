@@ -9,7 +9,6 @@ import { overview, pause, paused } from "../lib/live";
 import { go, href } from "../lib/route";
 import { canEnqueue, servesAll } from "../lib/session";
 import { switchTheme } from "../lib/settings";
-import { openEnqueue } from "../parts/open";
 import { PLACES } from "./places";
 
 interface Goal {
@@ -29,12 +28,12 @@ function pages(): Goal[] {
   return PLACES.flat().map((each) => leads("page", each.words, each.to));
 }
 
-function acts(): Goal[] {
+function acts(enqueue: () => void): Goal[] {
   const found: Goal[] = [
     { kind: "act", words: "Switch between light and dark", run: switchTheme },
     { kind: "act", words: paused.value ? "Resume live figures" : "Pause live figures", run: () => pause() },
   ];
-  if (canEnqueue.value) found.unshift({ kind: "act", words: "Enqueue a job", run: () => openEnqueue() });
+  if (canEnqueue.value) found.unshift({ kind: "act", words: "Enqueue a job", run: enqueue });
   return found;
 }
 
@@ -50,7 +49,8 @@ export function rank(text: string, query: string): number {
   return sum + low.length / 100;
 }
 
-export function Palette(): JSX.Element {
+/** `enqueue` opens the dialog that enqueues a job. */
+export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
   const query = useSignal("");
   const at = useSignal(0);
   const list = useRef<HTMLUListElement>(null);
@@ -58,7 +58,7 @@ export function Palette(): JSX.Element {
   const schedules = useLoad<{ schedules: Schedule[] }>(servesAll.value ? "schedules" : null);
   const goals: Goal[] = [
     ...pages(),
-    ...acts(),
+    ...acts(enqueue),
     ...(overview.value?.queues ?? []).map((each) => leads("queue", each.name, href(["queues", each.name]))),
     ...(tasks.data?.tasks ?? []).map((each) => leads("task", each.name, href(["jobs"], { task: each.name }))),
     ...(schedules.data?.schedules ?? []).map((each) => leads("schedule", each.name, href(["schedules", each.name]))),

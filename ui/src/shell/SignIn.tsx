@@ -63,7 +63,7 @@ export function SignIn(): JSX.Element {
   );
 }
 
-/** Over the page, when the session ended while somebody was reading. What was typed elsewhere on the page stays. */
+/** Over the page, when the session ended while somebody was reading. Texts typed elsewhere on the page stay. */
 export function Expired(): JSX.Element {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();

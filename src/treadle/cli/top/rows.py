@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from treadle.admin.failure_groups import FailureGroups
@@ -69,7 +69,7 @@ def queues(overview: Overview) -> list[Row]:
     return [Row(each.name, _queue(each, capped)) for each in overview.queues]
 
 
-def _queue(queue: QueueOverview, capped: set[str]) -> tuple[Cell, ...]:
+def _queue(queue: QueueOverview, capped: Collection[str]) -> tuple[Cell, ...]:
     return (
         cell(queue.name, "strong"),
         _state(queue),

@@ -83,7 +83,8 @@ class Queuey(GuestProtocol):
 def _routes(options: Mapping[str, Any], has_queue: bool, blobs: Blobs | None) -> list[ProtocolRoutes]:
     routes: list[ProtocolRoutes] = []
     if has_queue:
-        from treadle.contrib.queuey import Rules, queue_routes
+        from treadle.contrib.queuey.app import queue_routes
+        from treadle.contrib.queuey.jobs import Rules
 
         given = {
             "abandoned_age": options["abandoned_age"],
@@ -96,7 +97,7 @@ def _routes(options: Mapping[str, Any], has_queue: bool, blobs: Blobs | None) ->
         )
         routes.append(queue_routes(rules, blobs))
     if blobs is not None:
-        from treadle.contrib.queuey import blob_routes
+        from treadle.contrib.queuey.blobs import blob_routes
 
         routes.append(blob_routes(blobs))
     return routes

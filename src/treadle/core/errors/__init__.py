@@ -50,121 +50,71 @@ TreadleError
         └── EventLoopError (RuntimeError)  the app is open on an event loop that cannot carry the call out
 """
 
-from __future__ import annotations
+from types import ModuleType as _Module
 
-from treadle.core.errors.base import ARGUMENTS, CODE, RESULT, UNREADABLE, TreadleError
-from treadle.core.errors.calls import (
-    BadArgument,
-    BadCodec,
-    BadOption,
-    BadResult,
-    BadTask,
-    NotAwaited,
-    TooLarge,
-    UnknownSchedule,
-    UnknownTask,
-)
-from treadle.core.errors.jobs import (
-    ForeignRow,
-    IdTaken,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotDone,
-    KeyHeld,
-    QueueFull,
-    Signalled,
-    Stale,
-    UnknownJob,
-    UnknownUpstream,
-    WorkflowFailed,
-)
-from treadle.core.errors.notices import OldRows, UnknownName
-from treadle.core.errors.resources import BadDependency, DependencyFailed, LifespanFailed, ResourceFailed
-from treadle.core.errors.runs import BadStep, NotRunning, ProcessDied, RemoteFailure, StepMismatch
-from treadle.core.errors.storage import (
-    PASSING,
-    AnswerTooLarge,
-    BadSession,
-    BadUrl,
-    EventLoopError,
-    Locked,
-    MoveFailed,
-    NestedTransaction,
-    NotADatabase,
-    SchemaTooNew,
-    SchemaTooOld,
-    StorageDenied,
-    StorageError,
-    StorageFull,
-    StorageMoved,
-    StorageUnavailable,
-    Unsupported,
-)
-from treadle.core.errors.text import error_line, is_ours, readable, traceback_of, users_part
+from treadle.core.errors.base import ARGUMENTS as ARGUMENTS
+from treadle.core.errors.base import CODE as CODE
+from treadle.core.errors.base import RESULT as RESULT
+from treadle.core.errors.base import UNREADABLE as UNREADABLE
+from treadle.core.errors.base import TreadleError as TreadleError
+from treadle.core.errors.calls import BadArgument as BadArgument
+from treadle.core.errors.calls import BadCodec as BadCodec
+from treadle.core.errors.calls import BadOption as BadOption
+from treadle.core.errors.calls import BadResult as BadResult
+from treadle.core.errors.calls import BadTask as BadTask
+from treadle.core.errors.calls import NotAwaited as NotAwaited
+from treadle.core.errors.calls import TooLarge as TooLarge
+from treadle.core.errors.calls import UnknownSchedule as UnknownSchedule
+from treadle.core.errors.calls import UnknownTask as UnknownTask
+from treadle.core.errors.jobs import ForeignRow as ForeignRow
+from treadle.core.errors.jobs import IdTaken as IdTaken
+from treadle.core.errors.jobs import JobCancelled as JobCancelled
+from treadle.core.errors.jobs import JobExpired as JobExpired
+from treadle.core.errors.jobs import JobFailed as JobFailed
+from treadle.core.errors.jobs import JobNotDone as JobNotDone
+from treadle.core.errors.jobs import KeyHeld as KeyHeld
+from treadle.core.errors.jobs import QueueFull as QueueFull
+from treadle.core.errors.jobs import Signalled as Signalled
+from treadle.core.errors.jobs import Stale as Stale
+from treadle.core.errors.jobs import UnknownJob as UnknownJob
+from treadle.core.errors.jobs import UnknownUpstream as UnknownUpstream
+from treadle.core.errors.jobs import WorkflowFailed as WorkflowFailed
+from treadle.core.errors.notices import OldRows as OldRows
+from treadle.core.errors.notices import UnknownName as UnknownName
+from treadle.core.errors.resources import BadDependency as BadDependency
+from treadle.core.errors.resources import DependencyFailed as DependencyFailed
+from treadle.core.errors.resources import LifespanFailed as LifespanFailed
+from treadle.core.errors.resources import ResourceFailed as ResourceFailed
+from treadle.core.errors.runs import BadStep as BadStep
+from treadle.core.errors.runs import NotRunning as NotRunning
+from treadle.core.errors.runs import ProcessDied as ProcessDied
+from treadle.core.errors.runs import RemoteFailure as RemoteFailure
+from treadle.core.errors.runs import StepMismatch as StepMismatch
+from treadle.core.errors.storage import PASSING as PASSING
+from treadle.core.errors.storage import AnswerTooLarge as AnswerTooLarge
+from treadle.core.errors.storage import BadSession as BadSession
+from treadle.core.errors.storage import BadUrl as BadUrl
+from treadle.core.errors.storage import EventLoopError as EventLoopError
+from treadle.core.errors.storage import Locked as Locked
+from treadle.core.errors.storage import MoveFailed as MoveFailed
+from treadle.core.errors.storage import NestedTransaction as NestedTransaction
+from treadle.core.errors.storage import NotADatabase as NotADatabase
+from treadle.core.errors.storage import SchemaTooNew as SchemaTooNew
+from treadle.core.errors.storage import SchemaTooOld as SchemaTooOld
+from treadle.core.errors.storage import StorageDenied as StorageDenied
+from treadle.core.errors.storage import StorageError as StorageError
+from treadle.core.errors.storage import StorageFull as StorageFull
+from treadle.core.errors.storage import StorageMoved as StorageMoved
+from treadle.core.errors.storage import StorageUnavailable as StorageUnavailable
+from treadle.core.errors.storage import Unsupported as Unsupported
+from treadle.core.errors.text import error_line as error_line
+from treadle.core.errors.text import is_ours as is_ours
+from treadle.core.errors.text import readable as readable
+from treadle.core.errors.text import traceback_of as traceback_of
+from treadle.core.errors.text import users_part as users_part
 
-__all__ = [
-    "ARGUMENTS",
-    "CODE",
-    "PASSING",
-    "RESULT",
-    "UNREADABLE",
-    "AnswerTooLarge",
-    "BadArgument",
-    "BadCodec",
-    "BadDependency",
-    "BadOption",
-    "BadResult",
-    "BadSession",
-    "BadStep",
-    "BadTask",
-    "BadUrl",
-    "DependencyFailed",
-    "EventLoopError",
-    "ForeignRow",
-    "IdTaken",
-    "JobCancelled",
-    "JobExpired",
-    "JobFailed",
-    "JobNotDone",
-    "KeyHeld",
-    "LifespanFailed",
-    "Locked",
-    "MoveFailed",
-    "NestedTransaction",
-    "NotADatabase",
-    "NotAwaited",
-    "NotRunning",
-    "OldRows",
-    "ProcessDied",
-    "QueueFull",
-    "RemoteFailure",
-    "ResourceFailed",
-    "SchemaTooNew",
-    "SchemaTooOld",
-    "Signalled",
-    "Stale",
-    "StepMismatch",
-    "StorageDenied",
-    "StorageError",
-    "StorageFull",
-    "StorageMoved",
-    "StorageUnavailable",
-    "TooLarge",
-    "TreadleError",
-    "UnknownJob",
-    "UnknownName",
-    "UnknownSchedule",
-    "UnknownTask",
-    "UnknownUpstream",
-    "Unsupported",
-    "WorkflowFailed",
-    "error_line",
-    "is_ours",
-    "readable",
-    "traceback_of",
-    "users_part",
-]
+_public = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))
+__all__ = list(_public)
 
 for _name in __all__:
     if isinstance(_found := globals()[_name], type):

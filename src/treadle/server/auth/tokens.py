@@ -6,13 +6,14 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from treadle.core.clock import moment
 
-SCOPES: Final[Mapping[str, str]] = {
+ScopeName = Literal["enqueue", "work", "read", "operate"]
+SCOPES: Final[Mapping[ScopeName, str]] = {
     "enqueue": "send jobs",
     "work": "claim and settle jobs",
     "read": "list and show jobs",
@@ -41,7 +42,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
     def may(self, *scopes: str) -> bool:
         """Whether the token has one of these scopes."""
-        return any(scope in self.scopes for scope in scopes)
+        return not set(scopes).isdisjoint(self.scopes)
 
     def sees(self, queue: str) -> bool:
         """Whether the token may see rows of this queue."""

@@ -40,7 +40,7 @@ Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
 
 Caller = Callable[[Request], Awaitable[Token | None]]
 
-LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
+LOOK: Final = 0.5  # s between looks whether the host's server stops, while a request lasts
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
 # The beginnings of headers that only proxies add.
 FORWARDED: Final = (
@@ -130,14 +130,14 @@ def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
 
     async def caller(request: Request) -> Token | None:
         try:
-            found = auth(request)
-            who = await found if inspect.isawaitable(found) else found
+            answer = auth(request)
+            who = await answer if inspect.isawaitable(answer) else answer
             if who is not None and not isinstance(who, Who):
                 raise TypeError(f"auth= must return treadle.server.dashboard.Who or None, found {type(who).__name__}")
         except Exception:
             log.exception("auth= failed for %s %s", request.method, path_of(request.scope))
-            words = "auth= raised an error; the log of the server has its traceback"
-            raise Refused(500, "fault", words) from None
+            message = "auth= raised an error; the log of the server has its traceback"
+            raise Refused(500, "fault", message) from None
         return None if who is None else replace(who.token(), expires=wall() + STREAM)
 
     return caller
@@ -154,58 +154,46 @@ class Mounted:
     def __init__(self, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None], *, alone: bool) -> None:
         self._site, self._caller, self._on_stop = site, caller, on_stop
         self._alone = alone
-        self._under_way = 0
-        self._watching: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._site(scope, receive, send)
             return
-        response: Response
         try:
             await self._check(scope)
-            if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
-                response = await to_page(Request(scope))
-                await response(scope, receive, send)
-                return
         except Refused as error:
-            response = _readable(error, scope)
-        else:
-            await self._watched(scope, receive, send)
+            await _readable(error, scope)(scope, receive, send)
             return
-        await response(scope, receive, send)
+        if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
+            await (await to_page(Request(scope)))(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def watch() -> None:
+            """Servers wait for open responses before they ask the application to stop, and a stream never ends."""
+            nonlocal timer
+            if _stops():
+                self._on_stop()
+            else:
+                timer = loop.call_later(LOOK, watch)
+
+        timer = loop.call_later(LOOK, watch)
+        try:
+            await self._site(scope, receive, send)
+        finally:
+            timer.cancel()
 
     async def _check(self, scope: Scope) -> None:
         """Raise Refused for a request of another machine with alone=True, and for a page without a user."""
-        client = scope.get("client")
         if self._alone:
+            client = scope.get("client")
             forwarded = any(name.lower().startswith(FORWARDED) for name, _ in scope["headers"])
             if client is None or not is_loopback(client[0]) or forwarded:
                 log.error("refused a request from %s: %s", client[0] if client else "a socket", ALONE)
                 raise Refused(403, "no_auth", f"{ALONE}; pass auth= or tokens= where the site is mounted")
         elif self._caller is not None and not _is_api(scope) and await self._caller(Request(scope)) is None:
             raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
-
-    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Carry the request out, and notice meanwhile that the host's server stops.
-
-        Servers wait for open responses before they ask the application to stop, and a stream would never end.
-        """
-        self._under_way += 1
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
-        try:
-            await self._site(scope, receive, send)
-        finally:
-            self._under_way -= 1
-            if not self._under_way and self._watching is not None:
-                self._watching.cancel()
-                self._watching = None
-
-    async def _watch(self) -> None:
-        while not _stops():  # noqa: ASYNC110  # no server tells a mounted application
-            await asyncio.sleep(LOOK)
-        self._on_stop()
 
 
 def _stops() -> bool:

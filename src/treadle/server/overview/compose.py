@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -21,7 +21,7 @@ from treadle.server.doctor import placement
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.filling import filling_of, is_rest_capped
 from treadle.server.overview.notices import Facts, notices
-from treadle.server.overview.views import Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
+from treadle.server.overview.views import Counted, Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
 from treadle.storage.bounds import bound_of, bounds_in
 from treadle.storage.optional_parts import Risk
 
@@ -149,9 +149,9 @@ def _bounded(queue: QueueOverview, glance: QueueGlance, bound: Limit | None, loo
 
 
 def _totals(queues: Sequence[QueueOverview], workers: Sequence[Presence], capped: Sequence[str]) -> Totals:
-    more = ("queued",) if any(queue.queued_capped for queue in queues) else ()
+    names = [*(["queued"] if any(queue.queued_capped for queue in queues) else []), *capped]
     sums = {name: sum(getattr(queue, name) for queue in queues) for name in COUNTS}
-    return Totals(slots=sum(worker.slots for worker in workers), capped=(*more, *capped), **sums)
+    return Totals(slots=sum(worker.slots for worker in workers), capped=cast("list[Counted]", names), **sums)
 
 
 def _worker(worker: Presence, leader: str | None) -> WorkerView:

@@ -11,6 +11,7 @@ from treadle.core.limit_model import LimitUse, WhenFull, Why
 from treadle.core.model import Presence
 
 Level = Literal["error", "warning", "info"]
+Counted = Literal["queued", "running", "scheduled", "blocked", "waiting", "failed"]
 
 
 class PauseView(Struct, frozen=True):
@@ -76,7 +77,7 @@ class Totals(Struct, frozen=True, kw_only=True):
     waiting: int = 0
     failed: int = 0
     slots: int = 0
-    capped: Sequence[str] = ()
+    capped: Sequence[Counted] = ()
 
 
 class WorkerView(Presence, frozen=True, kw_only=True):

@@ -27,20 +27,8 @@ class AuditRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/audit",
-                run=self.list,
-                summary="List who did what, the newest first",
-                tag="operate",
-                scope="operate",
-                query=AuditAsked,
-                gives=AuditPage,
-            )
-        ]
-
+    @Operation("GET /v1/audit", tag="operate", scope="operate")
     async def list(self, call: Call[None, AuditAsked]) -> AuditPage:
+        """List who did what, the newest first."""
         for_everybody(call.token, "entries of the audit log")
         return await self._core.audit.list(cursor=call.query.cursor, limit=call.query.limit)

@@ -19,7 +19,6 @@ from treadle.admin.selection import Selection
 from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.core.redaction import without_secrets
-from treadle.server.audited import source_of, who
 from treadle.server.errors import Refused, json
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import JobFilter
@@ -98,72 +97,41 @@ class BulkRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        made, one = Operation, "/v1/operations/{id}"
-        return [
-            made(
-                method="POST",
-                path="/v1/operations",
-                run=self.start,
-                summary="Retry, cancel, queue or delete many jobs in the background; or show which (`dry`)",
-                tag="operations",
-                scope="operate",
-                takes=OperationAsked,
-                gives=Progress,
-                instead=PreviewView,
-                status=202,
-                others=(200, 404),
-            ),
-            made(
-                method="GET",
-                path="/v1/operations",
-                run=self.list,
-                summary="List the operations of this server process",
-                tag="operations",
-                scope="operate",
-                gives=ProgressList,
-            ),
-            made(
-                method="GET",
-                path=one,
-                run=self.get,
-                summary="Show the progress of an operation",
-                tag="operations",
-                scope="operate",
-                gives=Progress,
-                others=(404,),
-            ),
-            made(
-                method="DELETE",
-                path=one,
-                run=self.stop,
-                summary="Stop an operation; what it has done stays done",
-                tag="operations",
-                scope="operate",
-                gives=Progress,
-                others=(404,),
-            ),
-        ]
-
+    @Operation(
+        "POST /v1/operations",
+        tag="operations",
+        scope="operate",
+        gives=Progress,
+        instead=PreviewView,
+        status=202,
+        others=(200, 404),
+    )
     async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
+        """Retry, cancel, queue or delete many jobs in the background; or show which (`dry`)."""
         chosen = await self._signed(call, self._selection(call))
         if call.body.dry:
             return json(await self._preview(call, chosen))
         try:
             return await self._core.operations.start(
-                call.body.act, chosen, tree=call.body.tree, by=who(call), source=source_of(call)
+                call.body.act, chosen, tree=call.body.tree, by=call.by, source=call.source
             )
         except TooManyOperations:
-            words = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"
-            raise Refused(429, "too_many", words, {"Retry-After": "5"}) from None
+            message = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"
+            raise Refused(429, "too_many", message, {"Retry-After": "5"}) from None
 
+    @Operation("GET /v1/operations", tag="operations", scope="operate")
     async def list(self, call: Call[None, messages.Nothing]) -> ProgressList:
+        """List the operations of this server process."""
         return ProgressList(self._core.operations.all(call.token.queues))
 
+    @Operation("GET /v1/operations/{id}", tag="operations", scope="operate", others=(404,))
     async def get(self, call: Call[None, messages.Nothing]) -> Progress:
+        """Show the progress of an operation."""
         return self._known(call, self._core.operations.get(call.part("id"), call.token.queues))
 
+    @Operation("DELETE /v1/operations/{id}", tag="operations", scope="operate", others=(404,))
     async def stop(self, call: Call[None, messages.Nothing]) -> Progress:
+        """Stop an operation; what it has done stays done."""
         return self._known(call, self._core.operations.stop(call.part("id"), call.token.queues))
 
     def _known(self, call: Call[Any, Any], found: Progress | None) -> Progress:
@@ -176,30 +144,30 @@ class BulkRoutes:
 
     def _selection(self, call: Call[OperationAsked, messages.Nothing]) -> Selection:
         """The jobs that a request is about. Raises Refused and BadOption."""
-        asked, token = call.body, call.token
-        only_one(ids=asked.ids or None, filter=asked.filter or None, group=asked.group or None)
+        body, token = call.body, call.token
+        only_one(ids=body.ids or None, filter=body.filter or None, group=body.group or None)
         # Without the scope `read`, the number of matches must not confirm a guess of an argument or an error.
         seen = call.redaction if token.may("read") else call.redaction.as_shapes()
-        found = Selection(query=Query(), before=asked.created_before, queues=token.queues, shown=seen.grouped)
-        if asked.ids is not UNSET:
-            return replace(found, ids=tuple(dict.fromkeys(asked.ids)))
-        if asked.group is not UNSET:
-            key = read_key(asked.group.key)
-            if asked.act not in ("retry", "delete"):
-                raise Refused(422, "wrong_shape", f"failed jobs can be retried and deleted, found act {asked.act!r}")
+        selection = Selection(query=Query(), before=body.created_before, queues=token.queues, shown=seen.grouped)
+        if body.ids is not UNSET:
+            return replace(selection, ids=tuple(dict.fromkeys(body.ids)))
+        if body.group is not UNSET:
+            key = read_key(body.group.key)
+            if body.act not in ("retry", "delete"):
+                raise Refused(422, "wrong_shape", f"failed jobs can be retried and deleted, found act {body.act!r}")
             if not token.sees(key.queue):
                 raise Refused(404, "unknown_group", "there is no such group of failures")
-            return replace(found, group=key)
-        filters = asked.filter.filters() if asked.filter is not UNSET else {}
+            return replace(selection, group=key)
+        filters = body.filter.filters() if body.filter is not UNSET else {}
         if not filters:
             raise Refused(422, "wrong_shape", "expected at least one field in the filter, such as state or queue")
         if (queue := filters.get("queue")) is not None:
             call.allowed([queue])
         query, text = query_of(filters), text_of(filters)
         if not query.state and query.ready is None:
-            query = replace(query, state=STATES[asked.act])
+            query = replace(query, state=STATES[body.act])
         search = None if text is None else Search(text, hidden_by(seen), not seen.shapes, seen.row)
-        return replace(found, query=query, search=search)
+        return replace(selection, query=query, search=search)
 
     async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:
         """The selection with the error of its group, which its words have. Raises Refused (404).
@@ -216,23 +184,23 @@ class BulkRoutes:
 
     async def _preview(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> PreviewView:
         storage = self._core.storage
-        found = await chosen.preview(storage)
-        with call.heard() as said:
-            if not found.matches and not chosen.ids:
+        preview = await chosen.preview(storage)
+        with call.heard() as warnings:
+            if not preview.matches and not chosen.ids:
                 query = chosen.query
                 await self._core.jobs.names.nothing_found(query.queue, query.task, query.label)
-        unknown = [await near_id(storage, id, chosen.queues) for id in found.unknown[:NAMED]]
-        words = [
-            *said.words,
-            *(f"there is no job {id!r}{like}" for id, like in zip(found.unknown, unknown, strict=False)),
+        unknown = [await near_id(storage, id, chosen.queues) for id in preview.unknown[:NAMED]]
+        notes = [
+            *warnings.words,
+            *(f"there is no job {id!r}{like}" for id, like in zip(preview.unknown, unknown, strict=False)),
         ]
-        if len(found.unknown) > NAMED:
-            words.append(f"{len(found.unknown) - NAMED:,} more ids are unknown")
-        shown = [view(row, call.redaction) for row in found.samples] if call.token.may("read") else []
+        if len(preview.unknown) > NAMED:
+            notes.append(f"{len(preview.unknown) - NAMED:,} more ids are unknown")
+        shown = [view(row, call.redaction) for row in preview.samples] if call.token.may("read") else []
         return PreviewView(
-            matches=found.matches,
-            capped=found.capped,
+            matches=preview.matches,
+            capped=preview.capped,
             samples=shown,
             words=without_secrets(chosen.words),
-            warning="; ".join(words) or UNSET,
+            warning="; ".join(notes) or UNSET,
         )

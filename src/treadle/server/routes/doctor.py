@@ -48,34 +48,21 @@ class DoctorRoutes:
     def __init__(self, core: AppCore, looks: Looks) -> None:
         self._core, self._looks, self._kept = core, looks, KeptAnswers[Examined](FRESH)
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/doctor",
-                run=self.doctor,
-                tag="operate",
-                scope="read",
-                summary="Check the storage and its contents, at most once in 30 s",
-                gives=Examined,
-            )
-        ]
-
+    @Operation("GET /v1/doctor", tag="operate", scope="read")
     async def doctor(self, call: Call[None, messages.Nothing]) -> Examined:
+        """Check the storage and its contents, at most once in 30 s."""
         for_everybody(call.token, "the checks")
         return await self._kept.get(None, self._examine)
 
     async def _examine(self) -> Examined:
-        found: list[Check] = []
+        results: list[Check] = []
         try:
             async with asyncio.timeout(LONGEST), aclosing(examine(self._core)) as checks:
                 async for check in checks:
-                    found.append(check)  # noqa: PERF401  # one by one, to keep them at a timeout
+                    results.append(check)  # noqa: PERF401  # one by one, to keep them at a timeout
         except TimeoutError:
             text = f"the checks took more than {LONGEST:.0f} s, so the others were left out"
-            found.append(Check("warn", "time", text, "`treadle doctor` makes all of them, without a bound of time"))
-        self._looks.examined(found)
-        return Examined(
-            self._core.now(),
-            [CheckView(VERDICTS[each.verdict], each.name, each.text, each.advice or None) for each in found],
-        )
+            results.append(Check("warn", "time", text, "`treadle doctor` makes all of them, without a bound of time"))
+        self._looks.examined(results)
+        views = [CheckView(VERDICTS[each.verdict], each.name, each.text, each.advice or None) for each in results]
+        return Examined(self._core.now(), views)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from treadle.admin import Estimate, QueuePlan
 from treadle.core.errors import UnknownJob
-from treadle.server.audited import who
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.operation import Call, Operation
@@ -31,54 +30,34 @@ class EstimateRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core, self._asking = core, list[str]()
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/jobs/{id}/eta",
-                run=self.eta,
-                tag="jobs",
-                scope="read",
-                summary="Estimate when a job starts and ends, and what would let it start earlier",
-                gives=Estimate,
-                others=(404, 503),
-            ),
-            Operation(
-                method="GET",
-                path="/v1/queues/{name}/plan",
-                run=self.plan,
-                tag="operate",
-                scope="read",
-                summary="Estimate when a queue is empty, what its jobs wait for, and what would change that",
-                gives=QueuePlan,
-                others=(503,),
-            ),
-        ]
-
+    @Operation("GET /v1/jobs/{id}/eta", tag="jobs", scope="read", others=(404, 503))
     async def eta(self, call: Call[None, messages.Nothing]) -> Estimate:
+        """Estimate when a job starts and ends, and what would let it start earlier."""
         jobs = self._core.jobs.within(call.token.queues)
         row = await jobs.get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
-        found = await self._in_turn(who(call), jobs.eta(row.id))
+        found = await self._in_turn(call.by, jobs.eta(row.id))
         text = call.redaction.about(row, call.redaction.within(found.explanation, row.error)) or ""
         return replace(found, explanation=text)
 
+    @Operation("GET /v1/queues/{name}/plan", tag="operate", scope="read", others=(503,))
     async def plan(self, call: Call[None, messages.Nothing]) -> QueuePlan:
+        """Estimate when a queue is empty, what its jobs wait for, and what would change that."""
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
         with call.heard():  # a queue that nothing uses is an empty one
-            return await self._in_turn(who(call), self._core.queues.plan(name, call.token.queues))
+            return await self._in_turn(call.by, self._core.queues.plan(name, call.token.queues))
 
-    async def _in_turn(self, caller: str, asked: Awaitable[T]) -> T:
+    async def _in_turn(self, caller: str, estimate: Awaitable[T]) -> T:
         """Raises Refused (503) if many estimates are waiting already, also one of this caller."""
         if len(self._asking) >= (ASKING if caller in self._asking else MOST):
-            _close(asked)
-            words = f"{ASKING} estimates are being made already: ask again in some seconds"
-            raise Refused(503, "too_many", words, {"Retry-After": "5"})
+            _close(estimate)
+            message = f"{ASKING} estimates are being made already: ask again in some seconds"
+            raise Refused(503, "too_many", message, {"Retry-After": "5"})
         self._asking.append(caller)
         try:
-            return await asked
+            return await estimate
         finally:
             self._asking.remove(caller)
 

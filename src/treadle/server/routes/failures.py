@@ -34,21 +34,9 @@ class FailureRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/failures",
-                run=self.groups,
-                summary="Group the newest failed jobs by task, queue and error",
-                tag="jobs",
-                scope="read",
-                query=FailuresAsked,
-                gives=FailureGroups,
-            )
-        ]
-
+    @Operation("GET /v1/failures", tag="jobs", scope="read")
     async def groups(self, call: Call[None, FailuresAsked]) -> FailureGroups:
+        """Group the newest failed jobs by task, queue and error."""
         asked = call.query
         found = await self._core.dead.within(call.token.queues, call.redaction.grouped).groups(
             scan=asked.scan, queue=queue_of(call, asked.queue), task=asked.task, cursor=asked.cursor

@@ -24,21 +24,9 @@ class HistoryRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/jobs/{id}/history",
-                run=self.history,
-                summary="Show the last runs of a job, its steps and signals, and the states of its children",
-                tag="jobs",
-                scope="read",
-                gives=JobHistory,
-                others=(404,),
-            )
-        ]
-
+    @Operation("GET /v1/jobs/{id}/history", tag="jobs", scope="read", others=(404,))
     async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
+        """Show the last runs of a job, its steps and signals, and the states of its children."""
         jobs, id = self._core.jobs.within(call.token.queues), call.part("id")
         if is_id(id) and not call.token.may("operate"):
             raise UnknownJob(id)
@@ -46,21 +34,21 @@ class HistoryRoutes:
         return shown(found, call.redaction.rest)
 
 
-def shown(found: JobHistory, redaction: Redaction) -> JobHistory:
+def shown(history: JobHistory, redaction: Redaction) -> JobHistory:
     """The history without secrets."""
     attempts = [
         replace(
-            each,
-            error=redaction.error(each.error),
-            logs=tuple(replace(line, text=redaction.text(line.text)) for line in each.logs),
+            attempt,
+            error=redaction.error(attempt.error),
+            logs=tuple(replace(line, text=redaction.text(line.text)) for line in attempt.logs),
         )
-        for each in found.attempts
+        for attempt in history.attempts
     ]
     return replace(
-        found,
+        history,
         attempts=tuple(attempts),
-        steps=tuple(replace(each, value=_value(each.name, each.value, redaction)) for each in found.steps),
-        signals=tuple(replace(each, value=_value(each.name, each.value, redaction)) for each in found.signals),
+        steps=tuple(replace(step, value=_value(step.name, step.value, redaction)) for step in history.steps),
+        signals=tuple(replace(each, value=_value(each.name, each.value, redaction)) for each in history.signals),
     )
 
 

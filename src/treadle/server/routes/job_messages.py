@@ -35,7 +35,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
     def filters(self) -> dict[str, Any]:
         """The filters as arguments of `app.jobs.list`."""
-        found: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "task": self.task,
             "queue": self.queue,
             "workflow": self.workflow,
@@ -45,11 +45,11 @@ class JobFilter(Struct, frozen=True, kw_only=True):
             "search": self.q,
         }
         if self.state is not None:
-            found["state"] = tuple(each.strip() for each in self.state.split(","))
-        for name, at in (("since", self.since), ("before", self.before)):
-            if at is not None:
-                found[name] = moment_of(at)
-        return {name: value for name, value in found.items() if value is not None}
+            filters["state"] = tuple(state.strip() for state in self.state.split(","))
+        for name, moment in (("since", self.since), ("before", self.before)):
+            if moment is not None:
+                filters[name] = moment_of(moment)
+        return {name: value for name, value in filters.items() if value is not None}
 
 
 class Listing(JobFilter, frozen=True, kw_only=True):

@@ -57,187 +57,59 @@ class JobRoutes:
     def __init__(self, core: AppCore, settings: Settings, waiting: LongPoll) -> None:
         self._core, self._settings, self._waiting = core, settings, waiting
 
-    def operations(self) -> list[Operation]:
-        made = Operation
-        return [
-            made(
-                method="POST",
-                path="/v1/jobs",
-                run=self.send,
-                audit="job.enqueue",
-                summary="Enqueue one job",
-                tag="jobs",
-                scope="enqueue",
-                takes=JobAsked,
-                raw=CallAsked,
-                most=ONE,
-                gives=JobView,
-                status=201,
-                others=(200, 409),
-            ),
-            made(
-                method="GET",
-                path="/v1/jobs",
-                run=self.list,
-                summary="List jobs, page by page",
-                tag="jobs",
-                scope="read",
-                query=Listing,
-                gives=PageView,
-            ),
-            made(
-                method="POST",
-                path="/v1/jobs/batch",
-                run=self.send_many,
-                audit="job.enqueue",
-                summary="Enqueue many jobs, all or none",
-                tag="jobs",
-                scope="enqueue",
-                takes=JobsAsked,
-                most=None,
-                gives=JobViews,
-                status=201,
-                others=(409,),
-            ),
-            made(
-                method="GET",
-                path="/v1/jobs/{id}",
-                run=self.get,
-                summary="Show a job",
-                tag="jobs",
-                scope="read",
-                gives=JobView,
-                others=(404,),
-            ),
-            made(
-                method="DELETE",
-                path="/v1/jobs/{id}",
-                run=self.delete,
-                audit="job.delete",
-                summary="Delete an ended job",
-                tag="jobs",
-                scope="operate",
-                gives=Acted,
-                others=(404, 409),
-            ),
-            made(
-                method="GET",
-                path="/v1/jobs/{id}/wait",
-                run=self.wait,
-                tag="jobs",
-                scope="read",
-                query=Patience,
-                summary="Wait until a job ends, and return it in its present state",
-                gives=JobView,
-                others=(404,),
-            ),
-            made(
-                method="GET",
-                path="/v1/jobs/{id}/events",
-                run=self.events,
-                tag="jobs",
-                scope="read",
-                summary="Follow a job until it ends, as server-sent events",
-                gives=JobView,
-                others=(404,),
-                media="text/event-stream",
-            ),
-            made(
-                method="GET",
-                path="/v1/jobs/{id}/explain",
-                run=self.explain,
-                tag="jobs",
-                scope="read",
-                summary="Explain in one sentence why a job is not running",
-                gives=Explained,
-                others=(404,),
-            ),
-            made(
-                method="POST",
-                path="/v1/jobs/{id}/cancel",
-                run=self.cancel,
-                audit="job.cancel",
-                details=("tree",),
-                tag="jobs",
-                scope="operate",
-                summary="Cancel a job and its children",
-                takes=Cancel,
-                empty=b"{}",
-                gives=Acted,
-                others=(404,),
-            ),
-            made(
-                method="POST",
-                path="/v1/jobs/{id}/retry",
-                run=self.retry,
-                audit="job.retry",
-                tag="jobs",
-                scope="operate",
-                summary="Reopen a failed or cancelled job",
-                gives=Acted,
-                others=(404, 409),
-            ),
-            made(
-                method="POST",
-                path="/v1/jobs/{id}/signal",
-                run=self.signal,
-                audit="job.signal",
-                details=("name",),
-                tag="jobs",
-                scope="operate",
-                takes=SignalAsked,
-                summary="Send a signal to a job that waits for it now or later",
-                gives=Acted,
-                others=(404, 409),
-            ),
-            made(
-                method="POST",
-                path="/v1/jobs/{id}/run_now",
-                run=self.run_now,
-                audit="job.run_now",
-                tag="jobs",
-                scope="operate",
-                summary="Queue a scheduled job now",
-                gives=Acted,
-                others=(404, 409),
-            ),
-        ]
-
     # --- sending
 
+    @Operation(
+        "POST /v1/jobs",
+        tag="jobs",
+        scope="enqueue",
+        most=ONE,
+        raw=CallAsked,
+        gives=JobView,
+        status=201,
+        others=(200, 409),
+        audit="job.enqueue",
+    )
     async def send(self, call: Call[JobAsked, messages.Nothing]) -> object:
-        """Enqueue one job. The status is 200 instead of 201 if a row with its id or key already existed."""
-        with call.heard() as said:
+        """Enqueue one job.
+
+        The status is 200 instead of 201 if a row with its id or key already existed.
+        """
+        with call.heard() as warnings:
             [(row, is_new)] = await self._send(call, [call.body])
         shown = view(row, call.redaction)
-        if said.words:
-            shown = replace(shown, warning=said.text)
+        if warnings.words:
+            shown = replace(shown, warning=warnings.text)
         return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{path_part(row.id)}"})
 
+    @Operation(
+        "POST /v1/jobs/batch", tag="jobs", scope="enqueue", most=None, status=201, others=(409,), audit="job.enqueue"
+    )
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
+        """Enqueue many jobs, all or none."""
         with call.heard() as said:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
         return JobViews(await in_turns(lambda found: view(found[0], call.redaction), rows), said.text)
 
-    async def _send(self, call: Call[Any, Any], asked: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
-        check_together([0 if each.after is msgspec.UNSET else len(each.after) for each in asked])
-        names = self._ids(call, len(asked))
-        for each in asked:
-            await check_call(self._core, each)
-        specs = await in_turns(self._spec, zip(asked, names, strict=True))
+    async def _send(self, call: Call[Any, Any], jobs: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
+        check_together([0 if job.after is msgspec.UNSET else len(job.after) for job in jobs])
+        names = self._ids(call, len(jobs))
+        for job in jobs:
+            await check_call(self._core, job)
+        specs = await in_turns(self._spec, zip(jobs, names, strict=True))
         allowed(call.token, [spec.new.queue for spec in specs])
         if call.token.queues:
             specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
         chosen = [spec.new for spec, name in zip(specs, names, strict=True) if spec.id != name]
         await rights.refuse_known(call.token, chosen, self._core.storage.get)
         try:
-            found = zip(await self._core.client.send_rows(specs), specs, strict=True)
-            return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
+            stored = zip(await self._core.client.send_rows(specs), specs, strict=True)
+            return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), stored)
         except IdTaken as error:
             if error.id not in names:
                 raise rights.told(call.token, error) from None
-            words = "this Idempotency-Key belongs to another request"
-            raise Refused(422, "idempotency_key_reused", words, id=error.id) from None
+            message = "this Idempotency-Key belongs to another request"
+            raise Refused(422, "idempotency_key_reused", message, id=error.id) from None
 
     def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
         asked, name = pair
@@ -257,28 +129,32 @@ class JobRoutes:
 
     # --- reading
 
+    @Operation("GET /v1/jobs", tag="jobs", scope="read")
     async def list(self, call: Call[None, Listing]) -> PageView:
-        asked = replace(call.query, queue=one_queue(call, call.query.queue, "name one with queue="))
-        scan = asked.scan
-        if scan is None and not asked.count:
+        """List jobs, page by page."""
+        listing = replace(call.query, queue=one_queue(call, call.query.queue, "name one with queue="))
+        scan = listing.scan
+        if scan is None and not listing.count:
             scan = self._core.storage.capabilities.scan
-        with call.heard() as said:
+        with call.heard() as warnings:
             page = await self._core.jobs.showing(
                 hidden_by(call.redaction), not call.redaction.shapes, call.redaction.row
             ).list(
-                cursor=asked.cursor,
-                limit=asked.limit,
-                count=asked.count,
-                order=asked.order,
+                cursor=listing.cursor,
+                limit=listing.limit,
+                count=listing.count,
+                order=listing.order,
                 scan=scan,
-                worker=asked.worker,
-                **asked.filters(),
+                worker=listing.worker,
+                **listing.filters(),
             )
         rows = [row for row in page.records if rights.sees(call.token, row)]
-        found = await in_turns(lambda row: view(row, call.redaction), rows)
-        return PageView(found, page.cursor, page.total, page.scanned, page.scanned_to, said.text)
+        views = await in_turns(lambda row: view(row, call.redaction), rows)
+        return PageView(views, page.cursor, page.total, page.scanned, page.scanned_to, warnings.text)
 
+    @Operation("GET /v1/jobs/{id}", tag="jobs", scope="read", others=(404,))
     async def get(self, call: Call[None, messages.Nothing]) -> JobView:
+        """Show a job."""
         return view_of_one(await self._whole(await self._row(call)), call.redaction)
 
     async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
@@ -291,7 +167,9 @@ class JobRoutes:
         except StorageError:
             return row
 
+    @Operation("GET /v1/jobs/{id}/explain", tag="jobs", scope="read", others=(404,))
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
+        """Explain in one sentence why a job is not running."""
         row = await self._row(call)
         jobs = self._jobs(call)
         text = call.redaction.about(row, call.redaction.within(await jobs.explain(row.id), row.error)) or ""
@@ -306,7 +184,9 @@ class JobRoutes:
 
     # --- waiting
 
+    @Operation("GET /v1/jobs/{id}/wait", tag="jobs", scope="read", others=(404,))
     async def wait(self, call: Call[None, Patience]) -> JobView:
+        """Wait until a job ends, and return it in its present state."""
         row = await self._row(call)
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
         async for found in self._follow(row, until, call.request):
@@ -314,25 +194,31 @@ class JobRoutes:
         await unchanged(call.request)
         return view_of_one(await self._whole(row), call.redaction)
 
+    @Operation(
+        "GET /v1/jobs/{id}/events", tag="jobs", scope="read", gives=JobView, others=(404,), media="text/event-stream"
+    )
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
-        """Stream an event at once, at each change, and at the end of the job, which closes the stream."""
+        """Follow a job until it ends, as server-sent events.
+
+        One event is sent at once, one at each change, and one at the end of the job, which closes the stream.
+        """
         row = await self._row(call)
 
         async def stream() -> AsyncGenerator[bytes, None]:
             last: tuple[Any, ...] | None = None
             before: tuple[Record, Record] | None = None
-            async for found in self._follow(row, None):
+            async for current in self._follow(row, None):
                 if call.token.ended(wall()):
                     return
-                mark = (found.version, found.state, found.note)
+                mark = (current.version, current.state, current.note)
                 if mark == last:
                     yield b": still here\n\n"
                     continue
                 last = mark
-                whole = await self._whole(found, before)
-                before = found, whole
+                whole = await self._whole(current, before)
+                before = current, whole
                 shown = msgspec.json.encode(view_of_one(whole, call.redaction))
-                yield b"event: %s\ndata: %s\n\n" % (b"ended" if found.state.final else b"changed", shown)
+                yield b"event: %s\ndata: %s\n\n" % (b"ended" if current.state.final else b"changed", shown)
 
         return EventStream(stream())
 
@@ -345,13 +231,13 @@ class JobRoutes:
             heard = asyncio.ensure_future(self._waiting.unless_stopped(hints, None if waits is None else waits.receive))
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
-                [found] = await self._core.storage.get([id])
-                if found is not None and found.job.queue != row.job.queue:
-                    found = None  # the row was pruned, and another queue has reused the id
-                row = found or row
+                [current] = await self._core.storage.get([id])
+                if current is not None and current.job.queue != row.job.queue:
+                    current = None  # the row was pruned, and another queue has reused the id
+                row = current or row
                 yield row
                 is_late = until is not None and loop.time() >= until
-                if row.state.final or found is None or is_late or stopping.is_set():
+                if row.state.final or current is None or is_late or stopping.is_set():
                     return
                 if waits is not None and await waits.is_disconnected():
                     return
@@ -368,32 +254,57 @@ class JobRoutes:
 
     # --- changing
 
+    @Operation(
+        "POST /v1/jobs/{id}/cancel",
+        tag="jobs",
+        scope="operate",
+        empty=b"{}",
+        others=(404,),
+        audit="job.cancel",
+        details=("tree",),
+    )
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
-        row = await self._row(call)
-        return Acted(await self._jobs(call).cancel(row.id, tree=call.body.tree))
+        """Cancel a job and its children."""
+        return Acted(await self._jobs(call).cancel(call.part("id"), tree=call.body.tree))
 
+    @Operation("POST /v1/jobs/{id}/retry", tag="jobs", scope="operate", others=(404, 409), audit="job.retry")
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).retry((await self._row(call)).id))
+        """Reopen a failed or cancelled job."""
+        return Acted(await self._jobs(call).retry(call.part("id")))
 
+    @Operation("POST /v1/jobs/{id}/run_now", tag="jobs", scope="operate", others=(404, 409), audit="job.run_now")
     async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).run_now((await self._row(call)).id))
+        """Queue a scheduled job now."""
+        return Acted(await self._jobs(call).run_now(call.part("id")))
 
+    @Operation("DELETE /v1/jobs/{id}", tag="jobs", scope="operate", others=(404, 409), audit="job.delete")
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
-        return Acted(await self._jobs(call).delete((await self._row(call)).id))
+        """Delete an ended job."""
+        return Acted(await self._jobs(call).delete(call.part("id")))
 
+    @Operation(
+        "POST /v1/jobs/{id}/signal",
+        tag="jobs",
+        scope="operate",
+        others=(404, 409),
+        audit="job.signal",
+        details=("name",),
+    )
     async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
-        """Store a signal that the job waits for now or later; 409 if it has the signal already, or has ended."""
-        row = await self._row(call)
+        """Send a signal to a job that waits for it now or later.
+
+        The answer is 409 if the job has the signal already, or has ended.
+        """
         try:
-            with call.heard() as said:
-                await self._jobs(call).signal(row.id, call.body.name, call.body.value)
+            with call.heard() as warnings:
+                await self._jobs(call).signal(call.part("id"), call.body.name, call.body.value)
         except ForeignRow as error:
             if call.token.queues:
                 raise Refused(
                     409, "foreign_row", "another caller has stored the row of this signal", id=error.id
                 ) from None
             raise
-        return Acted(1, said.text)
+        return Acted(1, warnings.text)
 
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
         """A view of `app.jobs` with the queues of the caller's token."""

@@ -80,31 +80,9 @@ class MetricsRoutes:
         self._core = core
         self._totals = KeptAnswers[dict[str, Totals]](FRESH)
 
-    def operations(self) -> list[Operation]:
-        made = Operation
-        return [
-            made(
-                method="GET",
-                path="/v1/metrics",
-                run=self.metrics,
-                tag="metrics",
-                scope="read",
-                query=Range,
-                summary="Show counts and times of jobs over time, in at most 1,000 points",
-                gives=Metrics,
-            ),
-            made(
-                method="GET",
-                path="/v1/tasks",
-                run=self.tasks,
-                tag="metrics",
-                scope="read",
-                summary="List the tasks of the last hour and those of the server's app, with their parameters",
-                gives=TaskViews,
-            ),
-        ]
-
+    @Operation("GET /v1/metrics", tag="metrics", scope="read")
     async def metrics(self, call: Call[None, Range]) -> Metrics:
+        """Show counts and times of jobs over time, in at most 1,000 points."""
         asked, token = call.query, call.token
         if asked.queue is not None:
             call.allowed([asked.queue])
@@ -113,7 +91,9 @@ class MetricsRoutes:
             since=asked.start, until=asked.end, step=asked.step, queue=asked.queue, task=asked.task
         )
 
+    @Operation("GET /v1/tasks", tag="metrics", scope="read")
     async def tasks(self, call: Call[None, messages.Nothing]) -> TaskViews:
+        """List the tasks of the last hour and those of the server's app, with their parameters."""
         token = call.token
         totals = await self._totals.get(token.queues, lambda: self._core.metrics.within(token.queues).totals("task"))
         declared = {name: task for name, task in self._core.declared.items() if self._shows(token, name, task, totals)}

@@ -97,131 +97,34 @@ class OperatorRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        made = Operation
-        return [
-            made(
-                method="GET",
-                path="/v1/queues",
-                run=self.queues,
-                summary="List queues with the number of their jobs",
-                tag="operate",
-                scope="read",
-                gives=QueueViews,
-            ),
-            made(
-                method="POST",
-                path="/v1/queues/{name}/pause",
-                run=self.pause,
-                audit="queue.pause",
-                tag="operate",
-                scope="operate",
-                summary="Pause a queue",
-                gives=Noted,
-            ),
-            made(
-                method="POST",
-                path="/v1/queues/{name}/resume",
-                run=self.resume,
-                audit="queue.resume",
-                tag="operate",
-                scope="operate",
-                summary="Resume a queue",
-                gives=Noted,
-            ),
-            made(
-                method="GET",
-                path="/v1/limits",
-                run=self.limits,
-                summary="List limits and their use",
-                tag="operate",
-                scope="read",
-                gives=LimitViews,
-            ),
-            made(
-                method="PUT",
-                path="/v1/limits/{name}",
-                run=self.set_limit,
-                audit="limit.set",
-                details=("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full"),
-                summary="Add or replace a limit",
-                tag="operate",
-                scope="operate",
-                takes=LimitAsked,
-                gives=Noted,
-            ),
-            made(
-                method="DELETE",
-                path="/v1/limits/{name}",
-                run=self.drop_limit,
-                audit="limit.delete",
-                summary="Remove a limit",
-                tag="operate",
-                scope="operate",
-                gives=Noted,
-            ),
-            made(
-                method="POST",
-                path="/v1/limits/{name}/pause",
-                run=self.pause_limit,
-                audit="limit.pause",
-                summary="Start no job that names this limit until it is resumed; its rule is kept",
-                tag="operate",
-                scope="operate",
-                gives=Noted,
-            ),
-            made(
-                method="POST",
-                path="/v1/limits/{name}/resume",
-                run=self.resume_limit,
-                audit="limit.resume",
-                summary="Resume a limit with its current rule",
-                tag="operate",
-                scope="operate",
-                gives=Noted,
-            ),
-            made(
-                method="GET",
-                path="/v1/workers",
-                run=self.workers,
-                summary="List the workers that have sent a heartbeat recently",
-                tag="operate",
-                scope="read",
-                gives=Workers,
-            ),
-            made(
-                method="GET",
-                path="/v1/stats",
-                run=self.stats,
-                tag="operate",
-                scope="read",
-                gives=Stats,
-                summary="Count jobs by queue, task and state; list workers and limits",
-            ),
-        ]
-
+    @Operation("GET /v1/queues", tag="operate", scope="read")
     async def queues(self, call: Call[None, messages.Nothing]) -> QueueViews:
+        """List queues with the number of their jobs."""
         stats = await self._core.storage.stats()
         rules = QueueRules(stats.limits)
-        found: dict[str, dict[str, Any]] = {name: {} for name in rules.paused}
+        queues: dict[str, dict[str, Any]] = {name: {} for name in rules.paused}
         for count in stats.counts:
-            _add(found.setdefault(count.queue, {}), count)
+            _add(queues.setdefault(count.queue, {}), count)
         bounds = bounds_in(stats.limits)
-        for name, parts in found.items():
+        for name, parts in queues.items():
             if (rule := bound_of(bounds, name)) is not None:
                 parts |= {"max_waiting": rule.max_waiting, "when_full": rule.when_full}
         return QueueViews(
             [
                 QueueView(name=name, paused=rules.pause_of(name) is not None, **parts)
-                for name, parts in sorted(found.items())
+                for name, parts in sorted(queues.items())
                 if name != SYSTEM_QUEUE and call.token.serves([name]) is None
             ]
         )
 
+    @Operation("POST /v1/queues/{name}/pause", tag="operate", scope="operate", audit="queue.pause")
     async def pause(self, call: Call[None, messages.Nothing]) -> Noted:
+        """Pause a queue."""
         return await self._shut_queue(call, True)
 
+    @Operation("POST /v1/queues/{name}/resume", tag="operate", scope="operate", audit="queue.resume")
     async def resume(self, call: Call[None, messages.Nothing]) -> Noted:
+        """Resume a queue."""
         return await self._shut_queue(call, False)
 
     async def _shut_queue(self, call: Call[None, messages.Nothing], shut: bool) -> Noted:
@@ -231,31 +134,47 @@ class OperatorRoutes:
             await (self._core.queues.pause(name) if shut else self._core.queues.resume(name))
         return Noted(said.text)
 
+    @Operation("GET /v1/limits", tag="operate", scope="read")
     async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
+        """List limits and their use."""
         return LimitViews(rights.limits_seen(call.token, await self._core.limits.list()))
 
+    @Operation(
+        "PUT /v1/limits/{name}",
+        tag="operate",
+        scope="operate",
+        audit="limit.set",
+        details=("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full"),
+    )
     async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
+        """Add or replace a limit."""
         for_everybody(call.token, "limits")
         asked = call.body
         rule = Limit(call.part("name"), **asdict(asked))
         if rule.empty:
             raise Refused(422, "wrong_shape", "expected slots, rate or max_waiting; DELETE removes a limit")
         before = await self._core.limits.list(use=False)
-        with call.heard() as said:
+        with call.heard() as warnings:
             await self._core.limits.set(rule)
             warn(dropped(before, rule))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
+    @Operation("DELETE /v1/limits/{name}", tag="operate", scope="operate", audit="limit.delete")
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        """Remove a limit."""
         for_everybody(call.token, "limits")
         with call.heard() as said:
             await self._core.limits.set(Limit(call.part("name")))
         return Noted(said.text)
 
+    @Operation("POST /v1/limits/{name}/pause", tag="operate", scope="operate", audit="limit.pause")
     async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        """Start no job that names this limit until it is resumed; its rule is kept."""
         return await self._shut_limit(call, self._core.limits.pause)
 
+    @Operation("POST /v1/limits/{name}/resume", tag="operate", scope="operate", audit="limit.resume")
     async def resume_limit(self, call: Call[None, messages.Nothing]) -> Noted:
+        """Resume a limit with its current rule."""
         return await self._shut_limit(call, self._core.limits.resume)
 
     async def _shut_limit(self, call: Call[None, messages.Nothing], act: Callable[[str], Awaitable[None]]) -> Noted:
@@ -264,10 +183,14 @@ class OperatorRoutes:
             await act(call.part("name"))
         return Noted(said.text)
 
+    @Operation("GET /v1/workers", tag="operate", scope="read")
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
+        """List the workers that have sent a heartbeat recently."""
         return Workers(rights.workers_seen(call.token, (await self._core.storage.glance()).workers))
 
+    @Operation("GET /v1/stats", tag="operate", scope="read")
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
+        """Count jobs by queue, task and state; list workers and limits."""
         return rights.seen(call.token, await self._core.storage.stats())
 
 

@@ -14,34 +14,14 @@ class OverviewRoutes:
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
 
-    def operations(self) -> list[Operation]:
-        made = Operation
-        return [
-            made(
-                method="GET",
-                path="/v1/overview",
-                run=self.overview,
-                tag="overview",
-                scope="read",
-                summary="Show queues, workers, limits, rates and what needs attention",
-                gives=Overview,
-            ),
-            made(
-                method="GET",
-                path="/v1/overview/events",
-                run=self.events,
-                tag="overview",
-                scope="read",
-                summary="Follow the overview as server-sent events: `overview` at each look, `operation` at each "
-                "progress of an operation, `bye` when the server stops",
-                gives=Overview,
-                media="text/event-stream",
-            ),
-        ]
-
+    @Operation("GET /v1/overview", tag="overview", scope="read")
     async def overview(self, call: Call[None, messages.Nothing]) -> Overview:
+        """Show queues, workers, limits, rates and what needs attention."""
         return await self._looks.overview(call.token)
 
+    @Operation("GET /v1/overview/events", tag="overview", scope="read", gives=Overview, media="text/event-stream")
     async def events(self, call: Call[None, messages.Nothing]) -> EventStream:
+        """Follow the overview as server-sent events: `overview` at each look, `operation` at each progress of an
+        operation, `bye` when the server stops."""
         self._looks.check_room()
         return EventStream(self._looks.follow(call.token))

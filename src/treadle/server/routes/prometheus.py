@@ -29,23 +29,17 @@ class PrometheusRoutes:
         self._reader, self._names = StoredReader(core), Names()
         self._texts = KeptAnswers["Exposition"](KEPT)
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/metrics",
-                name="get_prometheus_metrics",
-                run=self.metrics,
-                tag="metrics",
-                scope="read",
-                summary="Show what is stored as metrics for Prometheus, in its text format or as OpenMetrics",
-                media="text/plain",
-                at_once=True,
-                others=(501,),
-            )
-        ]
-
+    @Operation(
+        "GET /metrics",
+        tag="metrics",
+        scope="read",
+        name="get_prometheus_metrics",
+        others=(501,),
+        media="text/plain",
+        at_once=True,
+    )
     async def metrics(self, call: Call[None, messages.Nothing]) -> Response:
+        """Show what is stored as metrics for Prometheus, in its text format or as OpenMetrics."""
         try:
             from treadle.server.prometheus.exposition import OPENMETRICS, is_openmetrics
         except ImportError as error:

@@ -63,54 +63,53 @@ class RunnerClaims:
 
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
-        asked, token = call.body, call.token
-        queues = [
-            name for name, _ in asked.queues if token.sees(name)
-        ]  # a claim by ids may name other queues, without effect
-        mine = placed(asked, self._app.tasks)
-        which = None if mine.tasks is None else frozenset(mine.tasks), asked.ids
-        ask, wait = rights.to_claim(token, mine), min(asked.wait, self._settings.max_wait)
-        self._gate.claim(ask)
-        a_span("wait", asked.wait)
+        body, token = call.body, call.token
+        # A claim by ids may name other queues, without effect.
+        queues = [name for name, _ in body.queues if token.sees(name)]
+        placed_claim = placed(body, self._app.tasks)
+        wanted = None if placed_claim.tasks is None else frozenset(placed_claim.tasks), body.ids
+        claim, wait = rights.to_claim(token, placed_claim), min(body.wait, self._settings.max_wait)
+        self._gate.claim(claim)
+        a_span("wait", body.wait)
 
-        with self._repeats.of(ask.worker) as same:
-            number = same.enter()
+        with self._repeats.of(claim.worker) as repeats:
+            number = repeats.enter()
 
             async def look() -> tuple[Claimed, bool, float | None]:
-                async with same.turn:
-                    found = await self._claim(token, ask, asked.max_lost, asked.most)
-                return found, bool(found.records), found.next_in
+                async with repeats.turn:
+                    claimed = await self._claim(token, claim, body.max_lost, body.most)
+                return claimed, bool(claimed.records), claimed.next_in
 
-            async def back(found: Claimed) -> None:
-                await same.unless_repeated(number, partial(self._hand_back, found))
+            async def release(claimed: Claimed) -> None:
+                await repeats.unless_repeated(number, partial(self._hand_back, claimed))
 
-            return await self._waiting.until_found(queues, wait, call.request, look, back, which)
+            return await self._waiting.until_found(queues, wait, call.request, look, release, wanted)
 
     async def _hand_back(self, found: Claimed) -> None:
         """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
         await self._app.storage.settle([judge.released(row) for row in found.records])
 
-    async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
+    async def _claim(self, token: Token, claim: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
-        if max_lost is not None and await self._trials.occupies(ask.worker):
+        if max_lost is not None and await self._trials.occupies(claim.worker):
             return Claimed()
         for _ in range(ROUNDS):
-            found = await self._app.storage.claim(ask)
+            claimed = await self._app.storage.claim(claim)
             if max_lost is None:
-                return await self.readable(token, found, most)
-            found = await fitting(self._app.storage, await self._whole(found), most)
-            if not any(row.lost or row.function_done for row in found.records):
-                return found
-            over = runner_reports.lost_too_often(
-                [row for row in found.records if not row.function_done], self._app.retry, max_lost
+                return await self.readable(token, claimed, most)
+            claimed = await fitting(self._app.storage, await self._whole(claimed), most)
+            if not any(row.lost or row.function_done for row in claimed.records):
+                return claimed
+            ended = runner_reports.lost_too_often(
+                [row for row in claimed.records if not row.function_done], self._app.retry, max_lost
             )
-            over += [await self._ender().end(row, max_lost) for row in found.records if row.function_done]
-            await self._app.storage.settle(over)
-            gone = {outcome.id for outcome in over}
-            left = await self._trials.chosen(ask, [row for row in found.records if row.id not in gone])
-            if left or not over or ask.ids:
+            ended += [await self._ender().end(row, max_lost) for row in claimed.records if row.function_done]
+            await self._app.storage.settle(ended)
+            ended_ids = {outcome.id for outcome in ended}
+            kept = await self._trials.chosen(claim, [row for row in claimed.records if row.id not in ended_ids])
+            if kept or not ended or claim.ids:
                 break
-        return Claimed(left, found.next_in)
+        return Claimed(kept, claimed.next_in)
 
     async def readable(
         self, token: Token, found: Claimed, most: int | None, beside: messages.AllSettled | None = None

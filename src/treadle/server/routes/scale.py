@@ -23,22 +23,9 @@ class ScaleRoutes:
     def __init__(self, reader: ScaleReader) -> None:
         self._reader = reader
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/scale",
-                run=self.scale,
-                tag="overview",
-                scope="read",
-                summary="Show how much work there is for how many slots, for autoscalers; answers within a second with "
-                "the last figures",
-                query=ScaleQuery,
-                gives=Scale,
-                at_once=True,
-            )
-        ]
-
+    @Operation("GET /v1/scale", tag="overview", scope="read", at_once=True)
     async def scale(self, call: Call[None, ScaleQuery]) -> Scale:
+        """Show how much work there is for how many slots, for autoscalers; answers within a second with the last
+        figures."""
         call.allowed(call.query.queue)
         return await self._reader.scale(call.token, call.query.queue)

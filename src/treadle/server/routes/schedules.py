@@ -111,104 +111,21 @@ class ScheduleRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        made, one = Operation, "/v1/schedules/{name}"
-        return [
-            made(
-                method="GET",
-                path="/v1/schedules",
-                run=self.list,
-                tag="schedules",
-                scope="read",
-                summary="List all schedules, by name",
-                gives=ScheduleViews,
-            ),
-            made(
-                method="GET",
-                path=one,
-                run=self.get,
-                tag="schedules",
-                scope="read",
-                summary="Show a schedule",
-                gives=ScheduleView,
-                others=(404,),
-            ),
-            made(
-                method="POST",
-                path="/v1/schedules/preview",
-                run=self.preview,
-                tag="schedules",
-                scope="read",
-                takes=TimingAsked,
-                summary="Show a timing in words, and when it would fire",
-                gives=TimingView,
-            ),
-            made(
-                method="PUT",
-                path=one,
-                run=self.put,
-                audit="schedule.set",
-                details=("cron", "every", "tz", "catch_up", "overlap"),
-                tag="schedules",
-                scope="operate",
-                takes=ScheduleAsked,
-                summary="Create or change a schedule, with immediate effect on all workers",
-                gives=ScheduleView,
-                others=(409,),
-            ),
-            made(
-                method="DELETE",
-                path=one,
-                run=self.delete,
-                audit="schedule.delete",
-                tag="schedules",
-                scope="operate",
-                summary="Delete a schedule; its jobs stay",
-                others=(404, 409),
-            ),
-            made(
-                method="POST",
-                path=one + "/pause",
-                run=self.pause,
-                audit="schedule.pause",
-                tag="schedules",
-                scope="operate",
-                summary="Pause a schedule",
-                others=(404, 409),
-            ),
-            made(
-                method="POST",
-                path=one + "/resume",
-                run=self.resume,
-                audit="schedule.resume",
-                tag="schedules",
-                scope="operate",
-                summary="Resume a schedule from now on",
-                others=(404, 409),
-            ),
-            made(
-                method="POST",
-                path=one + "/trigger",
-                run=self.trigger,
-                audit="schedule.trigger",
-                tag="schedules",
-                scope="operate",
-                summary="Enqueue one job of a schedule now, in addition to its ticks",
-                gives=JobView,
-                status=201,
-                others=(404,),
-            ),
-        ]
-
+    @Operation("GET /v1/schedules", tag="schedules", scope="read")
     async def list(self, call: Call[None, messages.Nothing]) -> ScheduleViews:
+        """List all schedules, by name."""
         for_everybody(call.token, "schedules")
         return ScheduleViews(await self._shown(await self._core.schedules.list(), call.redaction))
 
+    @Operation("GET /v1/schedules/{name}", tag="schedules", scope="read", others=(404,))
     async def get(self, call: Call[None, messages.Nothing]) -> ScheduleView:
+        """Show a schedule."""
         [shown] = await self._shown([await self._core.schedules.get(self._name(call))], call.redaction)
         return shown
 
+    @Operation("POST /v1/schedules/preview", tag="schedules", scope="read")
     async def preview(self, call: Call[TimingAsked, messages.Nothing]) -> TimingView:
+        """Show a timing in words, and when it would fire."""
         asked = call.body
         if (asked.cron is None) is (asked.every is None):
             raise Refused(422, "wrong_shape", "expected cron or every, and not both")
@@ -226,36 +143,66 @@ class ScheduleRoutes:
             rows |= {row.job.id: row for row in found if row is not None}
         return [each.view(rows, redaction) for each in about]
 
+    @Operation(
+        "PUT /v1/schedules/{name}",
+        tag="schedules",
+        scope="operate",
+        others=(409,),
+        audit="schedule.set",
+        details=("cron", "every", "tz", "catch_up", "overlap"),
+    )
     async def put(self, call: Call[ScheduleAsked, messages.Nothing]) -> ScheduleView:
-        name, asked = self._name(call), call.body
-        spec = None if asked.job is None else spec_of(self._core, asked.job)
+        """Create or change a schedule, with immediate effect on all workers."""
+        name, body = self._name(call), call.body
+        spec = None if body.job is None else spec_of(self._core, body.job)
         if spec is not None:
             users_row(spec.new)
         schedule = await self._core.schedules.upsert(
             name,
             spec,
-            cron=asked.cron,
-            every=asked.every,
-            tz=asked.tz,
-            catch_up=asked.catch_up,
-            overlap=asked.overlap,
+            cron=body.cron,
+            every=body.every,
+            tz=body.tz,
+            catch_up=body.catch_up,
+            overlap=body.overlap,
         )
         [shown] = await self._shown([schedule], call.redaction)
         return shown
 
+    @Operation(
+        "DELETE /v1/schedules/{name}", tag="schedules", scope="operate", others=(404, 409), audit="schedule.delete"
+    )
     async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
+        """Delete a schedule; its jobs stay."""
         await self._core.schedules.delete(self._name(call))
         return messages.Nothing()
 
+    @Operation(
+        "POST /v1/schedules/{name}/pause", tag="schedules", scope="operate", others=(404, 409), audit="schedule.pause"
+    )
     async def pause(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
+        """Pause a schedule."""
         await self._core.schedules.pause(self._name(call))
         return messages.Nothing()
 
+    @Operation(
+        "POST /v1/schedules/{name}/resume", tag="schedules", scope="operate", others=(404, 409), audit="schedule.resume"
+    )
     async def resume(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
+        """Resume a schedule from now on."""
         await self._core.schedules.resume(self._name(call))
         return messages.Nothing()
 
+    @Operation(
+        "POST /v1/schedules/{name}/trigger",
+        tag="schedules",
+        scope="operate",
+        status=201,
+        others=(404,),
+        audit="schedule.trigger",
+    )
     async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
+        """Enqueue one job of a schedule now, in addition to its ticks."""
         job = await self._core.schedules.trigger(self._name(call))
         return view(await self._core.jobs.get(job.id), call.redaction)
 
@@ -280,23 +227,23 @@ class _About:
             self.ids = last_ids(schedule, now)
 
     def view(self, rows: Mapping[str, Record], redaction: Redaction) -> ScheduleView:
-        found = self.schedule
+        schedule = self.schedule
         jobs = [rows[id] for id in self.ids if id in rows]
         return ScheduleView(
-            name=found.name,
-            timing=found.timing,
+            name=schedule.name,
+            timing=schedule.timing,
             words=self.words,
-            cron=found.cron,
-            tz=found.tz,
-            every=found.every,
-            declared=found.declared,
+            cron=schedule.cron,
+            tz=schedule.tz,
+            every=schedule.every,
+            declared=schedule.declared,
             upcoming=self.upcoming,
             recent=[LastJob(row.job.id, row.state, row.created_at) for row in jobs],
-            task=found.task,
-            catch_up=found.catch_up,
-            overlap=found.overlap,
-            paused=found.paused,
-            next_at=None if found.next_at is None else found.next_at.timestamp(),
-            last=found.last,
-            error=redaction.error(found.error),
+            task=schedule.task,
+            catch_up=schedule.catch_up,
+            overlap=schedule.overlap,
+            paused=schedule.paused,
+            next_at=None if schedule.next_at is None else schedule.next_at.timestamp(),
+            last=schedule.last,
+            error=redaction.error(schedule.error),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from treadle.core.clock import wall
 from treadle.core.redaction import shown
 from treadle.server.auth import session
 from treadle.server.auth.callers import How
-from treadle.server.auth.tokens import Token, holder
+from treadle.server.auth.tokens import ScopeName, Token, holder
 from treadle.server.errors import Refused
 from treadle.server.middleware import Rate
 from treadle.server.openapi import version
@@ -48,7 +48,7 @@ class Me(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    scopes: tuple[str, ...]
+    scopes: tuple[ScopeName, ...]
     queues: tuple[str, ...]
     payloads: bool
     auth: How
@@ -72,35 +72,13 @@ class SessionRoutes:
         self._core, self._settings, self._secret = core, settings, settings.session_secret()
         self._wrong: Rate | None = None
 
-    def operations(self) -> list[Operation]:
-        made = Operation
-        return [
-            made(method="GET", path="/v1/me", run=self.me, summary="Show the caller's rights", tag="session", gives=Me),
-            made(
-                method="POST",
-                path="/v1/session",
-                run=self.sign_in,
-                summary="Exchange a token for a cookie that is valid for 12 hours. Needs no other token",
-                tag="session",
-                takes=SignIn,
-                most=2 * LONGEST,
-                status=204,
-            ),
-            made(
-                method="DELETE",
-                path="/v1/session",
-                run=self.sign_out,
-                summary="Remove the cookie. Needs no token",
-                tag="session",
-                status=204,
-            ),
-        ]
-
+    @Operation("GET /v1/me", tag="session")
     async def me(self, call: Call[None, messages.Nothing]) -> Me:
+        """Show the caller's rights."""
         token = call.token
         return Me(
             name=token.name,
-            scopes=token.scopes,
+            scopes=cast("tuple[ScopeName, ...]", token.scopes),
             queues=token.queues,
             payloads=token.payloads,
             auth=call.request.scope["treadle.auth"],
@@ -118,8 +96,12 @@ class SessionRoutes:
             return "a storage of the app"
         return shown(url) if token.may("read", "operate") and not token.queues else shown(url).partition(":")[0]
 
+    @Operation("POST /v1/session", tag="session", most=2 * LONGEST, status=204)
     async def sign_in(self, call: Call[SignIn, messages.Nothing]) -> Response:
-        """Check the token and set the cookie. Without tokens there is nothing to sign in to, so it sets none."""
+        """Exchange a token for a cookie that is valid for 12 hours. Needs no other token.
+
+        Without tokens there is nothing to sign in to, so it sets no cookie.
+        """
         if not self._settings.has_tokens:
             return Response(status_code=204)
         if self._wrong is None:
@@ -129,15 +111,17 @@ class SessionRoutes:
         token = holder(secret, self._settings.current()) or (link.take(secret) if link is not None else None)
         if token is None or token.ended(wall()):  # a right token is not delayed: behind a proxy all share an address
             if wait := self._wrong.delay(address):
-                words = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
-                raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
-            words = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
-            raise Refused(401, "unauthorized" if token is None else "expired", words, {"WWW-Authenticate": "Bearer"})
+                message = f"{WRONG_BURST} wrong tokens came from this address: wait before the next try"
+                raise Refused(429, "too_many", message, {"Retry-After": str(int(wait) + 1)})
+            message = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
+            raise Refused(401, "unauthorized" if token is None else "expired", message, {"WWW-Authenticate": "Bearer"})
         call.request.scope["treadle.token"] = token  # for the access log
         value, seconds = session.issue(token, wall(), self._secret)
         return _answer(call.request, value, seconds)
 
+    @Operation("DELETE /v1/session", tag="session", status=204)
     async def sign_out(self, call: Call[None, messages.Nothing]) -> Response:
+        """Remove the cookie. Needs no token."""
         return _answer(call.request, "", 0)
 
 

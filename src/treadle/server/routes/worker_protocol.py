@@ -33,7 +33,6 @@ from treadle.server.operation import Call, Operation
 from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
 from treadle.server.routes.runner_claims import Ending, RunnerClaims
 from treadle.server.routes.shown import one_queue
-from treadle.server.routes.verbs import verb
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
@@ -44,6 +43,7 @@ from treadle.storage.move_marks import mark_of
 from treadle.storage.value_checks import among
 from treadle.tasks.options import Sizes
 
+IDS: Final = 8 * 2**20  # bytes of a request with names and ids, without rows: more than 100,000 ids
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
@@ -76,74 +76,14 @@ class WorkerProtocol:
         self._claims = RunnerClaims(app, waiting, settings, self._gate)
         self._acts = ProtocolActs(app)
 
-    def operations(self) -> list[Operation]:
-        """One operation per method, with its scope and its request and response types."""
-        return [
-            verb(
-                self.hello,
-                messages.Nothing,
-                messages.Hello,
-                "",
-                "Check that this is a Treadle server and that it accepts the token",
-            ),
-            verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work|operate", "Store jobs, all or none"),
-            verb(self.claim, messages.ClaimCall, Claimed, "work", "Claim jobs; with `wait`, wait for the first"),
-            verb(
-                self.heartbeat,
-                messages.Beat,
-                messages.HeartbeatResult,
-                "work",
-                "Renew leases; returns those that are lost or not saved",
-            ),
-            verb(self.settle, messages.Settle, messages.AllSettled, "work|operate", "Settle outcomes, each by itself"),
-            verb(
-                self.settle_claim,
-                messages.SettleClaim,
-                messages.SettledClaimed,
-                "work",
-                "Settle and claim in one round trip",
-            ),
-            verb(self.get, messages.Ids, messages.Records, "read", "Return rows by id, in the order of the ids"),
-            verb(self.find, Query, Page, "read", "Return one page of rows"),
-            verb(self.stats, messages.Nothing, Stats, "read", "Return counts, workers and limits"),
-            verb(
-                self.glance,
-                messages.GlanceCall,
-                Glance,
-                "read",
-                "Return queues, workers and limits, counted to a bound",
-            ),
-            verb(
-                self.limits,
-                messages.LimitsCall,
-                messages.LimitUses,
-                "read",
-                "Return limits, their pauses and their use",
-            ),
-            verb(
-                self.set_limits,
-                messages.LimitChanges,
-                messages.Nothing,
-                "operate",
-                "Set, remove, pause and resume limits",
-            ),
-            verb(self.recount, messages.Recount, messages.Drifts, "operate", "Compare the kept counts with the rows"),
-            verb(self.prune, messages.Prune, messages.Number, "operate", "Delete ended rows past their retention"),
-            verb(
-                self.store_metrics,
-                messages.StoreMetrics,
-                messages.Nothing,
-                "work",
-                "Store rows of metrics, each in place of the one with its identity",
-            ),
-            verb(self.read_metrics, messages.ReadMetrics, messages.MetricsRows, "read", "Return rows of metrics"),
-            verb(self.watch, messages.Watch, messages.Topics, "read", "Wait for a hint"),
-        ]
-
     # --- the life of a job
 
+    @Operation("POST /v1/work/hello", tag="work")
     async def hello(self, call: Call[messages.Nothing, messages.Nothing]) -> messages.Hello:
-        """Identify a Treadle server, and return the rights of the token and the largest request."""
+        """Check that this is a Treadle server and that it accepts the token.
+
+        The answer has the rights of the token and the size of the largest request.
+        """
         mark = None
         with suppress(StorageError):  # clients may connect during an outage of the storage
             mark = await mark_of(self._app.storage)
@@ -153,9 +93,12 @@ class WorkerProtocol:
         scopes, queues, passes = call.token.scopes, call.token.queues, self._settings.pass_texts
         return messages.Hello(self._settings.max_body, scopes, queues, moving, texts, passes)
 
+    @Operation("POST /v1/work/enqueue", tag="work", scope="enqueue|work|operate", most=None, bare=True)
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
-        """Store all jobs or none. A worker's once-locks need the scope "work", entries of the audit log "operate", and
-        other jobs "enqueue"."""
+        """Store jobs, all or none.
+
+        A worker's once-locks need the scope "work", entries of the audit log "operate", and other jobs "enqueue".
+        """
         asked, token = call.body.jobs, call.token
         own = await self._gate.jobs(token, asked)
         jobs = await rights.to_store(token, asked)
@@ -168,36 +111,43 @@ class WorkerProtocol:
         pairs = zip(rows, asked, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
+    @Operation("POST /v1/work/claim", tag="work", scope="work", most=IDS, bare=True)
     async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
-        """Lease jobs; with `wait`, wait for the first of them."""
+        """Claim jobs; with `wait`, wait for the first."""
         claimed = await self._claims.claim(call)
         self._acts.claimed(claimed.records)
         return claimed
 
+    @Operation("POST /v1/work/heartbeat", tag="work", scope="work", most=None)
     async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.HeartbeatResult:
-        asked, token = call.body, call.token
-        await self._gate.beat(token, asked.worker, asked.renewals, asked.lease)
-        worker, renewals = rights.to_beat(token, asked.worker, asked.renewals)
+        """Renew leases; returns those that are lost or not saved."""
+        body, token = call.body, call.token
+        await self._gate.beat(token, body.worker, body.renewals, body.lease)
+        worker, renewals = rights.to_beat(token, body.worker, body.renewals)
         lost, unsaved, turns = set[str](), set[str](), TimeSlices()
         async with self._acts.recorded(call, await self._acts.of_renewals(renewals)):
             for part in list(in_parts(renewals, PART, lambda _: 1)) or [()]:
-                held = await self._app.storage.heartbeat(worker, part, asked.lease)
+                held = await self._app.storage.heartbeat(worker, part, body.lease)
                 lost |= held.lost
                 unsaved |= held.unsaved
                 await turns.step()
         return messages.HeartbeatResult(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
+    @Operation("POST /v1/work/settle", tag="work", scope="work|operate", most=None, bare=True)
     async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
-        """Settle jobs with complete outcomes, or with reports that are judged here. Outcomes are independent. Without
-        the scope "work", only entries of the audit log can be settled."""
-        asked, token = call.body, call.token
+        """Settle outcomes, each by itself.
+
+        A report is judged here, an outcome is complete. Without the scope "work", only entries of the audit log can be
+        settled.
+        """
+        body, token = call.body, call.token
         turns = TimeSlices()
-        at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)
-        is_open = await in_turns(runner_reports.check, asked.outcomes)
-        open_ones = [report.id for report, found in zip(asked.outcomes, is_open, strict=True) if found]
+        at_most_in_call("outcomes", len(body.outcomes), MOST_ROWS)
+        is_open = await in_turns(runner_reports.check, body.outcomes)
+        open_ones = [report.id for report, judged in zip(body.outcomes, is_open, strict=True) if judged]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
-        for report in asked.outcomes:
+        for report in body.outcomes:
             await turns.step()
             if report.state is not None:
                 outcomes.append(report.outcome())
@@ -206,16 +156,15 @@ class WorkerProtocol:
                 ready = await runner_reports.prepared(report, row, self._app.client.prepared)
                 chance, most = self._app.random(), self._app.sizes.result
                 outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, chance, most))
-        may, odd, of_operators = await self._checked(token, outcomes)
-        async with self._acts.recorded(call, await self._acts.of_outcomes(may, of_operators)):
-            answers = list(among(odd, await self._settled(may)))
+        allowed, refused, of_operators = await self._checked(token, outcomes)
+        async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
+            answers = list(among(refused, await self._settled(allowed)))
         await self._end_refused(token, rows, outcomes, answers)
         self._count(open_ones, rows, outcomes, answers)
-        said = iter(answers)
+        settled = iter(answers)
         unknown = Settled("stale", "there is no such job")
-        return messages.AllSettled(
-            tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
-        )
+        is_known = [report.state is not None or report.id in rows for report in body.outcomes]
+        return messages.AllSettled(tuple(next(settled) if known else unknown for known in is_known))
 
     async def _end_refused(
         self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
@@ -251,51 +200,65 @@ class WorkerProtocol:
             await turns.step()
         return said
 
+    @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
-        asked, token = call.body, call.token
-        ask, storage = rights.to_claim(token, placed(asked.claim, self._app.tasks)), self._app.storage
-        self._gate.claim(ask)
-        may, odd, of_operators = await self._checked(token, asked.outcomes)
-        *first, last = list(in_parts(may, PART, _rows)) or [()]
-        async with self._acts.recorded(call, await self._acts.of_outcomes(may, of_operators)):
-            before = [each for part in first for each in await self._settled(part)]
+        """Settle and claim in one round trip."""
+        body, token = call.body, call.token
+        claim, storage = rights.to_claim(token, placed(body.claim, self._app.tasks)), self._app.storage
+        self._gate.claim(claim)
+        allowed, refused, of_operators = await self._checked(token, body.outcomes)
+        *first, last = list(in_parts(allowed, PART, _rows)) or [()]
+        async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
+            before = [answer for part in first for answer in await self._settled(part)]
             if both := fused(storage):
-                settled, claimed = await both.settle_claim(last, ask)
+                settled, claimed = await both.settle_claim(last, claim)
             else:
-                settled, claimed = await storage.settle(last), await storage.claim(ask)
-        said = tuple(among(odd, [*before, *settled]))
-        told = await self._claims.readable(token, claimed, asked.claim.most, messages.AllSettled(said))
-        self._acts.claimed(told.records)
-        return messages.SettledClaimed(said, told)
+                settled, claimed = await storage.settle(last), await storage.claim(claim)
+        answers = tuple(among(refused, [*before, *settled]))
+        readable = await self._claims.readable(token, claimed, body.claim.most, messages.AllSettled(answers))
+        self._acts.claimed(readable.records)
+        return messages.SettledClaimed(answers, readable)
 
     # --- reading
 
+    @Operation("POST /v1/work/get", tag="work", scope="read", most=IDS, bare=True)
     async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
+        """Return rows by id, in the order of the ids."""
         asked, token = call.body, call.token
         check_ids("ids", asked.ids)
         rows = await whole(self._app.storage, await self._app.storage.get(asked.ids))
         return messages.Records(tuple(row if row is not None and rights.sees(token, row) else None for row in rows))
 
+    @Operation("POST /v1/work/find", tag="work", scope="read", most=IDS, bare=True)
     async def find(self, call: Call[Query, messages.Nothing]) -> Page:
-        """One page of rows. A token of one queue reads that queue; a token of several must name one of them."""
-        asked, token = call.body, call.token
-        check_query(asked)
-        asked = replace(asked, queue=one_queue(call, asked.queue, "name one queue"))
-        if token.queues and asked.ahead_of is not None:
-            [row] = await self._app.storage.get([asked.ahead_of])
+        """Return one page of rows.
+
+        A token of one queue reads that queue; a token of several must name one of them.
+        """
+        query, token = call.body, call.token
+        check_query(query)
+        query = replace(query, queue=one_queue(call, query.queue, "name one queue"))
+        if token.queues and query.ahead_of is not None:
+            [row] = await self._app.storage.get([query.ahead_of])
             if row is None or not token.sees(row.job.queue):
-                return Page(total=0 if asked.count else None)
-        page = await self._app.storage.find(asked)
+                return Page(total=0 if query.count else None)
+        page = await self._app.storage.find(query)
         return replace(page, records=tuple(row for row in page.records if rights.sees(token, row)))
 
+    @Operation("POST /v1/work/stats", tag="work", scope="read")
     async def stats(self, call: Call[messages.Nothing, messages.Nothing]) -> Stats:
+        """Return counts, workers and limits."""
         return rights.seen(call.token, await self._app.storage.stats())
 
+    @Operation("POST /v1/work/glance", tag="work", scope="read")
     async def glance(self, call: Call[messages.GlanceCall, messages.Nothing]) -> Glance:
+        """Return queues, workers and limits, counted to a bound."""
         a_count("most", call.body.most, 1, MOST_COUNTED)
         return rights.glanced(call.token, await self._app.storage.glance(call.body.most))
 
+    @Operation("POST /v1/work/recount", tag="work", scope="operate", most=None)
     async def recount(self, call: Call[messages.Recount, messages.Nothing]) -> messages.Drifts:
+        """Compare the kept counts with the rows."""
         for_everybody(call.token, "the counts of all rows")
         acts = [ProtocolAct("counts.repair", "")] if call.body.repair else []
         async with self._acts.recorded(call, acts):
@@ -303,19 +266,27 @@ class WorkerProtocol:
 
     # --- metrics
 
+    @Operation("POST /v1/work/store_metrics", tag="work", scope="work", most=None)
     async def store_metrics(self, call: Call[messages.StoreMetrics, messages.Nothing]) -> messages.Nothing:
-        """Store and remove rows. A token that is bound to queues stores those of its own workers only."""
-        asked, token = call.body, call.token
-        at_most_in_call("rows", len(asked.rows) + len(asked.remove), MOST_ROWS)
-        for row in (*asked.rows, *asked.remove):
+        """Store rows of metrics, each in place of the one with its identity.
+
+        A token that is bound to queues stores those of its own workers only.
+        """
+        body, token = call.body, call.token
+        at_most_in_call("rows", len(body.rows) + len(body.remove), MOST_ROWS)
+        for row in (*body.rows, *body.remove):
             check_metrics(row)
         await self._app.storage.store_metrics(
-            rights.to_measure(token, asked.rows), rights.to_measure(token, asked.remove)
+            rights.to_measure(token, body.rows), rights.to_measure(token, body.remove)
         )
         return messages.Nothing()
 
+    @Operation("POST /v1/work/read_metrics", tag="work", scope="read")
     async def read_metrics(self, call: Call[messages.ReadMetrics, messages.Nothing]) -> messages.MetricsRows:
-        """Return rows as they are stored. They are of all queues, so a token that is bound to queues gets none."""
+        """Return rows of metrics.
+
+        They are of all queues, so a token that is bound to queues gets none.
+        """
         for_everybody(call.token, "rows of metrics")
         for option, moment in (("since", call.body.since), ("until", call.body.until)):
             a_span(option, moment, -FAR, FAR)
@@ -323,13 +294,17 @@ class WorkerProtocol:
 
     # --- maintenance
 
+    @Operation("POST /v1/work/limits", tag="work", scope="read")
     async def limits(self, call: Call[messages.LimitsCall, messages.Nothing]) -> messages.LimitUses:
+        """Return limits, their pauses and their use."""
         return messages.LimitUses(rights.limits_seen(call.token, await self._app.storage.limits(call.body.use)))
 
+    @Operation("POST /v1/work/set_limits", tag="work", scope="operate", most=None)
     async def set_limits(self, call: Call[messages.LimitChanges, messages.Nothing]) -> messages.Nothing:
-        asked, token = call.body, call.token
-        at_most_in_call("changes", len(asked.changes), MOST_CHANGES)
-        changes = asked.read()
+        """Set, remove, pause and resume limits."""
+        body, token = call.body, call.token
+        at_most_in_call("changes", len(body.changes), MOST_CHANGES)
+        changes = body.read()
         rights.to_set_limits(token, changes)
         for change in changes:
             check_change(change)
@@ -337,26 +312,30 @@ class WorkerProtocol:
             await self._app.storage.set_limits(changes)
         return messages.Nothing()
 
+    @Operation("POST /v1/work/prune", tag="work", scope="operate")
     async def prune(self, call: Call[messages.Prune, messages.Nothing]) -> messages.Number:
+        """Delete ended rows past their retention."""
         for_everybody(call.token, "old rows")
         a_count("limit", call.body.limit, 0, MOST_CALL)
         async with self._acts.recorded(call, self._acts.of_prune(call.token.name)):
             self._acts.pruned(call.token.name)
             return messages.Number(await self._app.storage.prune(call.body.limit))
 
+    @Operation("POST /v1/work/watch", tag="work", scope="read", most=IDS)
     async def watch(self, call: Call[messages.Watch, messages.Nothing]) -> messages.Topics:
-        asked, token = call.body, call.token
-        self._gate.topics(asked.topics)
-        a_span("timeout", asked.timeout)
-        jobs = [topic[4:] for topic in asked.topics if topic.startswith("job:")] if token.queues else []
+        """Wait for a hint."""
+        body, token = call.body, call.token
+        self._gate.topics(body.topics)
+        a_span("timeout", body.timeout)
+        jobs = [topic[4:] for topic in body.topics if topic.startswith("job:")] if token.queues else []
         rows = await self._app.storage.get(jobs) if jobs else ()
         visible = {row.id for row in rows if row is not None and token.sees(row.job.queue)}
-        topics = rights.topics(token, asked.topics, visible)
-        wait = max(0.0, min(asked.timeout, self._settings.max_wait))
+        topics = rights.topics(token, body.topics, visible)
+        wait = max(0.0, min(body.timeout, self._settings.max_wait))
         hints = self._app.storage.watch(tuple(topics), wait)
-        heard = await self._waiting.unless_stopped(hints, call.request.receive)
+        notified = await self._waiting.unless_stopped(hints, call.request.receive)
         await unchanged(call.request)
-        return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
+        return messages.Topics(tuple(sorted(topics[topic] for topic in notified if topic in topics)))
 
     async def _checked(
         self, token: Token, outcomes: Sequence[Outcome]

@@ -45,32 +45,9 @@ class WorkflowRoutes:
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/workflows",
-                run=self.list,
-                summary="List workflows, the newest first",
-                tag="workflows",
-                scope="read",
-                query=WorkflowsAsked,
-                gives=WorkflowPage,
-            ),
-            Operation(
-                method="GET",
-                path="/v1/workflows/{id}/graph",
-                run=self.graph,
-                summary="Draw the workflow of a job, with positions of all nodes",
-                tag="workflows",
-                scope="read",
-                query=GraphAsked,
-                gives=Graph,
-                others=(404,),
-            ),
-        ]
-
+    @Operation("GET /v1/workflows", tag="workflows", scope="read")
     async def list(self, call: Call[None, WorkflowsAsked]) -> WorkflowPage:
+        """List workflows, the newest first."""
         asked = call.query
         return await self._core.workflows.within(call.token.queues).list(
             cursor=asked.cursor,
@@ -80,8 +57,10 @@ class WorkflowRoutes:
             scan=asked.scan,
         )
 
+    @Operation("GET /v1/workflows/{id}/graph", tag="workflows", scope="read", others=(404,))
     async def graph(self, call: Call[None, GraphAsked]) -> Graph:
-        found = await self._core.workflows.within(call.token.queues).graph(
+        """Draw the workflow of a job, with positions of all nodes."""
+        graph = await self._core.workflows.within(call.token.queues).graph(
             call.part("id"), fold=call.query.fold, open=names_of(call.query.open), hide=call.redaction.row
         )
         rest = call.redaction.rest
@@ -90,6 +69,6 @@ class WorkflowRoutes:
                 node,
                 note=rest.error(node.note) if node.state is State.FAILED else rest.text(node.note),
             )
-            for node in found.nodes
+            for node in graph.nodes
         ]
-        return replace(found, nodes=nodes)
+        return replace(graph, nodes=nodes)

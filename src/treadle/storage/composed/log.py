@@ -42,15 +42,15 @@ class Log:
         return ":".join((self._prefix, *map(str, parts)))
 
     async def get(self, key: str) -> str | None:
-        found: str | None = await self._store(self._store.port.get, key)
-        return found
+        value: str | None = await self._store(self._store.port.get, key)
+        return value
 
     async def put(self, key: str, value: str) -> None:
         await self._store(self._store.port.set, key, value)
 
     async def delete(self, keys: list[str]) -> None:
-        for at in range(0, len(keys), AHEAD):
-            await asyncio.gather(*(self._store(self._store.port.delete, key) for key in keys[at : at + AHEAD]))
+        for start in range(0, len(keys), AHEAD):
+            await asyncio.gather(*(self._store(self._store.port.delete, key) for key in keys[start : start + AHEAD]))
 
     # --- entries
 
@@ -80,9 +80,9 @@ class Log:
 
     async def read_on(self, position: int, count: int) -> list[LogEntry]:
         """Up to `count` entries after this position. Fewer: the log ended there when they were read."""
-        found = await asyncio.gather(*(self.read(position + 1 + n) for n in range(count)))
-        whole = next((n for n, entry in enumerate(found) if entry is None), count)
-        return [entry for entry in found[:whole] if entry is not None]
+        entries = await asyncio.gather(*(self.read(position + 1 + n) for n in range(count)))
+        whole = next((n for n, entry in enumerate(entries) if entry is None), count)
+        return [entry for entry in entries[:whole] if entry is not None]
 
     async def append(self, position: int, text: str, id: str) -> bool:
         """Try for this position; return whether it was won. Raises StorageUnavailable if that remains unknown."""
@@ -91,8 +91,8 @@ class Log:
                 won = await self._store(self._store.port.set_if_absent, self.key("log", position), text)
                 if won or not trial:
                     return bool(won)
-                found = await self.get(self.key("log", position))  # an earlier try may have won it
-                return found is not None and log_entries.decode_head(found).id == id
+                stored = await self.get(self.key("log", position))  # an earlier try may have won it
+                return stored is not None and log_entries.decode_head(stored).id == id
             except StorageUnavailable:
                 if trial == TRIES - 1:
                     raise
@@ -102,16 +102,19 @@ class Log:
     # --- parts: texts that are too long for one value
 
     async def write_parts(self, name: str, parts: list[str]) -> None:
-        for at in range(0, len(parts), AHEAD):
+        for start in range(0, len(parts), AHEAD):
             await asyncio.gather(
-                *(self.put(self.key("part", name, at + n), part) for n, part in enumerate(parts[at : at + AHEAD]))
+                *(
+                    self.put(self.key("part", name, start + n), part)
+                    for n, part in enumerate(parts[start : start + AHEAD])
+                )
             )
 
     async def read_parts(self, name: str, count: int) -> str | None:
         """The whole text; None if a part of it is missing."""
         parts: list[str] = []
-        for at in range(0, count, AHEAD):
-            keys = [self.key("part", name, n) for n in range(at, min(count, at + AHEAD))]
+        for start in range(0, count, AHEAD):
+            keys = [self.key("part", name, n) for n in range(start, min(count, start + AHEAD))]
             for part in await asyncio.gather(*map(self.get, keys)):
                 if part is None:
                     return None

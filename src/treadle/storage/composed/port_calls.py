@@ -26,8 +26,8 @@ class Port:
 
     def bound(self, name: str) -> float | None:
         """The value of a bound that the port may declare; None: it declares none."""
-        found = getattr(self.port, name, None)
-        return float(found) if isinstance(found, int | float) else None
+        value = getattr(self.port, name, None)
+        return float(value) if isinstance(value, int | float) else None
 
     async def __call__(
         self, method: Callable[..., Any], *args: Any, patience: float | None = None, **named: Any

@@ -214,8 +214,8 @@ class Replica:
 
         def lines() -> Iterator[str]:
             yield _encode(head).decode() + "\n"
-            for at in range(0, len(rows), ROWS):
-                yield _encode(rows[at : at + ROWS]).decode() + "\n"
+            for start in range(0, len(rows), ROWS):
+                yield _encode(rows[start : start + ROWS]).decode() + "\n"
 
         return lines()
 

@@ -219,8 +219,8 @@ class ComposedStorage:
         return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])
-        return found
+        rows: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])
+        return rows
 
     async def find(self, query: Query) -> Page:
         page: Page = await self._look(lambda replica, now: replica.reads(replica.copy.find(query), now))
@@ -231,18 +231,16 @@ class ComposedStorage:
         return stats
 
     async def glance(self, most: int = 10_000) -> Glance:
-        found: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
-        return found
+        answer: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
+        return answer
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Counts the rows of this process: each process derives its counts from the log, and repairs its own."""
         return await recount(await self._look(lambda replica, now: replica.copy.tables), repair)
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        found: tuple[LimitUse, ...] = await self._look(
-            lambda replica, now: replica.reads(replica.copy.limits(use), now)
-        )
-        return found
+        uses: tuple[LimitUse, ...] = await self._look(lambda replica, now: replica.reads(replica.copy.limits(use), now))
+        return uses
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
@@ -259,10 +257,10 @@ class ComposedStorage:
         await self._ask(log_entries.StoreMetricsOp(tuple(rows), tuple(remove)))
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        found: list[MetricsRow] = await self._look(
+        rows: list[MetricsRow] = await self._look(
             lambda replica, now: replica.reads(replica.copy.read_metrics(since, until), now)
         )
-        return found
+        return rows
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if not self._notifier.is_listening:
@@ -297,46 +295,46 @@ class ComposedStorage:
 
     def _together(self, waiting: deque[LogCall]) -> list[LogCall]:
         """Take the calls of one entry: as many as fit into one value, or one call that is larger."""
-        asked = [waiting.popleft()]
-        size = len(asked[0].text)
+        calls = [waiting.popleft()]
+        size = len(calls[0].text)
         while waiting and size + len(waiting[0].text) <= self._piece:
-            asked.append(waiting.popleft())
-            size += len(asked[-1].text)
-        return asked
+            calls.append(waiting.popleft())
+            size += len(calls[-1].text)
+        return calls
 
-    async def _step(self, asked: list[LogCall]) -> None:
+    async def _step(self, calls: list[LogCall]) -> None:
         """Append the verbs of these calls as one entry, and answer all calls from the rows after it."""
         replica, log, at_end = self._replica, self._log, False
         beside: tuple[str, int] | None = None
         while True:
             now = await self._now()
-            writing = [each for each in asked if each.writes(replica, now)]
+            writing = [call for call in calls if call.writes(replica, now)]
             if not writing and at_end:
                 break
             if writing:
                 if beside is None and len(writing[0].text) > 2 * self._piece:  # `_together` puts such a call alone
                     beside = await self._set_beside(writing[0])
                     replica = self._replica
-                ops = tuple(msgspec.Raw(each.text) for each in writing) if beside is None else ()
+                ops = tuple(msgspec.Raw(call.text) for call in writing) if beside is None else ()
                 draft = Draft(uuid4().hex, now, log_entries.RULES, replica.last, ops, beside)
                 text = as_text(draft)
                 place = replica.position + 1
                 if await log.append(place, text, draft.id):
                     await self._follower.check_won(place)
                     entry = LogEntry(draft.id, now, log_entries.RULES, draft.after, parts=beside)
-                    for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
-                        each.reply(answer)
-                    asked, at_end = [each for each in asked if each not in writing], True
+                    for call, answer in zip(writing, self._apply_own(entry, writing), strict=True):
+                        call.reply(answer)
+                    calls, at_end = [call for call in calls if call not in writing], True
                     continue
             await self._follower.catch_up()
             replica, at_end = self._replica, True
-        for each in asked:
-            each.reply(seen(each, replica, now))
+        for call in calls:
+            call.reply(seen(call, replica, now))
 
     def _apply_own(self, entry: LogEntry, writing: list[LogCall]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
         tables.called.clear()
-        answers = replica.apply(entry, tuple(each.op for each in writing if each.op is not None))
+        answers = replica.apply(entry, tuple(call.op for call in writing if call.op is not None))
         self._wakeups.ring(tables.called)
         tables.called.clear()
         self._wakeups.took(sum(map(taken, answers)))
@@ -344,9 +342,9 @@ class ComposedStorage:
         self._tidy_up()
         return answers
 
-    async def _set_beside(self, asked: LogCall) -> tuple[str, int]:
+    async def _set_beside(self, call: LogCall) -> tuple[str, int]:
         """Store a verb that is too long for one value as parts, before the entry that names them."""
-        name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
+        name, parts = uuid4().hex, pieces(f"[{call.text.decode()}]", self._piece)
         await self._append_now(log_entries.AnnounceOp(name, len(parts)))
         await self._log.write_parts(name, parts)
         return name, len(parts)

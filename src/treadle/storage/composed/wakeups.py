@@ -178,10 +178,10 @@ class Wakeups:
 
 async def _each(items: Iterable[T], call: Callable[[T], Awaitable[None]]) -> None:
     """Call with each item, `AT_ONCE` at a time; a StorageError of one call does not stop the others."""
-    left = iter(items)
+    remaining = iter(items)
 
     async def work() -> None:
-        for item in left:
+        for item in remaining:
             with suppress(StorageError):
                 await call(item)
 

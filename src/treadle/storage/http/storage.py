@@ -175,12 +175,12 @@ class HttpStorage:
     def _check_way(self, verb: str, response: aiohttp.ClientResponse) -> None:
         """Raises StorageUnavailable for a redirect or a compressed response, which comes from a proxy in between."""
         if 300 <= response.status < 400:
-            there = target(self._base, response.headers.get("Location"))
-            words = f"a redirect to {there}, which Treadle does not follow; use that URL if it is the right one"
-            raise StorageUnavailable(f"{self._base} answered {response.status}, {words}")
+            location = target(self._base, response.headers.get("Location"))
+            finding = f"a redirect to {location}, which Treadle does not follow; use that URL if it is the right one"
+            raise StorageUnavailable(f"{self._base} answered {response.status}, {finding}")
         if (coding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
-            words = f"expected an uncompressed response, found Content-Encoding {coding!r}"
-            raise StorageUnavailable(f"{self._base}{verb}: {words}; switch off compression in the proxy in between")
+            finding = f"expected an uncompressed response, found Content-Encoding {coding!r}"
+            raise StorageUnavailable(f"{self._base}{verb}: {finding}; switch off compression in the proxy in between")
 
     # --- the life of a job
 
@@ -198,11 +198,11 @@ class HttpStorage:
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
         lost, unsaved = set[str](), set[str]()
-        for at in range(0, max(1, len(renewals)), LOOKS):
-            beat = messages.Beat(worker, tuple(renewals[at : at + LOOKS]), lease)
-            found = await self._call("heartbeat", _encode(beat), messages.HeartbeatResult)
-            lost.update(found.ids)
-            unsaved.update(found.unsaved)
+        for start in range(0, max(1, len(renewals)), LOOKS):
+            beat = messages.Beat(worker, tuple(renewals[start : start + LOOKS]), lease)
+            result = await self._call("heartbeat", _encode(beat), messages.HeartbeatResult)
+            lost.update(result.ids)
+            unsaved.update(result.unsaved)
         return HeartbeatResult(frozenset(lost), frozenset(unsaved))
 
     @guarded_settle
@@ -234,10 +234,10 @@ class HttpStorage:
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         if not ids:
             return []
-        found: list[Record | None] = []
-        for at in range(0, len(ids), LOOKS):
-            found += await self._get(tuple(ids[at : at + LOOKS]))
-        return found
+        rows: list[Record | None] = []
+        for start in range(0, len(ids), LOOKS):
+            rows += await self._get(tuple(ids[start : start + LOOKS]))
+        return rows
 
     async def _get(self, ids: tuple[str, ...]) -> Sequence[Record | None]:
         """Splits the request if the response is too large. Raises AnswerTooLarge if a single row is."""
@@ -270,8 +270,8 @@ class HttpStorage:
         return (await self._call("recount", _encode(messages.Recount(repair)), messages.Drifts, wait=RECOUNT)).drifts
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        asked = messages.ReadMetrics(since, until)
-        return list((await self._call("read_metrics", _encode(asked), messages.MetricsRows)).rows)
+        message = messages.ReadMetrics(since, until)
+        return list((await self._call("read_metrics", _encode(message), messages.MetricsRows)).rows)
 
     async def read_mark(self) -> MoveState | None:
         """The move that the server's storage takes part in, or None. Only its role and the other storage are set."""
@@ -288,13 +288,13 @@ class HttpStorage:
         await self._call("set_limits", _encode(messages.LimitChanges.of(changes)), messages.Nothing)
 
     async def prune(self, limit: int) -> int:
-        went = 0
+        deleted = 0
         while True:
-            asked = min(limit - went, LOOKS)
-            number = (await self._call("prune", _encode(messages.Prune(asked)), messages.Number)).number
-            went += number
-            if number < asked or went >= limit:
-                return went
+            size = min(limit - deleted, LOOKS)
+            number = (await self._call("prune", _encode(messages.Prune(size)), messages.Number)).number
+            deleted += number
+            if number < size or deleted >= limit:
+                return deleted
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
         check_rows(rows, remove)
@@ -304,11 +304,11 @@ class HttpStorage:
         if not topics:
             await asyncio.sleep(timeout)
             return set()
-        asked = min(timeout, defaults.WATCH)
+        seconds = min(timeout, defaults.WATCH)
         # Topics beyond the limit of one request are not watched: hints may be lost.
-        some = messages.Watch(tuple(topics[:LOOKS]), asked)
-        found = await self._call("watch", _encode(some), messages.Topics, wait=asked)
-        return set(found.topics)
+        message = messages.Watch(tuple(topics[:LOOKS]), seconds)
+        result = await self._call("watch", _encode(message), messages.Topics, wait=seconds)
+        return set(result.topics)
 
 
 def _size(text: str | None, url: str) -> int:
@@ -341,9 +341,9 @@ def _refusal(status: int, content: bytearray, place: str) -> Exception:
     except UNREADABLE:
         problem = None
     if problem is None or problem.error not in messages.WORDS:
-        said = problem.message if problem is not None else content[:200].decode(errors="replace")
+        text = problem.message if problem is not None else content[:200].decode(errors="replace")
         kind = StorageUnavailable if status in (429, 502, 503, 504) else StorageError
-        return kind(f"{place} answered {status}: {said}")
+        return kind(f"{place} answered {status}: {text}")
     return messages.error_of(problem)
 
 

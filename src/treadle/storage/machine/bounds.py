@@ -11,7 +11,7 @@ from treadle.core.errors import QueueFull
 from treadle.core.limit_model import Limit
 from treadle.core.model import SHED, NewJob, State
 from treadle.storage.bounds import LOOK, bound_of, excess, needs_room, shed_words
-from treadle.storage.machine.endings import count_endings, end
+from treadle.storage.machine.endings import count_endings, end_job
 from treadle.storage.machine.keys import holds
 from treadle.storage.machine.plan import StorePlan
 from treadle.storage.machine.rows import STEP, Rows, Steps
@@ -21,49 +21,49 @@ Shed = list[tuple[str, str]]
 """Ids of jobs to shed, each with the text of its error."""
 
 
-def make_room(rows: Rows, found: StorePlan) -> Steps[None]:
+def make_room(rows: Rows, planned: StorePlan) -> Steps[None]:
     """Raise QueueFull, or shed what must make room for the new jobs of this plan."""
-    chosen = to_shed(rows, found)
-    rows.read([id for id, _ in chosen])
-    for number, (id, words) in enumerate(chosen, 1):
-        end(rows, rows.row(id), State.CANCELLED, SHED, words)
+    to_be_shed = to_shed(rows, planned)
+    rows.read([id for id, _ in to_be_shed])
+    for number, (id, error) in enumerate(to_be_shed, 1):
+        end_job(rows, rows.row(id), State.CANCELLED, SHED, error)
         if number % STEP == 0:
             yield from count_endings(rows)
             yield
     yield from count_endings(rows)
 
 
-def to_shed(rows: Rows, found: StorePlan) -> Shed:
+def to_shed(rows: Rows, planned: StorePlan) -> Shed:
     """The jobs that must be shed for the new ones. Raises QueueFull."""
     chosen: Shed = []
-    for queue, new in _by_queue(rows, found).items():
+    for queue, jobs in _by_queue(rows, planned).items():
         rule = bound_of(rows.bounds, queue)
         assert rule is not None
         assert rule.max_waiting is not None
         waiting = rows.waiting(queue)
-        count = excess(rule.max_waiting, waiting, len(new))
+        count = excess(rule.max_waiting, waiting, len(jobs))
         if count:
-            fit = [] if rule.when_full == "refuse" else _fit(rows, rule, queue, count, new, _needed(rows, found))
-            if len(fit) < count:
-                raise QueueFull(queue, rule.max_waiting, waiting, len(new))
-            words = shed_words(rule, queue)
-            chosen += [(id, words) for id in fit]
+            ids = [] if rule.when_full == "refuse" else _fit(rows, rule, queue, count, jobs, _needed(rows, planned))
+            if len(ids) < count:
+                raise QueueFull(queue, rule.max_waiting, waiting, len(jobs))
+            error = shed_words(rule, queue)
+            chosen += [(id, error) for id in ids]
     return chosen
 
 
-def _by_queue(rows: Rows, found: StorePlan) -> dict[str, list[NewJob]]:
+def _by_queue(rows: Rows, planned: StorePlan) -> dict[str, list[NewJob]]:
     """The new jobs that need room, by the bounded queues that they need it in, in the order of the call."""
-    asked: dict[str, list[NewJob]] = {}
+    by_queue: dict[str, list[NewJob]] = {}
     holders: dict[str, NewJob] = {}
-    for new in found.fresh:
+    for new in planned.fresh:
         needs = needs_room(new) and bound_of(rows.bounds, new.queue) is not None
         if new.key is not None:
             if needs and new.key_conflict == "replace":
-                needs = not _supersedes(rows, new, holders.get(new.key), found.held)
+                needs = not _supersedes(rows, new, holders.get(new.key), planned.held)
             holders[new.key] = new
         if needs:
-            asked.setdefault(new.queue, []).append(new)
-    return asked
+            by_queue.setdefault(new.queue, []).append(new)
+    return by_queue
 
 
 def _supersedes(rows: Rows, new: NewJob, earlier: NewJob | None, held: Mapping[str, str]) -> bool:
@@ -80,25 +80,25 @@ def _supersedes(rows: Rows, new: NewJob, earlier: NewJob | None, held: Mapping[s
     )
 
 
-def _needed(rows: Rows, found: StorePlan) -> set[str]:
+def _needed(rows: Rows, planned: StorePlan) -> set[str]:
     """The rows that the call returns, supersedes or waits for."""
-    superseded = {found.held[new.key] for new in found.fresh if new.key is not None and new.key in found.held}
-    return {*found.answers.values(), *superseded, *(found.of(up) for new in found.naming for up in new.after)}
+    superseded = {planned.held[new.key] for new in planned.fresh if new.key is not None and new.key in planned.held}
+    return {*planned.answers.values(), *superseded, *(planned.of(up) for new in planned.naming for up in new.after)}
 
 
 def _fit(rows: Rows, rule: Limit, queue: str, count: int, new: Sequence[NewJob], needed: Collection[str]) -> list[str]:
     """The ids of the queued jobs to shed, fewer than `count` if there are not enough."""
     lowest, least = rule.when_full == "drop_lowest", min(map(rank, new))
-    found: list[str] = []
-    looked = 0
+    ids: list[str] = []
+    checked = 0
     for id, its_rank, fit in rows.outermost(queue, lowest):
         if id in needed:
             continue
-        looked += 1
-        if (lowest and its_rank >= least) or looked > count + LOOK:
+        checked += 1
+        if (lowest and its_rank >= least) or checked > count + LOOK:
             break
         if fit:
-            found.append(id)
-            if len(found) == count:
+            ids.append(id)
+            if len(ids) == count:
                 break
-    return found
+    return ids

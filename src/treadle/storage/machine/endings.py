@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from treadle.core.model import UPSTREAM, Record, State
 from treadle.storage.machine import limits
-from treadle.storage.machine.queueing import join, release
+from treadle.storage.machine.queueing import end_wait, queue_job
 from treadle.storage.machine.rows import STEP, Dependent, Rows, Steps
 from treadle.storage.row_rules import expires_at, keeps_key
 
 
-def end(
+def end_job(
     rows: Rows, row: Record, state: State, reason: str | None, error: str | None, keep: float | None = None
 ) -> None:
     """End a job. `count_endings` must follow before the call is over."""
@@ -41,7 +41,7 @@ def end(
     )
     rows.endings.append((id, state))
     rows.ended.add(id)
-    limits.unblock(rows, row)
+    limits.unblock_limits(rows, row)
 
 
 def count_endings(rows: Rows) -> Steps[None]:
@@ -51,13 +51,13 @@ def count_endings(rows: Rows) -> Steps[None]:
     while rows.endings:
         up, state = rows.endings.pop()
         counted += 1
-        waiting = [each for each in rows.dependents(up) if each[2]]
-        for at in range(0, len(waiting), STEP):
-            part = waiting[at : at + STEP]
+        waiting = [dependent for dependent in rows.dependents(up) if dependent[2]]
+        for start in range(0, len(waiting), STEP):
+            part = waiting[start : start + STEP]
             if len(part) > 1:
-                rows.read([each[0] for each in part])
-            for each in part:
-                _count(rows, up, each, state)
+                rows.read([dependent[0] for dependent in part])
+            for dependent in part:
+                _count(rows, up, dependent, state)
             counted += len(part)
             if counted >= STEP:
                 rows.sync()
@@ -79,16 +79,16 @@ def _count(rows: Rows, up: str, dependent: Dependent, state: State) -> None:
     else:
         row = replace(row, failures_allowed=row.failures_allowed - 1)
     if row.pending <= 0:
-        release(rows, row)
+        end_wait(rows, row)
     elif row.failures_allowed is None or row.failures_allowed >= 0:
         rows.put(row)
     elif row.started_at is None and not row.function_done:
-        end(rows, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, ended as {state}")
+        end_job(rows, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, ended as {state}")
     else:
-        join(rows, row, rows.now)
+        queue_job(rows, row, rows.now)
 
 
-def begin_wait(rows: Rows, id: str, after: Iterable[str], *, again: bool = False) -> Steps[None]:
+def wait_for_upstreams(rows: Rows, id: str, after: Iterable[str], *, again: bool = False) -> Steps[None]:
     """Make a job wait for these; those that have ended count at once. `again`: it has waited for them before, and those
     without a row count as successes: nothing says otherwise, and none of them will end."""
     after = list(dict.fromkeys(after))
@@ -109,4 +109,4 @@ def begin_wait(rows: Rows, id: str, after: Iterable[str], *, again: bool = False
         yield from count_endings(rows)
     row = rows.row(id)
     if row.state is State.WAITING and row.pending <= 0:
-        release(rows, row)
+        end_wait(rows, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.core.model import SUPERSEDED, NewJob, Record, State
-from treadle.storage.machine.endings import count_endings, end
+from treadle.storage.machine.endings import count_endings, end_job
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.row_rules import keeps_key
 
@@ -33,7 +33,7 @@ def take_over(rows: Rows, new: NewJob, parent: str = "") -> Steps[str | None]:
     if not (
         row.function_done or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)
     ):
-        end(rows, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
+        end_job(rows, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
         yield from count_endings(rows)
         id = rows.behind(row.job.id)
         before = rows.get(id) if id is not None else None

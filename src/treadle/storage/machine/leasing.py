@@ -30,13 +30,13 @@ def _queues_of(rows: Rows, ask: Claim) -> list[str]:
 
 def next_start(rows: Rows, ask: Claim) -> float | None:
     """When the rate of a queue of this claim admits the next job."""
-    found: list[float | None] = []
+    moments: list[float | None] = []
     for queue in _queues_of(rows, ask) if ask.ids else dict(ask.queues):
         key = f"queue:{queue}"
         rule = rule_for(rows.rules, key)
         if rule is not None and rule.rate and rows.any_queued(queue):
-            found.append(opens_at(rule, rows.used(key), 1, rows.now))
-    return first_moment(*found)
+            moments.append(opens_at(rule, rows.used(key), 1, rows.now))
+    return first_moment(*moments)
 
 
 class Leasing:
@@ -48,7 +48,7 @@ class Leasing:
         self._shut: set[str] = set()  # limits that blocked a job
         self._first: dict[tuple[str, str], Asker | None] = {}  # limit, queue -> the first blocked job
         self._blocked = 0
-        self.came_back = False  # a blocked job was queued again
+        self.any_unblocked = False  # a blocked job was queued again
         self.running = frozenset(ask.running)
 
     @cached_property
@@ -100,7 +100,7 @@ class Leasing:
         self._rows.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         if row.blocked_on is not None and row.blocked_on != shut:
             write()
-            self.came_back |= limits.unblock_for(self._rows, row.blocked_on)
+            self.any_unblocked |= limits.unblock_limit(self._rows, row.blocked_on)
             self._first.clear()
         return False
 
@@ -119,7 +119,7 @@ class Leasing:
     def _first_blocked(self, key: str, queue: str) -> Asker | None:
         if (key, queue) not in self._first:
             firsts = [next(iter(self._rows.blocked(key, queue, kept)), None) for kept in (True, False)]
-            self._first[key, queue] = min((each for each in firsts if each is not None), default=None)
+            self._first[key, queue] = min((first for first in firsts if first is not None), default=None)
         return self._first[key, queue]
 
     def lease(self, row: Record) -> Record:

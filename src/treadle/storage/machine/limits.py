@@ -24,14 +24,14 @@ def kept(rules: Mapping[str, Limit], row: Record) -> list[str]:
     return [key for key, _ in costs(row.job) if keeps_slots(rules, key)]
 
 
-def unblock(rows: Rows, row: Record) -> None:
+def unblock_limits(rows: Rows, row: Record) -> None:
     """A slot of this job may have become free, or the job was queued again after a block and has left the queue: queue
     others."""
     for key, _ in row.job.limits:
-        unblock_for(rows, key)
+        unblock_limit(rows, key)
 
 
-def unblock_for(rows: Rows, key: str) -> bool:
+def unblock_limit(rows: Rows, key: str) -> bool:
     """Queue the blocked jobs again for which the limit has room. Return whether there was one. Jobs that were queued
     again before and precede them use room too."""
     queues = rows.blocked_queues(key)
@@ -42,8 +42,8 @@ def unblock_for(rows: Rows, key: str) -> bool:
     for queue in queues:
         # Per queue: a job that is back in a paused or unserved queue keeps no other queue waiting.
         returned = rows.returned(key, queue)
-        keepers = heapq.merge([each for each in returned if each.kept], rows.blocked(key, queue, True))
-        others = heapq.merge([each for each in returned if not each.kept], rows.blocked(key, queue, False))
+        keepers = heapq.merge([asker for asker in returned if asker.kept], rows.blocked(key, queue, True))
+        others = heapq.merge([asker for asker in returned if not asker.kept], rows.blocked(key, queue, False))
         for id in gate.back(key, keepers, others):
             row = rows.row(id)
             rows.put(replace(row, queue_position=row.return_position))
@@ -55,7 +55,7 @@ def unblock_for(rows: Rows, key: str) -> bool:
 def unblock_all(rows: Rows) -> Steps[None]:
     """Rules changed, or a move was called off: queue all blocked jobs again for which there is room."""
     for key in rows.blocked_limits():
-        unblock_for(rows, key)
+        unblock_limit(rows, key)
         yield
 
 
@@ -65,6 +65,6 @@ def note_opening(rows: Rows, gate: Admission, key: str) -> None:
     moments: list[float | None] = []
     for queue in rows.blocked_queues(key) if rule is not None and rule.rate is not None else ():
         returned = rows.returned(key, queue)
-        firsts = (next(iter(rows.blocked(key, queue, each)), None) for each in (True, False))
-        moments += [opens_behind(rule, gate.of(key), each, returned, gate.now) for each in firsts if rule and each]
+        firsts = (next(iter(rows.blocked(key, queue, first)), None) for first in (True, False))
+        moments += [opens_behind(rule, gate.of(key), first, returned, gate.now) for first in firsts if rule and first]
     rows.set_opening(key, first_moment(*moments))

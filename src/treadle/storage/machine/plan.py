@@ -42,8 +42,8 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> StorePlan:
     held = rows.holders(keys) if keys else {}
     if held:
         rows.read(held.values())
-    found = StorePlan({}, [], [], held)
-    answers, fresh = found.answers, found.fresh
+    planned = StorePlan({}, [], [], held)
+    answers, fresh = planned.answers, planned.fresh
     taken: dict[str, NewJob] = {}
     for new in jobs:
         if new.id in known or new.id in answers:
@@ -59,10 +59,10 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> StorePlan:
         answers[new.id] = new.id
         fresh.append(new)
         if new.after or new.reach:
-            found.naming.append(new)
-    if found.naming:
-        _check_named(rows, jobs, found.naming, answers)
-    return found
+            planned.naming.append(new)
+    if planned.naming:
+        _check_named(rows, jobs, planned.naming, answers)
+    return planned
 
 
 def _check_taken(rows: Rows, jobs: Sequence[NewJob], known: Container[str]) -> None:
@@ -93,10 +93,10 @@ def _check_named(rows: Rows, jobs: Sequence[NewJob], fresh: Sequence[NewJob], an
     ups = {up for new in fresh if new.wait_timeout is None for up in new.after if up not in answers}
     unknown = ups - rows.stored(ups) if ups else ups
     bound = [id for new in fresh if new.reach for id in named_by(new)]
-    found = {job.id: job for job in reversed(jobs)} | _jobs_of(rows, bound) if bound else {}
+    named_jobs = {job.id: job for job in reversed(jobs)} | _jobs_of(rows, bound) if bound else {}
     for new in fresh if unknown or bound else ():
         if new.reach:
-            check_reach(new, found.get)
+            check_reach(new, named_jobs.get)
         for up in new.after if new.wait_timeout is None else ():
             if up in unknown:
                 raise UnknownUpstream(up, new.id)

@@ -22,14 +22,14 @@ def position(ends: QueueEnds, job: NewJob, when: float) -> float:
     return moment if head is None else min(moment, head)
 
 
-def join(rows: Rows, row: Record, when: float) -> None:
+def queue_job(rows: Rows, row: Record, when: float) -> None:
     """Queue a job: at the position it had, or at a new one as of `when`."""
     place = row.return_position if row.return_position is not None else position(rows, row.job, when)
     due = None if row.function_done else row.deadline_at
     rows.put(replace(row, state=State.READY, queue_position=place, return_position=place, blocked_on=None, due_at=due))
 
 
-def schedule(rows: Rows, row: Record, run_at: float) -> None:
+def schedule_job(rows: Rows, row: Record, run_at: float) -> None:
     """Make a job ready, to be queued at `run_at`."""
     due = first_moment(run_at, None if row.function_done else row.deadline_at)
     rows.put(
@@ -40,13 +40,13 @@ def schedule(rows: Rows, row: Record, run_at: float) -> None:
     rows.topics.add(f"queue:{row.job.queue}")
 
 
-def release(rows: Rows, row: Record) -> None:
+def end_wait(rows: Rows, row: Record) -> None:
     """A job waits no longer: queue it, or schedule it if its delay is not over. A promise still waits for its
     settlement."""
     run_at = row.created_at + row.job.delay
     if not row.job.task:
         rows.put(row)
     elif row.started_at is None and not row.function_done and row.job.delay > 0 and run_at > rows.now:
-        schedule(rows, row, run_at)
+        schedule_job(rows, row, run_at)
     else:
-        join(rows, replace(row, pending=0), rows.now)
+        queue_job(rows, replace(row, pending=0), rows.now)

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from treadle.core.errors import KeyHeld
 from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, State
-from treadle.storage.machine.endings import begin_wait
+from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
-from treadle.storage.machine.queueing import join, schedule
+from treadle.storage.machine.queueing import queue_job, schedule_job
 from treadle.storage.machine.rows import STEP, Rows, Steps
 from treadle.storage.row_rules import expires_at, failed_by_child, needed, noted, tolerated, was_doomed, within
 
 
-def after_the_end(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
+def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
     """Apply an outcome to a job that has ended."""
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or rows.now, out.keep)
@@ -24,15 +24,15 @@ def after_the_end(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    found = yield from _would_reopen(rows, row)
-    for each in found:
-        held = holder(rows, each.job.key) if each.job.key is not None else None
-        if held is not None and held.job.id != each.job.id:
+    to_reopen = yield from _jobs_to_reopen(rows, row)
+    for reopened in to_reopen:
+        held = holder(rows, reopened.job.key) if reopened.job.key is not None else None
+        if held is not None and held.job.id != reopened.job.id:
             shown = held.job.id if within(out.reach, held.job.queue) else ""
-            return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
+            return Settled("refused", str(KeyHeld(reopened.job.key or "", shown)))
     _remember(rows, out)
-    found[0] = replace(row, checkpoints=noted(row, out).checkpoints)
-    yield from _reopen_all(rows, found, out.delay)
+    to_reopen[0] = replace(row, checkpoints=noted(row, out).checkpoints)
+    yield from _reopen_all(rows, to_reopen, out.delay)
     return APPLIED
 
 
@@ -41,57 +41,57 @@ def _remember(rows: Rows, out: Outcome) -> None:
         rows.remember(out.id, out.checkpoints)
 
 
-def _would_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
+def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
     """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed."""
-    found, stack, looked = {row.job.id: row}, [row], 0
+    by_id, stack, unwritten = {row.job.id: row}, [row], 0
     while stack:
-        each = stack.pop()
-        ids = [down for down, *_ in rows.dependents(each.job.id)]
+        current = stack.pop()
+        ids = [down for down, *_ in rows.dependents(current.job.id)]
         related: list[Record] = []
-        for at in range(0, len(ids), STEP):
-            part = ids[at : at + STEP]
+        for start in range(0, len(ids), STEP):
+            part = ids[start : start + STEP]
             rows.read(part)
             related += [down for id in part if (down := rows.get(id)) is not None and was_doomed(down)]
-            looked += len(part)
-            if looked >= STEP:
-                looked = 0
+            unwritten += len(part)
+            if unwritten >= STEP:
+                unwritten = 0
                 yield
-        parent = rows.get(each.job.parent or "")
+        parent = rows.get(current.job.parent or "")
         if parent is not None and failed_by_child(parent):
             related.append(parent)
         for other in related:
-            if other.job.id not in found:
-                found[other.job.id] = other
+            if other.job.id not in by_id:
+                by_id[other.job.id] = other
                 stack.append(other)
-    return list(found.values())
+    return list(by_id.values())
 
 
-def _reopen_all(rows: Rows, found: Sequence[Record], delay: float) -> Steps[None]:
+def _reopen_all(rows: Rows, ended: Sequence[Record], delay: float) -> Steps[None]:
     """Reopen these. The first starts after `delay`; the others wait as they did."""
-    for number, each in enumerate(found, 1):
-        for down, version, is_open, soft in rows.dependents(each.job.id):
+    for number, row in enumerate(ended, 1):
+        for down, version, is_open, soft in rows.dependents(row.job.id):
             if not is_open and not soft:
-                _uncount(rows, each, down, version)
+                _undo_count_down(rows, row, down, version)
         if number % STEP == 0:
             yield
-    for number, each in enumerate(found, 1):
-        _reopen(rows, each)
+    for number, row in enumerate(ended, 1):
+        _reopen_row(rows, row)
         if number % STEP == 0:
             rows.sync()
             yield
-    first = replace(rows.row(found[0].job.id), pending=0)
+    first = replace(rows.row(ended[0].job.id), pending=0)
     if delay > 0:
-        schedule(rows, first, rows.now + delay)
+        schedule_job(rows, first, rows.now + delay)
     else:
-        join(rows, first, rows.now)
-    for number, each in enumerate(found[1:], 1):
-        yield from _recount(rows, each.job.id)
+        queue_job(rows, first, rows.now)
+    for number, row in enumerate(ended[1:], 1):
+        yield from _restart_wait(rows, row.job.id)
         if number % STEP == 0:
             rows.sync()
             yield
 
 
-def _uncount(rows: Rows, up: Record, down: str, version: int) -> None:
+def _undo_count_down(rows: Rows, up: Record, down: str, version: int) -> None:
     """A job that still waits, and for which this ending counted, waits for the next ending."""
     row = rows.get(down)
     if row is None or row.state is not State.WAITING or version != row.version:
@@ -103,7 +103,7 @@ def _uncount(rows: Rows, up: Record, down: str, version: int) -> None:
         rows.put(replace(row, failures_allowed=row.failures_allowed + 1))
 
 
-def _reopen(rows: Rows, row: Record) -> None:
+def _reopen_row(rows: Rows, row: Record) -> None:
     if row.job.key is not None:
         rows.give_key(row.job.key, row.job.id)
     function_done = row.job.function_done or row.reason == CHILDREN
@@ -133,7 +133,7 @@ def _reopen(rows: Rows, row: Record) -> None:
     )
 
 
-def _recount(rows: Rows, id: str) -> Steps[None]:
+def _restart_wait(rows: Rows, id: str) -> Steps[None]:
     """Make a reopened job wait again for the upstreams that were reopened with it."""
     row = rows.row(id)
     required, failures_allowed = (
@@ -147,4 +147,4 @@ def _recount(rows: Rows, id: str) -> Steps[None]:
         )
     )
     rows.drop_edges([(up, id) for up in row.after])
-    yield from begin_wait(rows, id, row.after, again=True)
+    yield from wait_for_upstreams(rows, id, row.after, again=True)

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 from treadle.core.errors import UnknownUpstream
 from treadle.core.model import APPLIED, ASKED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
 from treadle.storage.admission import rule_for, slots_fit
-from treadle.storage.machine.endings import begin_wait, count_endings, end
-from treadle.storage.machine.limits import kept, unblock
+from treadle.storage.machine.endings import count_endings, end_job, wait_for_upstreams
+from treadle.storage.machine.limits import kept, unblock_limits
 from treadle.storage.machine.plan import StorePlan, plan
-from treadle.storage.machine.queueing import join, schedule
-from treadle.storage.machine.reopen import after_the_end
+from treadle.storage.machine.queueing import queue_job, schedule_job
+from treadle.storage.machine.reopen import settle_ended
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.machine.store import store_all
 from treadle.storage.row_rules import (
@@ -40,32 +40,32 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
     if row.version != out.version:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     if row.state.final:
-        return (yield from after_the_end(rows, row, out))
-    overtaken = _overtaken(rows, row, out) if out.state.final else None
-    if overtaken is not None:
-        return overtaken
+        return (yield from settle_ended(rows, row, out))
+    stale = _stale_because_reopened(rows, row, out) if out.state.final else None
+    if stale is not None:
+        return stale
     try:
-        found = plan(rows, out.followups, leaving=out.id if out.state.final else "")
+        planned = plan(rows, out.followups, leaving=out.id if out.state.final else "")
         for up in () if out.state.final else out.after:
-            above = None if up in found.answers else rows.get(up)
-            if up not in found.answers and (above is None or not may_wait(out, row, above.job)):
+            above = None if up in planned.answers else rows.get(up)
+            if up not in planned.answers and (above is None or not may_wait(out, row, above.job)):
                 raise UnknownUpstream(up, out.id)
-        circle = _circle(rows, out, found)
+        circle = _circle(rows, out, planned)
     except REFUSALS as error:
         return Settled("refused", str(error))
     if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
         rows.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
     if out.state.final:
         row = replace(_with(rows, row, out), version=row.version, worker=row.worker if _runs(row) else None)
-        end(rows, row, out.state, out.reason, out.error, out.keep)
-        yield from store_all(rows, found)
+        end_job(rows, row, out.state, out.reason, out.error, out.keep)
+        yield from store_all(rows, planned)
     else:
-        yield from _go_on(rows, row, out, found, circle)
+        yield from _go_on(rows, row, out, planned, circle)
     yield from count_endings(rows)
     return APPLIED
 
 
-def _overtaken(rows: Rows, row: Record, out: Outcome) -> Settled | None:
+def _stale_because_reopened(rows: Rows, row: Record, out: Outcome) -> Settled | None:
     """Why an ending that names failed jobs does not apply: one of them was reopened, and is open or has succeeded, or
     its job has not waited for it."""
     for up in out.after:
@@ -81,17 +81,17 @@ def _runs(row: Record) -> bool:
     return row.state is State.RUNNING
 
 
-def _circle(rows: Rows, out: Outcome, found: StorePlan) -> set[str]:
+def _circle(rows: Rows, out: Outcome, planned: StorePlan) -> set[str]:
     """The stored rows that close a circle. Follow-up jobs were answered with these rows or wait for them, and they are
     the outcome's own job or wait for it, directly or through others."""
     if out.state is not State.WAITING or not out.followups:
         return set()
-    fresh = {new.id for new in found.fresh}
-    stored = (set(found.answers.values()) | named_outside(out, found.answers, fresh)) - fresh
+    fresh = {new.id for new in planned.fresh}
+    stored = (set(planned.answers.values()) | named_outside(out, planned.answers, fresh)) - fresh
     if not stored:
         return set()
     circle = rows.waiting_for(out.id, stored)
-    refuse_circle(out, found.answers, circle, fresh)
+    refuse_circle(out, planned.answers, circle, fresh)
     return circle
 
 
@@ -121,20 +121,20 @@ def _merged(rows: Rows, row: Record, checkpoints: Checkpoints) -> Checkpoints:
     return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
 
 
-def _go_on(rows: Rows, old: Record, out: Outcome, found: StorePlan, circle: set[str]) -> Steps[None]:
+def _go_on(rows: Rows, old: Record, out: Outcome, planned: StorePlan, circle: set[str]) -> Steps[None]:
     """Apply an outcome that is no ending: the job is queued, scheduled, or waits."""
     row = _with(rows, old, out)
     if out.result is not None:
         rows.topics.add(f"job:{row.job.id}")
     rows.put(replace(row, queue_position=None, blocked_on=None, due_at=None, state=State.WAITING))
-    yield from store_all(rows, found, parent=old.job.id)
+    yield from store_all(rows, planned, parent=old.job.id)
     if out.state is State.READY and out.delay <= 0:
-        join(rows, row, rows.now)
+        queue_job(rows, row, rows.now)
     elif out.state is State.READY:
-        schedule(rows, row, rows.now + out.delay)
+        schedule_job(rows, row, rows.now + out.delay)
     else:
-        yield from _wait(rows, row, out, awaited(out, found.answers, circle))
-    unblock(rows, old)
+        yield from _wait(rows, row, out, awaited(out, planned.answers, circle))
+    unblock_limits(rows, old)
 
 
 def _wait(rows: Rows, row: Record, out: Outcome, after: tuple[str, ...]) -> Steps[None]:
@@ -152,7 +152,7 @@ def _wait(rows: Rows, row: Record, out: Outcome, after: tuple[str, ...]) -> Step
             due_at=first_moment(None if row.function_done else row.deadline_at, until),
         )
     )
-    yield from begin_wait(rows, row.job.id, after)
+    yield from wait_for_upstreams(rows, row.job.id, after)
 
 
 def renew(rows: Rows, renewal: LeaseRenewal, lease: float) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.machine.bounds import make_room
-from treadle.storage.machine.endings import begin_wait, count_endings
+from treadle.storage.machine.endings import count_endings, wait_for_upstreams
 from treadle.storage.machine.keys import take_over
 from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import position
@@ -20,26 +20,26 @@ STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
 
 def enqueue(rows: Rows, jobs: Sequence[NewJob]) -> Steps[list[Record]]:
     """Store the jobs that are new; return the row of each."""
-    found = plan(rows, jobs)
+    planned = plan(rows, jobs)
     if rows.bounds:
-        yield from make_room(rows, found)
-    yield from store_all(rows, found)
-    rows.read(found.answers.values())
-    return [rows.row(found.answers[new.id]) for new in jobs]
+        yield from make_room(rows, planned)
+    yield from store_all(rows, planned)
+    rows.read(planned.answers.values())
+    return [rows.row(planned.answers[new.id]) for new in jobs]
 
 
-def store_all(rows: Rows, found: StorePlan, parent: str = "") -> Steps[None]:
+def store_all(rows: Rows, planned: StorePlan, parent: str = "") -> Steps[None]:
     """Store the new jobs. `parent` is the unfinished job that they come from."""
-    if not found.fresh:
+    if not planned.fresh:
         return
-    inserts = rows.inserts(found.fresh)
+    inserts = rows.inserts(planned.fresh)
     taken: set[str] = set()
-    ended = _ended(rows, found) if found.naming else NONE
-    for number, new in enumerate(found.fresh, 1):
-        after = tuple(map(found.of, new.after)) if new.after else ()
+    ended = _ended(rows, planned) if planned.naming else NONE
+    for number, new in enumerate(planned.fresh, 1):
+        after = tuple(map(planned.of, new.after)) if new.after else ()
         soft: str | None = None
         if new.key is not None:
-            if new.key in found.held or new.key in taken:
+            if new.key in planned.held or new.key in taken:
                 yield from inserts.flush()
                 soft = yield from take_over(rows, new, parent)
                 if soft in after:
@@ -59,9 +59,9 @@ def store_all(rows: Rows, found: StorePlan, parent: str = "") -> Steps[None]:
     rows.sync()
 
 
-def _ended(rows: Rows, found: StorePlan) -> Set[str]:
+def _ended(rows: Rows, planned: StorePlan) -> Set[str]:
     """Those of the jobs they wait for that have ended."""
-    return rows.finals({found.of(up) for new in found.naming for up in new.after})
+    return rows.finals({planned.of(up) for new in planned.naming for up in new.after})
 
 
 def _store_counted(rows: Rows, inserts: Inserts, new: NewJob, after: tuple[str, ...], soft: str | None) -> Steps[None]:
@@ -70,7 +70,7 @@ def _store_counted(rows: Rows, inserts: Inserts, new: NewJob, after: tuple[str, 
     yield from inserts.flush()
     if soft is not None:
         rows.wait_for([(soft, new.id)], 0, soft=True)
-    yield from begin_wait(rows, new.id, after)
+    yield from wait_for_upstreams(rows, new.id, after)
     rows.sync()
 
 

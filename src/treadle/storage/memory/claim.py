@@ -29,8 +29,8 @@ class ClaimWalk:
         tables, gate = self._tables, self._leasing.gate
         for queue in dict(shares(tables, self._ask)) if self._ask.limit > 0 else ():
             line, own = tables.line[queue], f"queue:{queue}"
-            for at in range(len(line)):
-                row = tables.jobs[line[at][2]]
+            for index in range(len(line)):
+                row = tables.jobs[line[index][2]]
                 if self._wanted(row) and (row.function_done or gate.open(own, 1, own in kept(tables.rules, row))):
                     return True
         return False
@@ -43,15 +43,15 @@ class ClaimWalk:
         self._leasing.close()
 
     def _walk(self, line: Ordered, share: int) -> None:
-        leasing, at = self._leasing, 0
-        while share > 0 and at < len(line) and not leasing.unfinished:
-            row = self._tables.jobs[line[at][2]]
+        leasing, index = self._leasing, 0
+        while share > 0 and index < len(line) and not leasing.unfinished:
+            row = self._tables.jobs[line[index][2]]
             if self._wanted(row) and leasing.admit(row, self._tables.sync):
                 self.taken.append(leasing.lease(row))
                 leasing.took(row.job.task)
                 share -= 1
-            if at < len(line) and line[at][2] == row.job.id:
-                at += 1
+            if index < len(line) and line[index][2] == row.job.id:
+                index += 1
 
     def _wanted(self, row: Record) -> bool:
         ask, job = self._ask, row.job

@@ -30,13 +30,13 @@ class Ordered:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, at: int) -> Spot:
+    def __getitem__(self, index: int) -> Spot:
         """The entry at this distance from the head. Raises IndexError."""
         for part in self._parts:
-            if at < len(part):
-                return part[at]
-            at -= len(part)
-        raise IndexError(at)
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(index)
 
     def add(self, spot: Spot) -> None:
         self._count += 1
@@ -44,34 +44,34 @@ class Ordered:
         if not parts:
             parts.append([spot])
             return
-        at = self._part_of(spot) if spot < parts[-1][-1] else len(parts) - 1
-        part = parts[at]
+        number = self._part_of(spot) if spot < parts[-1][-1] else len(parts) - 1
+        part = parts[number]
         insort(part, spot)
         if len(part) > 2 * WIDTH:
-            parts[at : at + 1] = [part[:WIDTH], part[WIDTH:]]
+            parts[number : number + 1] = [part[:WIDTH], part[WIDTH:]]
 
     def remove(self, spot: Spot) -> None:
         """Remove an entry. It must exist."""
-        at = self._part_of(spot) if spot > self._parts[0][-1] else 0
-        part = self._parts[at]
+        number = self._part_of(spot) if spot > self._parts[0][-1] else 0
+        part = self._parts[number]
         del part[bisect_left(part, spot)]
         if not part:
-            del self._parts[at]
+            del self._parts[number]
         self._count -= 1
 
     def first_from(self, spot: Spot) -> Spot | None:
         """The first entry that is not before this position."""
-        at = self._part_of(spot)
-        if at == len(self._parts):
+        number = self._part_of(spot)
+        if number == len(self._parts):
             return None
-        part = self._parts[at]
+        part = self._parts[number]
         return part[bisect_left(part, spot)]
 
     def alike(self, first: float) -> Iterator[Spot]:
         """The entries with this first value, in order. Nothing may be added or removed meanwhile."""
         start = (first, -math.inf, "")
-        at = self._part_of(start)
-        for part in self._parts[at:]:
+        number = self._part_of(start)
+        for part in self._parts[number:]:
             for spot in part[bisect_left(part, start) :]:
                 if spot[0] != first:
                     return

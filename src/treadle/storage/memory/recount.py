@@ -18,11 +18,11 @@ async def recount(tables: Tables, repair: bool) -> tuple[CountDrift, ...]:
     changes its count, so a difference stays what it was."""
     rows, kept = list(tables.jobs.values()), {(*group, ""): jobs for group, jobs in tables.kept.items()}
     counted: Counter[Group] = Counter()
-    for at in range(0, len(rows), STEP):
-        counted.update((row.job.queue, row.job.task, kind_of(row), "") for row in rows[at : at + STEP])
-        if at + STEP < len(rows):
+    for start in range(0, len(rows), STEP):
+        counted.update((row.job.queue, row.job.task, kind_of(row), "") for row in rows[start : start + STEP])
+        if start + STEP < len(rows):
             await asyncio.sleep(0)
-    found = drifts(kept, counted)
-    for each in found if repair else ():
-        tables.correct((each.queue, each.task, each.kind), each.counted - each.kept)
-    return found
+    differences = drifts(kept, counted)
+    for drift in differences if repair else ():
+        tables.correct((drift.queue, drift.task, drift.kind), drift.counted - drift.kept)
+    return differences

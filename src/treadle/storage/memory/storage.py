@@ -34,9 +34,9 @@ from treadle.storage.contract import Capabilities
 from treadle.storage.limit_facts import folded
 from treadle.storage.machine import store
 from treadle.storage.machine.bounds import to_shed
-from treadle.storage.machine.due import act
+from treadle.storage.machine.due import advance_row
 from treadle.storage.machine.leasing import next_start
-from treadle.storage.machine.limits import unblock_for
+from treadle.storage.machine.limits import unblock_limit
 from treadle.storage.machine.plan import plan
 from treadle.storage.machine.rows import Steps, finish
 from treadle.storage.machine.settle import renew, settle
@@ -107,26 +107,26 @@ class MemoryStorage:
     def answers(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         """The row that `enqueue` would return for each job. Raises what it would raise."""
         self._begin()
-        found = plan(self._tables, jobs)
+        planned = plan(self._tables, jobs)
         if self._tables.bounds:
-            to_shed(self._tables, found)
-        return found.answers
+            to_shed(self._tables, planned)
+        return planned.answers
 
     def _advance_due(self) -> None:
         tables, now, due = self._tables, self._tables.now, []
         while tables.due and tables.due[0][0] <= now:
             due.append(heapq.heappop(tables.due))
-        for at, id in due:
+        for due_at, id in due:
             row = self._jobs.get(id)
-            if row is None or row.due_at != at:
+            if row is None or row.due_at != due_at:
                 continue
-            if row.state is State.RUNNING and not at < now:
-                heapq.heappush(tables.due, (at, id))
+            if row.state is State.RUNNING and not due_at < now:
+                heapq.heappush(tables.due, (due_at, id))
             else:
-                finish(act(tables, row))
+                finish(advance_row(tables, row))
         for key, moment in list(tables.opens.items()):
             if moment <= now:
-                unblock_for(tables, key)
+                unblock_limit(tables, key)
 
     # --- claim
 
@@ -202,7 +202,7 @@ class MemoryStorage:
             if taken is not None:
                 self._tables.put(taken)
         for key in [key for key, moment in self._tables.opens.items() if moment > now]:
-            unblock_for(self._tables, key)
+            unblock_limit(self._tables, key)
 
     # --- settle
 
@@ -247,8 +247,8 @@ class MemoryStorage:
 
     async def glance(self, most: int = 10_000) -> Glance:
         now = self._now()
-        found = queries.kept_glances(self._tables.kept, self._tables.heads(), now)
-        queues, capped = queries.merged_glances([(found, ())], most)
+        glances = queries.kept_glances(self._tables.kept, self._tables.heads(), now)
+        queues, capped = queries.merged_glances([(glances, ())], most)
         workers = queries.workers(self._workers.values(), now)
         return Glance(at=now, queues=queues, workers=workers, limits=await self.limits(), capped=capped)
 
@@ -264,8 +264,8 @@ class MemoryStorage:
         self._metrics.update(((row.at, row.span, row.source), row) for row in rows)
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        found = [row for row in self._metrics.values() if row.at < until and row.at + row.span > since]
-        return sorted(found, key=lambda row: (row.at, row.span, row.source))
+        overlapping = [row for row in self._metrics.values() if row.at < until and row.at + row.span > since]
+        return sorted(overlapping, key=lambda row: (row.at, row.span, row.source))
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         tables, now = self._tables, self._now()

@@ -133,12 +133,12 @@ class Tables:
 
     def heads(self) -> dict[str, float]:
         """The first position of each queue, of any priority."""
-        found = dict[str, float]()
+        first_positions = dict[str, float]()
         for queue, line in self.line.items():
             for first in self._ranks(line):
                 position = next(line.alike(first))[1]
-                found[queue] = min(found.get(queue, position), position)
-        return found
+                first_positions[queue] = min(first_positions.get(queue, position), position)
+        return first_positions
 
     def take_out(self, row: Record) -> None:
         """Forget a row in every index; `jobs` still has it."""
@@ -151,10 +151,10 @@ class Tables:
             if row.blocked_on is not None:
                 self.back[row.blocked_on, job.queue].discard(job.id)
         elif row.blocked_on is not None:
-            aside = self.aside[row.blocked_on]
-            _drop(aside[job.queue], order(row))
-            if not aside[job.queue]:
-                del aside[job.queue]
+            blocked = self.aside[row.blocked_on]
+            _drop(blocked[job.queue], order(row))
+            if not blocked[job.queue]:
+                del blocked[job.queue]
         if row.state is State.RUNNING and row.worker is not None:
             self.held[row.worker].discard(job.id)
             if not self.held[row.worker]:
@@ -236,8 +236,8 @@ class Tables:
             self.down[up][down] = Edge(version, soft)
 
     def dependents(self, up: str) -> Sequence[Dependent]:
-        found = self.down.get(up)
-        return [(down, edge.version, edge.open, edge.soft) for down, edge in found.items()] if found else ()
+        edges = self.down.get(up)
+        return [(down, edge.version, edge.open, edge.soft) for down, edge in edges.items()] if edges else ()
 
     def edge(self, up: str, down: str) -> Dependent | None:
         edge = self.down.get(up, {}).get(down)
@@ -254,16 +254,16 @@ class Tables:
         """Does nothing: `prune` reads `after` of the rows."""
 
     def waiting_for(self, id: str, among: Collection[str]) -> set[str]:
-        found, look = {id}, [id]
-        while look:
-            for down, edge in self.down.get(look.pop(), {}).items():
+        waiting, unread = {id}, [id]
+        while unread:
+            for down, edge in self.down.get(unread.pop(), {}).items():
                 row = self.jobs.get(down)
-                if down in found or row is None or not edge.open or row.version != edge.version:
+                if down in waiting or row is None or not edge.open or row.version != edge.version:
                     continue
                 if row.state is State.WAITING:
-                    found.add(down)
-                    look.append(down)
-        return found.intersection(among)
+                    waiting.add(down)
+                    unread.append(down)
+        return waiting.intersection(among)
 
     # --- limits
 

@@ -41,22 +41,22 @@ def unload(tables: Tables, cursor: str | None, limit: int) -> Chunk:
     return Chunk(jobs, tuple(tables.facts.values()), rates, str(len(rows)) if more else None)
 
 
-def load(tables: Tables, given: Chunk) -> None:
-    for facts in given.rules:
+def load(tables: Tables, chunk: Chunk) -> None:
+    for facts in chunk.rules:
         tables.set_facts(facts)
-    for rate in given.rates:
+    for rate in chunk.rates:
         usage = tables.rates.setdefault(rate.key, Usage())
         usage.starts, usage.tokens, usage.at = list(rate.starts), rate.tokens, rate.at
-    for each in given.jobs:
-        id, key = each.record.job.id, each.record.job.key
+    for job in chunk.jobs:
+        id, key = job.record.job.id, job.record.job.key
         if id in tables.jobs:
             continue
-        tables.put(each.record)
-        if each.holds_key and key is not None:
+        tables.put(job.record)
+        if job.holds_key and key is not None:
             tables.keys[key] = id
-        if each.behind is not None:
-            tables.former[id] = each.behind
-        for waits in each.edges:
+        if job.behind is not None:
+            tables.former[id] = job.behind
+        for waits in job.edges:
             edge = tables.down[waits.up][id] = Edge(waits.version, waits.soft)
             edge.open = waits.open
     tables.topics.clear()

@@ -1,6 +1,6 @@
 """Sends a claim as JSON, and reads the rows that it returns.
 
-`functions/claim.sql` and `walk.sql` decide which jobs are next.
+`functions/settle_and_claim.sql` and `claim_with_limits.sql` decide which jobs are next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import claim_slot, in_order
 
 AGAIN, UNFINISHED = 1, 2  # in the last row: the claim id was used before; more is left to scan
-CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, NULL, 0, false, %s::json)", 13)
+CLAIM: Final = noting("SELECT * FROM {schema}.settle_and_claim(%s::float8, NULL, 0, false, %s::json)", 13)
 
 Floors = dict[str, Floor] | None
 
@@ -57,12 +57,12 @@ def asked(ask: Claim, floors: Floors) -> str:
         "worker": ask.worker,
         "name": name,
         "slot": slot,
-        "lines": [queue for queue, _ in ask.queues],
+        "queues": [queue for queue, _ in ask.queues],
         "shares": [share for _, share in ask.queues],
         "limit": ask.limit,
         "lease": ask.lease,
         "ids": list(dict.fromkeys(ask.ids)),
-        "holds": ask.running,
+        "running": ask.running,
     }
     if ask.ids and ask.reach:
         words["reach"] = ask.reach

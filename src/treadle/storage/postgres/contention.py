@@ -29,7 +29,8 @@ LOOK: Final = 0.05  # s of waiting after which a call looks who holds the lock
 REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call has met it
 
 # The transactions for which a process waits, directly or through others that wait. Behind a pooler the process is
-# unknown: then the oldest transaction that has called Treadle, which holds the lock of `enter`. pid 0: a prepared one.
+# unknown: then the oldest transaction that has called Treadle, which holds the lock of `begin_call`. pid 0: a prepared
+# one.
 WHO: Final = """
 WITH RECURSIVE ahead (pid) AS (
     SELECT unnest(pg_blocking_pids(%s::int))

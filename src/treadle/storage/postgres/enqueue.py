@@ -1,6 +1,6 @@
 """Sends new jobs as arrays or JSON, and reads the rows that are returned for them.
 
-`functions/enqueue.sql`, `keyed.sql` and `store.sql` decide what is stored.
+`functions/enqueue.sql`, `enqueue_keyed.sql` and `prepare_jobs.sql` decide what is stored.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ from treadle.storage.postgres.rows import (
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import CircularWait, new_record, taken_by
 
+# The columns of new_jobs (functions/_types.sql), which are those of `plain_columns` and `key_columns`.
+_PLAIN: Final = (
+    "%s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], %s::float8[], %s::float8[], %s::text[], "
+    "%s::text[], %s::text[]"
+)
+_KEYED: Final = "%s::text[], %s::text[], %s::float8[]"
 PLAIN: Final = noting(
-    "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
-    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::boolean, %s::int)",
+    f"SELECT * FROM {{schema}}.enqueue_plain(%s::float8, ({_PLAIN}, NULL, NULL, NULL)::{{schema}}.new_jobs, "
+    "%s::boolean, %s::int)",
     14,
 )
 KEYED: Final = noting(
-    "SELECT * FROM {schema}.enqueue_keyed(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
-    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::int)",
-    14,
+    f"SELECT * FROM {{schema}}.enqueue_keyed(%s::float8, ({_PLAIN}, {_KEYED})::{{schema}}.new_jobs, %s::int)", 14
 )
 ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json, %s::int)", 14)
 LOCKED: Final = "SELECT * FROM {schema}.locked_jobs(%s::float8, %s::json, %s::int)"
@@ -61,7 +65,7 @@ OWN: Final = Forms()
 
 
 def _within(text: str) -> str:
-    """The statement that calls the function of within.sql."""
+    """The statement that calls the function of enqueue_within.sql."""
     return text.replace("(%s::float8", "_within(%s::float8", 1)
 
 

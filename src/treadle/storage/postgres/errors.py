@@ -24,9 +24,9 @@ _OLD_PLAN: Final = ("0A000", "RevalidateCachedQuery")
 # standby), or the server is about to close it: a new connection helps.
 STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05", OLD_PLAN})
 # Our functions or tables are missing: migrating creates them again.
-MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
+MISSING: Final = frozenset({"42883", "42704", "42P01", "42703", "3F000"})
 
-# The mark of a move forbids the verb (functions/carry.sql); the message is the mark.
+# The mark of a move forbids the verb (functions/move.sql); the message is the mark.
 MARKED: Final = "TR002"
 
 _FULL: Final = frozenset({"53100"})

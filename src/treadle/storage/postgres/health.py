@@ -37,8 +37,8 @@ SELECT c.relname::text, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0)
 FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
 WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' ORDER BY c.relname
 """
-# The transactions that hold the lock of `enter` (functions/carry.sql): they have stored jobs, and hold their keys, ids
-# and rows until they end. NULL: their times cannot be seen.
+# The transactions that hold the lock of `begin_call` (functions/move.sql): they have stored jobs, and hold their keys,
+# ids and rows until they end. NULL: their times cannot be seen.
 OPEN: Final = """
 SELECT l.pid, coalesce(a.application_name, ''), extract(epoch FROM clock_timestamp() - a.xact_start)::float8,
     coalesce(a.state, '')

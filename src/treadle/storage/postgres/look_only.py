@@ -24,7 +24,7 @@ from treadle.storage.postgres.pool import Pool, is_missing
 from treadle.storage.postgres.rows import STEPS, TOLD, TOLD_COLUMNS, TOLD_ENDED, heard
 from treadle.storage.postgres.topics import Caller
 
-# The columns of `more_of` in functions/more.sql, in its order.
+# The columns of `details_of` in functions/row_details.sql, in its order.
 _MORE: Final = (
     f"{TOLD_COLUMNS}, json_build_array(j.after, j.pending, j.failures_allowed, j.function_done, j.deadline_at, "
     "j.blocked_on, j.reopenings, j.result, j.value, j.error, j.reason, j.note, j.ended_at, j.expires_at, "

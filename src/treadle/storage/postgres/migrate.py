@@ -58,6 +58,11 @@ SELECT format('DROP FUNCTION %%I.%%I(%%s)', n.nspname, p.proname, pg_get_functio
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = %s AND right(p.proname, 8) = %s
 """
+_OLD_TYPES: Final = """
+SELECT format('DROP TYPE %%I.%%I CASCADE', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'c' AND right(c.relname, 8) = %s
+"""
 
 # Hardened servers revoke the default EXECUTE of PUBLIC. The functions run with the rights of their caller, so this
 # grants no access to the tables.
@@ -218,9 +223,10 @@ async def _identify(connection: Connection, address: Address) -> None:
 
 
 async def _drop(connection: Connection, address: Address, which: str) -> None:
-    found = await connection.execute(_OLD_FUNCTIONS, (address.schema, which))
-    for (drop,) in await found.fetchall():
-        await _script(connection, drop)
+    for statement in (_OLD_FUNCTIONS, _OLD_TYPES):
+        cursor = await connection.execute(statement, (address.schema, which))
+        for (drop,) in await cursor.fetchall():
+            await _script(connection, drop)
 
 
 async def _lock(connection: Connection, address: Address) -> None:

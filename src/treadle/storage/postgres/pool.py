@@ -181,5 +181,5 @@ class Pool:
 
 
 def is_missing(error: BaseException | None) -> bool:
-    """Whether our tables or functions are missing on the server."""
+    """Whether our tables, functions or types are missing on the server."""
     return error is not None and code_of(error) in MISSING

@@ -30,7 +30,7 @@ BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
 FACTS: Final = (
     "SELECT name, kind, slots, rate, per, how, burst, hold, max_waiting, when_full, until FROM {schema}.limit_fact"
 )
-LOOK: Final = "SELECT {schema}.look(%s::float8)::text"
+LOOK: Final = "SELECT {schema}.overview(%s::float8)::text"
 RECOUNT: Final = "SELECT queue, task, kind, kept, counted FROM {schema}.recount(%s::boolean)"
 
 _presence = msgspec.json.Decoder(Presence).decode

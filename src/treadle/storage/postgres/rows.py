@@ -1,4 +1,4 @@
-"""Converts jobs to JSON for the functions, and their rows to Records, in the layout of `functions/more.sql`."""
+"""Converts jobs to JSON for the functions, and their rows to Records, in the layout of `functions/row_details.sql`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ STEPS: Final = (
     "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
     "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
-TOLD: Final = f"{TOLD_COLUMNS}, {{schema}}.more_of(j, {STEPS})"  # of `job j`; the schema is filled in later
-TOLD_ENDED: Final = f"{TOLD_COLUMNS}, {{schema}}.more_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
+TOLD: Final = f"{TOLD_COLUMNS}, {{schema}}.details_of(j, {STEPS})"  # of `job j`; the schema is filled in later
+TOLD_ENDED: Final = f"{TOLD_COLUMNS}, {{schema}}.details_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
 
 
 # --- text: PostgreSQL cannot store NUL, so NUL is stored as ESCAPE 0, and ESCAPE as ESCAPE ESCAPE

@@ -31,11 +31,13 @@ from treadle.storage.postgres.rows import NUMBER, STATES, from_json, heard, job_
 from treadle.storage.postgres.topics import Caller, noting
 
 SETTLE: Final = noting(
-    "SELECT version, spec, more FROM {schema}.work(%s::float8, %s::json, %s::int, %s::boolean, NULL)", 3
+    "SELECT version, spec, details FROM {schema}.settle_and_claim(%s::float8, %s::json, %s::int, %s::boolean, NULL)", 3
 )
-SETTLE_CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, %s::json, %s::int, %s::boolean, %s::json)", 13)
+SETTLE_CLAIM: Final = noting(
+    "SELECT * FROM {schema}.settle_and_claim(%s::float8, %s::json, %s::int, %s::boolean, %s::json)", 13
+)
 HEARTBEAT: Final = noting(
-    "SELECT held, told FROM {schema}.heartbeat(%s::float8, %s::text, %s::text, %s::json, %s::float8)", 2
+    "SELECT held, job_id FROM {schema}.heartbeat(%s::float8, %s::text, %s::text, %s::json, %s::float8)", 2
 )
 PAUSES: Final = (0.005, 0.01, 0.02, 0.04)  # s between the calls of a heartbeat while the row of a checkpoint is locked
 

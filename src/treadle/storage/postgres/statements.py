@@ -1,7 +1,8 @@
 """Prepares the texts of statements: fills in the schema and parameters, and renames functions to those of this version.
 
-The name of each function ends in a hash of all function texts. So two versions of Treadle can share a schema while one
-replaces the other. The texts in `functions/` and our statements use the plain names.
+The name of each function, and of each type that only functions use, ends in a hash of all their texts. So two versions
+of Treadle can share a schema while one replaces the other. The texts in `functions/` and our statements use the plain
+names.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Final
 
 from treadle.storage.constants import filled
 
-_DEFINED: Final = re.compile(r"\bCREATE (?:OR REPLACE )?FUNCTION (\w+)\(")
+_FUNCTION: Final = re.compile(r"\bCREATE FUNCTION (\w+)\(")
+_TYPE: Final = re.compile(r"\bCREATE TYPE (\w+) AS")
 
 
 @functools.cache
 def function_texts() -> tuple[str, ...]:
-    """The statements that create the functions, sorted by file name, with plain function names."""
+    """The statements that create the types and the functions, sorted by file name, with plain names."""
     folder = files("treadle.storage.postgres").joinpath("functions")
     named = sorted((entry.name, entry.read_text("utf-8")) for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return tuple(filled(text) for _, text in named)
@@ -33,19 +35,20 @@ def revision() -> str:
 
 
 @functools.cache
-def _calls() -> re.Pattern[str]:
-    names = {name for text in function_texts() for name in _DEFINED.findall(text)}
-    return re.compile(rf"\b({'|'.join(sorted(names | {'channel'}))})\(")
+def _names() -> re.Pattern[str]:
+    texts = "\n".join(function_texts())
+    functions = "|".join(sorted({*_FUNCTION.findall(texts), "channel"}))
+    return re.compile(rf"\b(?:(?:{functions})(?=\()|(?:{'|'.join(_TYPE.findall(texts))})\b)")
 
 
 def renamed(text: str) -> str:
-    """The text with each function under its name in the schema."""
+    """The text with each function and type under its name in the schema."""
     return _renamed(text, revision())
 
 
 @functools.lru_cache(maxsize=1024)  # the texts are constants of the code; a new schema needs those of all functions
 def _renamed(text: str, revision: str) -> str:
-    return _calls().sub(lambda found: f"{found[1]}_{revision}(", text)
+    return _names().sub(lambda name: f"{name[0]}_{revision}", text)
 
 
 def quoted(name: str) -> str:

@@ -78,7 +78,7 @@ class _Joined(Caller):
             raise told from error
 
     def _refuse(self, more: str) -> None:
-        """Raise the error that a function of within.sql returned."""
+        """Raise the error that a function of enqueue_within.sql returned."""
         if more.startswith('["isolation"'):
             raise unfit(self._given, from_json(more)[1])
         if more.startswith('["failed"'):

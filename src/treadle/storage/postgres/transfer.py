@@ -41,7 +41,7 @@ from treadle.storage.transfer import (
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
 SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)
 OLDEST_OPEN: Final = "SELECT {schema}.oldest_open()"
-TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s::json, %s)"
+TAKE_IN: Final = "SELECT {schema}.import_rows(%s::json, %s::json, %s::json, %s::json, %s)"
 
 # By id: this order does not change when jobs end. A job holds its key if `holder` names it and its own row still has
 # the key; an ended job, only if its key window was open when it ended.

@@ -44,16 +44,16 @@ def row_of(job: NewJob, body: bytes, row: bytes, now: float) -> Record:
 def groups(jobs: Sequence[NewJob]) -> list[Any]:
     """Groups of successive jobs with the same queue and priority: queue, rank, number of jobs, number of their tasks,
     each task and its number of jobs, then id and bytes of each job."""
-    words: list[Any] = []
+    arguments: list[Any] = []
     members, tasks = list[Any](), dict[str, int]()
     last = jobs[0]
     for job in jobs:
         if job.queue != last.queue or job.priority != last.priority or len(members) == 2 * GROUP:
-            words += _group(last, members, tasks)
+            arguments += _group(last, members, tasks)
             members, tasks, last = [], {}, job
         members += (job.id, job_bytes(job, True))
         tasks[job.task] = tasks.get(job.task, 0) + 1
-    return words + _group(last, members, tasks)
+    return arguments + _group(last, members, tasks)
 
 
 def _group(job: NewJob, members: list[Any], tasks: dict[str, int]) -> list[Any]:
@@ -62,37 +62,39 @@ def _group(job: NewJob, members: list[Any], tasks: dict[str, int]) -> list[Any]:
 
 
 def outcome_words(outcomes: Sequence[Outcome]) -> list[Any]:
-    words: list[Any] = []
+    arguments: list[Any] = []
     for out in outcomes:
-        words += (out.id, outcome_bytes(out), len(out.followups))
+        arguments += (out.id, outcome_bytes(out), len(out.followups))
         for job in out.followups:
-            words += (job.id, job_bytes(job, is_plain(job)))
-    return words
+            arguments += (job.id, job_bytes(job, is_plain(job)))
+    return arguments
 
 
 def settled_of(answer: list[Any], count: int) -> list[Settled]:
     settled = [APPLIED] * count
-    for at in range(0, len(answer), 4):
-        number, status, *words = answer[at : at + 4]
+    for start in range(0, len(answer), 4):
+        number, status, *details = answer[start : start + 4]
         if status == b"stale":
-            settled[number - 1] = Settled("stale", words[0].decode())
+            settled[number - 1] = Settled("stale", details[0].decode())
         else:
-            settled[number - 1] = Settled("refused", str(refusal_of(status, *words)))
+            settled[number - 1] = Settled("refused", str(refusal_of(status, *details)))
     return settled
 
 
-def refusal_of(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
+def refusal_of(
+    kind: bytes, subject: bytes, other: bytes
+) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
     if kind == b"circle":
-        return CircularWait(one.decode(), *other.decode().split("\0"))
+        return CircularWait(subject.decode(), *other.decode().split("\0"))
     if kind == b"taken":
-        task, asked, differ = other.decode().split("\0")
-        return IdTaken(one.decode(), task, asked, bool(differ))
+        task, wanted, differ = other.decode().split("\0")
+        return IdTaken(subject.decode(), task, wanted, bool(differ))
     if kind == b"full":
-        return QueueFull(one.decode(), *map(int, other.split(b"\0")))
+        return QueueFull(subject.decode(), *map(int, other.split(b"\0")))
     if kind == b"beyond":
-        return IdTaken(one.decode(), None, other.decode(), False)
-    made = KeyHeld if kind == b"held" else UnknownUpstream
-    return made(one.decode(), other.decode())
+        return IdTaken(subject.decode(), None, other.decode(), False)
+    error = KeyHeld if kind == b"held" else UnknownUpstream
+    return error(subject.decode(), other.decode())
 
 
 def claimed_of(answer: list[Any], ask: Claim) -> Claimed | None:

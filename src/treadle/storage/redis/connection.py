@@ -67,9 +67,9 @@ class Connection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
-        left = self._since + self._timeout - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+        remaining = self._since + self._timeout - self._loop.time()
+        if remaining > 0:
+            self._timer = self._loop.call_later(remaining, self._look)
         else:
             self._waiter.set_exception(TimeoutError())
 

@@ -37,23 +37,23 @@ class Kept(Struct, frozen=True):
 
 async def kept(db: Reader) -> Kept:
     """All of it, in one script; with limits that block jobs or have a rate, in two or three."""
-    found, heads, rest, counts, uses = await db.call("stats")
-    now = moment_of(found)
+    now_bytes, heads, rest, counts, uses = await db.call("stats")
+    now = moment_of(now_bytes)
     firsts = _firsts(heads)
     while rest:
         _, heads, rest = await db.call("stats", *rest)
         firsts |= _firsts(heads)
     return Kept(
         now=now,
-        jobs={group_of(counts[at]): int(counts[at + 1]) for at in range(0, len(counts), 2)},
+        jobs={group_of(counts[k]): int(counts[k + 1]) for k in range(0, len(counts), 2)},
         heads=firsts,
         workers=_workers(uses[-1], now),
         limits=await _limits(db, *uses[:-1]),
     )
 
 
-def _firsts(words: Words) -> dict[str, float]:
-    return {words[at].decode(): float(words[at + 1]) for at in range(0, len(words), 2)}
+def _firsts(heads: Words) -> dict[str, float]:
+    return {heads[k].decode(): float(heads[k + 1]) for k in range(0, len(heads), 2)}
 
 
 def group_of(field: bytes) -> tuple[str, str, Kind]:
@@ -66,15 +66,15 @@ def group_of(field: bytes) -> tuple[str, str, Kind]:
 def merged(parts: Sequence[Kept]) -> tuple[dict[tuple[str, str, Kind], int], dict[str, float]]:
     """The counts and the heads of several shards."""
     jobs, heads = Counter[tuple[str, str, Kind]](), dict[str, float]()
-    for each in parts:
-        jobs.update(each.jobs)
-        for queue, position in each.heads.items():
+    for part in parts:
+        jobs.update(part.jobs)
+        for queue, position in part.heads.items():
             heads[queue] = min(position, heads.get(queue, position))
     return jobs, heads
 
 
-def _workers(words: Words, now: float) -> tuple[Presence, ...]:
-    return queries.workers((decode_presence(each) for each in words[1::2]), now)
+def _workers(entries: Words, now: float) -> tuple[Presence, ...]:
+    return queries.workers((decode_presence(presence) for presence in entries[1::2]), now)
 
 
 class Sizes(Struct, frozen=True):
@@ -93,12 +93,12 @@ class Sizes(Struct, frozen=True):
     @property
     def queues(self) -> tuple[QueueGlance, ...]:
         """The queues that have such a job, by name."""
-        found = dict[str, dict[str, Any]]()
+        numbers_by_queue = dict[str, dict[str, Any]]()
         for (kind, queue), jobs in self.kinds.items():
-            found.setdefault(queue, {})[kind] = jobs
+            numbers_by_queue.setdefault(queue, {})[kind] = jobs
         for queue, position in self.firsts.items():
-            found[queue]["oldest"] = max(0.0, self.now - position)
-        return tuple(QueueGlance(name=name, **numbers) for name, numbers in sorted(found.items()))
+            numbers_by_queue[queue]["oldest"] = max(0.0, self.now - position)
+        return tuple(QueueGlance(name=name, **numbers) for name, numbers in sorted(numbers_by_queue.items()))
 
 
 async def glance(db: Reader) -> Sizes:
@@ -117,7 +117,7 @@ async def sizes(db: Reader, names: Sequence[str] = ()) -> Sizes:
 
 async def _sizes(db: Reader, now: bytes, counts: Words, rest: Words) -> Sizes:
     kinds, firsts = dict[tuple[str, str], int](), dict[str, float]()
-    at = moment_of(now)
+    moment = moment_of(now)
     while True:
         for n in range(0, len(counts), 4):
             kind, queue, jobs, first = counts[n : n + 4]
@@ -125,7 +125,7 @@ async def _sizes(db: Reader, now: bytes, counts: Words, rest: Words) -> Sizes:
             if first:
                 firsts[queue.decode()] = float(first)
         if not rest:
-            return Sizes(at, kinds, firsts)
+            return Sizes(moment, kinds, firsts)
         _, counts, rest = await db.call("glance", "names", *rest)
 
 
@@ -134,15 +134,15 @@ async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
     return _facts(await db.read("HGETALL", "facts"))
 
 
-def _facts(words: Words) -> dict[str, LimitFacts]:
-    found = list[Fact]()
-    for at in range(0, len(words), 2):
-        kind, _, name = words[at].decode().partition(":")
-        value = words[at + 1]
+def _facts(entries: Words) -> dict[str, LimitFacts]:
+    facts = list[Fact]()
+    for k in range(0, len(entries), 2):
+        kind, _, name = entries[k].decode().partition(":")
+        value = entries[k + 1]
         is_rule = kind in ("set", "declared")
         until = float(value) if value and not is_rule else None
-        found.append((name, kind, decode_rule(value) if is_rule else None, until))
-    return gathered(found)
+        facts.append((name, kind, decode_rule(value) if is_rule else None, until))
+    return gathered(facts)
 
 
 async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
@@ -159,25 +159,25 @@ async def _limits(
     slots, ever = _numbers(live), _numbers(begun)
     used = {key: ever[key] if keeps_slots(rules, key) else slots.get(key, 0) for key in ever}
     blocked = dict[str, int]()
-    for at in range(0, len(asides), STEP):
-        some = asides[at : at + STEP]
-        told = await db.call("blocked", *some)
-        blocked |= {limit.decode(): jobs for limit, jobs in zip(some, told, strict=True)}
+    for start in range(0, len(asides), STEP):
+        batch = asides[start : start + STEP]
+        jobs_blocked = await db.call("blocked", *batch)
+        blocked |= {limit.decode(): jobs for limit, jobs in zip(batch, jobs_blocked, strict=True)}
     return queries.limit_uses(facts, used, blocked, await _rates(db, rules, rated))
 
 
 async def _rates(db: Reader, rules: dict[str, Limit], keys: Words) -> dict[str, queries.RateUse]:
     rated = sorted(key for key in set(keys) if (rule := rule_for(rules, key.decode())) is not None and rule.rate)
-    found = dict[str, queries.RateUse]()
-    for at in range(0, len(rated), STEP):
-        told = await db.call("rates", *rated[at : at + STEP])
-        for n in range(0, len(told), 3):
-            key = told[n].decode()
+    rates = dict[str, queries.RateUse]()
+    for start in range(0, len(rated), STEP):
+        answer = await db.call("rates", *rated[start : start + STEP])
+        for n in range(0, len(answer), 3):
+            key = answer[n].decode()
             rule = rule_for(rules, key)
             if rule is not None:
-                opens = float(told[n + 2]) if told[n + 2] else None
-                found[key] = counted(rule, float(told[n + 1])), opens
-    return found
+                opens = float(answer[n + 2]) if answer[n + 2] else None
+                rates[key] = counted(rule, float(answer[n + 1])), opens
+    return rates
 
 
 def _numbers(pairs: Words) -> dict[str, int]:
@@ -186,17 +186,17 @@ def _numbers(pairs: Words) -> dict[str, int]:
 
 def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
     """The sums of the limit use of several shards."""
-    found: dict[str, LimitUse] = {}
-    for each in (use for uses in told for use in uses):
-        old = found.get(each.key)
+    totals: dict[str, LimitUse] = {}
+    for limit_use in (use for uses in told for use in uses):
+        old = totals.get(limit_use.key)
         if old is not None:
-            opens = [at for at in (old.next_start, each.next_start) if at is not None]
-            each = replace(
-                each,
-                used=old.used + each.used,
-                blocked=old.blocked + each.blocked,
-                starts=old.starts + each.starts,
+            opens = [at for at in (old.next_start, limit_use.next_start) if at is not None]
+            limit_use = replace(
+                limit_use,
+                used=old.used + limit_use.used,
+                blocked=old.blocked + limit_use.blocked,
+                starts=old.starts + limit_use.starts,
                 next_start=min(opens) if opens else None,
             )
-        found[each.key] = each
-    return tuple(found[key] for key in sorted(found))
+        totals[limit_use.key] = limit_use
+    return tuple(totals[key] for key in sorted(totals))

@@ -93,9 +93,9 @@ class CrossShard:
         for shard, storage in enumerate(self._shards):
             moment = await storage.moment()
             for call in await storage.read("ZRANGEBYSCORE", "calls:at", "-inf", repr(moment - fresh)):
-                found = await storage.read("HGET", "calls", call)
-                if found is not None:
-                    await self._carry_out(call.decode(), _jobs(found), now)
+                stored = await storage.read("HGET", "calls", call)
+                if stored is not None:
+                    await self._carry_out(call.decode(), _jobs(stored), now)
                 await self._forget(shard, call.decode())
 
     # --- calls over several shards
@@ -115,17 +115,17 @@ class CrossShard:
         assert parts is not None
 
         async def store(shard: int, numbers: Sequence[int]) -> list[Record]:
-            some = [jobs[number] for number in numbers]
+            own_jobs = [jobs[number] for number in numbers]
             if shard:
-                found = await self._shards[shard].store(some, call, now + VALID)
-                if found is not None:
-                    return found
-            return await self.enqueue_in_first(some, f"{call}/{shard}", now + VALID)
+                rows_of_part = await self._shards[shard].store(own_jobs, call, now + VALID)
+                if rows_of_part is not None:
+                    return rows_of_part
+            return await self.enqueue_in_first(own_jobs, f"{call}/{shard}", now + VALID)
 
         rows: dict[int, Record] = {}
         stored = await together(store(shard, numbers) for shard, numbers in parts.items())
-        for numbers, found in zip(parts.values(), stored, strict=True):
-            rows.update(zip(numbers, found, strict=True))
+        for numbers, rows_of_part in zip(parts.values(), stored, strict=True):
+            rows.update(zip(numbers, rows_of_part, strict=True))
         return [rows[number] for number in range(len(jobs))]
 
     async def _forget(self, shard: int, call: str) -> None:
@@ -144,9 +144,9 @@ class CrossShard:
         roots = [job.root for job in jobs if job.root is not None]
         ups = {up: job.wait_timeout is not None for job in jobs for up in job.after if up not in here}
         await self.gather_in_first([*here, *roots], ups)
-        found = await self._first.store(jobs, call, until, here=True)
-        assert found is not None
-        return found
+        rows = await self._first.store(jobs, call, until, here=True)
+        assert rows is not None
+        return rows
 
     async def gather_in_first(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
         """Prepare the first shard for jobs that refer to others. The ids in `own` will be stored there and in no other
@@ -212,38 +212,40 @@ class CrossShard:
 
     async def where(self, ids: Sequence[str]) -> dict[str, int]:
         """The shard of each id; unknown ids are left out."""
-        found: dict[str, int] = {}
+        shards: dict[str, int] = {}
         others = {shard: dict.fromkeys(ids, "") for shard in range(1, len(self._shards))}
         for wanted in (others, {0: dict.fromkeys(ids, "")}):  # the first shard last, because workflows move there
-            told = await self._pointers(wanted)
-            found.update({id: shard for shard, id, word in told if word and word[0] != "@"})
-        return found
+            known = await self._pointers(wanted)
+            shards.update({id: shard for shard, id, word in known if word and word[0] != "@"})
+        return shards
 
     # --- obsolete pointers
 
     async def sweep(self) -> None:
         """Check up to about `SWEPT` pointers of each shard; mark, and later drop, those that lead to no job."""
         for shard, storage in enumerate(self._shards[1:], 1):
-            cursor, words = await storage.read("HSCAN", "left", self._swept.get(shard, b"0"), "COUNT", SWEPT)
+            cursor, entries = await storage.read("HSCAN", "left", self._swept.get(shard, b"0"), "COUNT", SWEPT)
             self._swept[shard] = cursor
             now = await storage.moment()
-            old = {words[at].decode(): words[at + 1] for at in range(0, len(words), 2) if _is_old(words[at + 1], now)}
+            old = {
+                entries[k].decode(): entries[k + 1] for k in range(0, len(entries), 2) if _is_old(entries[k + 1], now)
+            }
             if not old:
                 continue
             known = await self.where(list(old))
             known.update(dict.fromkeys(await self._awaited(list(old)), 0))
-            said = [
+            arguments = [
                 word
                 for id, pointer in old.items()
                 if id not in known
                 for word in (id, pointer, b"" if pointer[:1] == b"x" else f"x{now!r}".encode() + _target(pointer))
             ]
-            if said:
-                await storage.call("sweep", *said)
+            if arguments:
+                await storage.call("sweep", *arguments)
 
     async def _awaited(self, ids: Sequence[str]) -> list[str]:
-        told = await self._first.read("SMISMEMBER", "parents", *ids)
-        return [id for id, is_parent in zip(ids, told, strict=True) if is_parent]
+        flags = await self._first.read("SMISMEMBER", "parents", *ids)
+        return [id for id, is_parent in zip(ids, flags, strict=True) if is_parent]
 
 
 def _target(pointer: bytes) -> bytes:

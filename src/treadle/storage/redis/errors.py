@@ -47,17 +47,17 @@ def translated(error: BaseException, where: str) -> BaseException:
     if isinstance(error, (told.ConnectionError, told.TimeoutError, told.ClusterDownError, OSError, EOFError)):
         return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
     if isinstance(error, told.ResponseError):
-        words = f"{where}: {error}"
+        text = f"{where}: {error}"
         if says(error, FULL):
-            return StorageFull(f"{words}; nothing of the call was stored")
-        return StorageUnavailable(words) if says(error, AWAY) else StorageError(words)
+            return StorageFull(f"{text}; nothing of the call was stored")
+        return StorageUnavailable(text) if says(error, AWAY) else StorageError(text)
     if isinstance(error, told.RedisError):
         return StorageError(f"{where}: {error}")
     return error
 
 
 def _denied(error: Exception) -> bool:
-    return says(error, DENIED) or any(words in str(error) for words in IN_SCRIPT)
+    return says(error, DENIED) or any(phrase in str(error) for phrase in IN_SCRIPT)
 
 
 def says(error: Exception, codes: tuple[str, ...]) -> bool:

@@ -13,24 +13,24 @@ CHECKED: Final = 1_000  # entries that one script checks: 2-3 ms of the server's
 async def relist(db: Reader, correct: bool = True, stale: bool = True) -> list[tuple[str, int, int]]:
     """Compare all rows with the lists. For each list that differs, return its name, how many entries it had, and how
     many it should have; `correct`: add and drop entries. `stale`: also look for entries that are no longer true."""
-    added = Counter[str](await _told(db, "", correct))
+    added = Counter[str](await _differing(db, "", correct))
     dropped = Counter[str]()
-    names = [each.decode() for each in await db.read("SMEMBERS", "of")]
+    names = [entry.decode() for entry in await db.read("SMEMBERS", "of")]
     for name in (*sorted(names), "system") if stale else ():
-        dropped.update(await _told(db, name, correct))
-    found = []
+        dropped.update(await _differing(db, name, correct))
+    differing = []
     for name in sorted({*added, *dropped}):
         size = await db.read("ZCARD", name if name == "system" else f"of:{name}")
         before = size - added[name] + dropped[name] if correct else size
-        found.append((name, before, before + added[name] - dropped[name]))
-    return found
+        differing.append((name, before, before + added[name] - dropped[name]))
+    return differing
 
 
-async def _told(db: Reader, name: str, correct: bool) -> list[str]:
+async def _differing(db: Reader, name: str, correct: bool) -> list[str]:
     """The list of each entry that is missing, or of each that is no longer true. `name`: the list; "": the rows."""
-    found, at, id = list[str](), b"", b""
+    names, score, id = list[str](), b"", b""
     while True:
-        at, id, *words = await db.call("relist", "" if correct else "1", CHECKED, at, id, name)
-        found += [word.decode() for word in words]
-        if not at:
-            return found
+        score, id, *answer = await db.call("relist", "" if correct else "1", CHECKED, score, id, name)
+        names += [word.decode() for word in answer]
+        if not score:
+            return names

@@ -15,10 +15,10 @@ def identity(row: MetricsRow) -> tuple[str, str, str]:
 
 def stored_words(rows: Sequence[MetricsRow]) -> list[Any]:
     """The rows as the scripts store them; of rows with the same identity the last."""
-    words: list[Any] = [len(rows)]
+    arguments: list[Any] = [len(rows)]
     for row in rows:
-        words += (*identity(row), row.data)
-    return words
+        arguments += (*identity(row), row.data)
+    return arguments
 
 
 def removed_words(rows: Sequence[MetricsRow]) -> list[Any]:
@@ -27,14 +27,14 @@ def removed_words(rows: Sequence[MetricsRow]) -> list[Any]:
 
 async def read(db: Reader, since: float, until: float) -> list[MetricsRow]:
     """The rows whose span overlaps [since, until), by (at, span, source)."""
-    found, past = list[MetricsRow](), 0
+    rows, skipped = list[MetricsRow](), 0
     while True:
-        words = await db.call("read_metrics", repr(float(since)), repr(float(until)), STEP, past)
-        for at in range(0, len(words), 4):
-            span, begin, source, data = words[at : at + 4]
+        answer = await db.call("read_metrics", repr(float(since)), repr(float(until)), STEP, skipped)
+        for k in range(0, len(answer), 4):
+            span, begin, source, data = answer[k : k + 4]
             row = MetricsRow(at=float(begin), span=float(span), source=source.decode(), data=data)
             if row.at < until and row.at + row.span > since:  # the script reads a second more, for its rounding
-                found.append(row)
-        past += len(words) // 4
-        if len(words) < 4 * STEP:
-            return sorted(found, key=lambda row: (row.at, row.span, row.source))
+                rows.append(row)
+        skipped += len(answer) // 4
+        if len(answer) < 4 * STEP:
+            return sorted(rows, key=lambda row: (row.at, row.span, row.source))

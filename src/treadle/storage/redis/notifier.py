@@ -192,8 +192,8 @@ class _Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._reader.feed(data)
-            while (words := self._reader.gets()) is not False:
-                self._take(words)
+            while (message := self._reader.gets()) is not False:
+                self._take(message)
         except Exception:  # not the protocol: reconnect and subscribe again
             self._connection._close()
 

@@ -29,21 +29,21 @@ def stored_schema(shards: int) -> str:
 
 def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> int:
     """The stored version. Raises SchemaTooNew, and BadUrl for another number of shards than `wanted`."""
-    found, _, shards = stored.decode().partition("/")
-    if int(found) > SCHEMA:
-        raise SchemaTooNew(int(found), SCHEMA)
+    version, _, shards = stored.decode().partition("/")
+    if int(version) > SCHEMA:
+        raise SchemaTooNew(int(version), SCHEMA)
     if int(shards or 1) != wanted:
         raise BadUrl(
             f"{where}: the namespace {ns!r} has shards={shards or 1}, found shards={wanted} in the URL; use "
             f"shards={shards or 1}, or move the jobs to another ns with `treadle move`"
         )
-    return int(found)
+    return int(version)
 
 
 async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> None:
     """Raise StorageDenied if the user lacks a right, because a script that fails halfway does not roll back."""
-    told = await db.call("rights")
-    refused = [f"{told[at].decode()} ({told[at + 1].decode()})" for at in range(0, len(told), 2)]
+    answer = await db.call("rights")
+    refused = [f"{answer[k].decode()} ({answer[k + 1].decode()})" for k in range(0, len(answer), 2)]
     if notifier.refusal is not None:
         refused.append(f"SUBSCRIBE ({notifier.refusal})")
     if refused:
@@ -57,7 +57,7 @@ async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> N
 async def restricts_scripts(db: Caller) -> bool:
     """Whether the server can restrict scripts to reading, as Redis 7 and every Valkey do."""
     try:
-        await db.call("look")
+        await db.call("read_rows")
     except StorageError as error:
         if "unknown command" not in str(error).lower():
             raise

@@ -44,7 +44,7 @@ def outcome_bytes(out: Outcome) -> bytes:
             )
         keep = NONE if out.keep is None else out.keep
         return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
-    words = {
+    fields = {
         "state": NUMBER[out.state],
         "version": out.version,
         "delay": out.delay,
@@ -62,4 +62,4 @@ def outcome_bytes(out: Outcome) -> bytes:
         "keep": out.keep,
         "reach": out.reach,
     }
-    return b"f" + encode(words)
+    return b"f" + encode(fields)

@@ -1,6 +1,6 @@
 """Chooses which sorted sets a query reads. Pure.
 
-Jobs of every kind but succeeded and cancelled are in sets by kind and queue (`lua/kinds.lua`, the lines of queues);
+Jobs of every kind but succeeded and cancelled are in sets by kind and queue (`lua/kinds.lua`, the lists of queues);
 system jobs have a set of their own. Their sizes are known without reading rows.
 """
 

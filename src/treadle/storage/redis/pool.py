@@ -79,8 +79,8 @@ class Pool:
 
     def run(self, *calls: Call) -> Coroutine[Any, Any, list[Any]]:
         """Run several scripts in one trip; return their answers in order."""
-        words = self._evalsha
-        return self._repeated(calls, b"".join([_packed(words, call) for call in calls]), len(calls))
+        evalsha = self._evalsha
+        return self._repeated(calls, b"".join([_packed(evalsha, call) for call in calls]), len(calls))
 
     @property
     def _evalsha(self) -> bytes:
@@ -94,7 +94,7 @@ class Pool:
     async def commands(self, *commands: Sequence[Any]) -> list[Any]:
         """Run several plain commands in one trip, each safe to repeat. Raises the first error among their answers."""
         return await self._repeated(
-            (), b"".join([hiredis.pack_command(tuple(each)) for each in commands]), len(commands)
+            (), b"".join([hiredis.pack_command(tuple(command)) for command in commands]), len(commands)
         )
 
     async def _repeated(self, calls: Sequence[Call], packed: bytes, answers: int) -> list[Any]:
@@ -125,29 +125,29 @@ class Pool:
             answers = await wire.ask(packed, wanted)
             for number, call in enumerate(calls):
                 if isinstance(answers[number], NoScriptError):  # nothing ran: the server does not have the script
-                    script, words = call
-                    [answers[number]] = await wire.ask(hiredis.pack_command((self._eval, script.text, *words)), 1)
+                    script, arguments = call
+                    [answers[number]] = await wire.ask(hiredis.pack_command((self._eval, script.text, *arguments)), 1)
         except BaseException as error:
             wire.close()  # an answer may be outstanding
             if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
                 self._place.lost()
             raise
-        wrong = next((answer for answer in answers if isinstance(answer, RedisError)), None)
-        if isinstance(wrong, DENIED):
+        refused = next((answer for answer in answers if isinstance(answer, RedisError)), None)
+        if isinstance(refused, DENIED):
             wire.close()
-        elif wrong is not None and _elsewhere(wrong):
+        elif refused is not None and _elsewhere(refused):
             wire.close()
             self._drop_idle()
-            if isinstance(wrong, MovedError):
-                self._place.moved((wrong.host, wrong.port))
-            elif not isinstance(wrong, (AskError, TryAgainError)):
+            if isinstance(refused, MovedError):
+                self._place.moved((refused.host, refused.port))
+            elif not isinstance(refused, (AskError, TryAgainError)):
                 self._place.lost()
         elif self._closed or len(self._free) >= MOST:
             wire.close()
         else:
             self._free.append(wire)
-        if wrong is not None:
-            raise wrong
+        if refused is not None:
+            raise refused
         return answers
 
     @property
@@ -176,6 +176,6 @@ def _elsewhere(error: Exception) -> bool:
 
 
 def _packed(evalsha: bytes, call: Call) -> bytes:
-    script, words = call
-    packed: bytes = hiredis.pack_command((evalsha, script.sha, *words))
+    script, arguments = call
+    packed: bytes = hiredis.pack_command((evalsha, script.sha, *arguments))
     return packed

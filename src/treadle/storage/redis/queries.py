@@ -77,21 +77,21 @@ class Looking(Struct):
         if query.limit == 0:
             return Page((), None, total, None if query.scan is None else 0)
         cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
-        found, looked, last = list[Record](), 0, None
+        matching, rows_read, last = list[Record](), 0, None
         async for row in self._rows(cursor):
-            if few is not None and looked == few.jobs:
+            if few is not None and rows_read == few.jobs:
                 return self.page_of(await few.read())  # too many others lie between them
-            if looked == query.scan or (query.scan is not None and len(found) == query.limit):
+            if rows_read == query.scan or (query.scan is not None and len(matching) == query.limit):
                 assert last is not None
                 moment = queries.moment_of(last, query.order)
-                return Page(tuple(found), queries.cursor_of(last, query.order), total, looked, moment)
-            looked, last = looked + 1, row
+                return Page(tuple(matching), queries.cursor_of(last, query.order), total, rows_read, moment)
+            rows_read, last = rows_read + 1, row
             if not self._matches(row):
                 continue
-            if len(found) == query.limit:
-                return Page(tuple(found), queries.cursor_of(found[-1], query.order), total)
-            found.append(row)
-        return Page(tuple(found), None, total, None if query.scan is None else looked)
+            if len(matching) == query.limit:
+                return Page(tuple(matching), queries.cursor_of(matching[-1], query.order), total)
+            matching.append(row)
+        return Page(tuple(matching), None, total, None if query.scan is None else rows_read)
 
     def page_of(self, rows: Sequence[Record]) -> Page:
         """The page, if no other rows can match."""
@@ -127,11 +127,11 @@ class Looking(Struct):
             return Few(jobs, lambda: self._members(["system:"]))
         if plans.OTHER in kinds or (query.order == "due" and not (query.state or query.ready or query.queue)):
             return None
-        told = await self._sizes()
-        jobs = plans.jobs_in(told, kinds, query.queue)
+        known_sizes = await self._sizes()
+        jobs = plans.jobs_in(known_sizes, kinds, query.queue)
         if query.order != "started" and jobs > plans.FEW:
             return None
-        return Few(jobs, lambda: self._of_kinds(told))
+        return Few(jobs, lambda: self._of_kinds(known_sizes))
 
     async def _lie_close(self, few: Few) -> bool:
         """Whether a page is likely to read fewer rows along the set of all jobs: few others lie between these."""
@@ -142,24 +142,24 @@ class Looking(Struct):
     async def _stored(self, name: str) -> int:
         return sum([await db.read("ZCARD", name) for db in self.dbs])
 
-    async def _of_kinds(self, told: list[Sizes]) -> list[Record]:
+    async def _of_kinds(self, known_sizes: list[Sizes]) -> list[Record]:
         query, kinds = self.query, self.kinds
         names = [
             name
-            for queue in plans.queues_in(told, kinds, query.queue)
+            for queue in plans.queues_in(known_sizes, kinds, query.queue)
             for name in plans.names_of(kinds - {"running"}, queue)
         ]
         rows = {row.job.id: row for row in await self._members(names)} if names else {}
-        for db, each in zip(self.dbs, told, strict=True) if "running" in kinds else ():
-            jobs = plans.jobs_in([each], frozenset({"running"}), query.queue)
+        for db, size in zip(self.dbs, known_sizes, strict=True) if "running" in kinds else ():
+            jobs = plans.jobs_in([size], frozenset({"running"}), query.queue)
             rows |= {row.job.id: row async for row in running(db, query.queue, jobs)}
         return list(rows.values())
 
     async def _members(self, names: Sequence[str]) -> list[Record]:
-        found: dict[str, Record] = {}
+        rows: dict[str, Record] = {}
         for db in self.dbs:
-            found |= await by_ids(db, await db.call("members", *names))
-        return list(found.values())
+            rows |= await by_ids(db, await db.call("members", *names))
+        return list(rows.values())
 
     # --- many rows
 
@@ -170,8 +170,8 @@ class Looking(Struct):
             return None
         if self.mark is not None:
             if self.kinds == {"queued"}:
-                words = [self.mark[0], -self.mark[1], repr(self.mark[2]), self.mark[3]]
-                known = sum([await db.call("ahead", *words) for db in self.dbs])
+                arguments = [self.mark[0], -self.mark[1], repr(self.mark[2]), self.mark[3]]
+                known = sum([await db.call("count_ahead", *arguments) for db in self.dbs])
         elif plans.has_all(self.kinds, query.order):
             known = plans.jobs_in(await self._sizes(), self.kinds, query.queue)
         elif query.order in plans.CREATED and not (query.state or query.ready or query.queue):
@@ -180,11 +180,11 @@ class Looking(Struct):
 
     async def _counted(self) -> int:
         """The number of rows that match; with `scan`, among the first ones."""
-        total = looked = 0
+        total = rows_read = 0
         async for row in self._rows(None):
-            if looked == self.query.scan:
+            if rows_read == self.query.scan:
                 break
-            looked += 1
+            rows_read += 1
             total += self._matches(row)
         return total
 
@@ -193,9 +193,9 @@ class Looking(Struct):
         query = self.query
         lists: tuple[str, ...] = ()
         if query.order != "queue":
-            asked = query.order == "ended" and self.kinds == {"failed"} and query.queue is not None
-            queues = [query.queue or ""] if asked else []
-            if not asked and plans.OTHER not in self.kinds and (query.state or query.ready):
+            is_failed_list = query.order == "ended" and self.kinds == {"failed"} and query.queue is not None
+            queues = [query.queue or ""] if is_failed_list else []
+            if not is_failed_list and plans.OTHER not in self.kinds and (query.state or query.ready):
                 queues = plans.queues_in(await self._sizes(), self.kinds, query.queue)
             lists = plans.lists_of(query, self.kinds, queues)
         async for row in _merged([self._stream(db, lists, cursor) for db in self.dbs], query.order):
@@ -233,17 +233,17 @@ class Looking(Struct):
 async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
     """Merge streams that are in this order. A row that moved from one to another meanwhile appears once."""
     if len(streams) == 1:
-        async for each in streams[0]:
-            yield each
+        async for record in streams[0]:
+            yield record
         return
     heads = [await anext(stream, None) for stream in streams]
     best = max if order == "newest" else min
     last: str | None = None
     while True:
-        there = [number for number, head in enumerate(heads) if head is not None]
-        if not there:
+        numbers = [number for number, head in enumerate(heads) if head is not None]
+        if not numbers:
             return
-        first = best(there, key=lambda number: queries.sort_key(heads[number], order))  # type: ignore[arg-type]
+        first = best(numbers, key=lambda number: queries.sort_key(heads[number], order))  # type: ignore[arg-type]
         row = heads[first]
         if row is not None and row.job.id != last:
             last = row.job.id
@@ -252,11 +252,11 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
 
 
 async def _lines(db: Reader, queue: str | None, cursor: Key | None, most: int | None) -> AsyncIterator[Record]:
-    queues = [queue] if queue is not None else sorted(each.decode() for each in await db.read("SMEMBERS", "lines"))
+    queues = [queue] if queue is not None else sorted(entry.decode() for entry in await db.read("SMEMBERS", "lines"))
     for name in queues:
         if cursor is not None and name < cursor[0]:
             continue
-        for step in [int(each) for each in await db.read("ZRANGE", f"lines:{name}", 0, -1)]:
+        for step in [int(entry) for entry in await db.read("ZRANGE", f"lines:{name}", 0, -1)]:
             spot = None
             if cursor is not None and name == cursor[0]:
                 if -step < cursor[1]:

@@ -28,18 +28,18 @@ class Reader(Protocol):
 
 
 async def by_ids(db: Reader, ids: Sequence[str | bytes]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
-    for at in range(0, len(ids), STEP):
-        some = await db.call("look", *ids[at : at + STEP])
-        found.update((row.job.id, row) for row in pairs(_present(some)))
-    return found
+    rows: dict[str, Record] = {}
+    for start in range(0, len(ids), STEP):
+        answer = await db.call("read_rows", *ids[start : start + STEP])
+        rows.update((row.job.id, row) for row in pairs(_present(answer)))
+    return rows
 
 
 def _present(answer: list[bytes]) -> list[bytes]:
     kept: list[bytes] = []
-    for at in range(0, len(answer), 2):
-        if answer[at]:
-            kept += answer[at : at + 2]
+    for k in range(0, len(answer), 2):
+        if answer[k]:
+            kept += answer[k : k + 2]
     return kept
 
 
@@ -50,17 +50,17 @@ async def walk(
 
     most   the number of rows that the caller probably takes
     """
-    left = STEP if most is None else most
+    still_wanted = STEP if most is None else most
     while True:
-        size = min(STEP, left) if left > 0 else STEP
-        at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
+        size = min(STEP, still_wanted) if still_wanted > 0 else STEP
+        score, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
         if lists == ("ended",):
-            answer = await db.call("ended", size, at, id)
+            answer = await db.call("read_ended", size, score, id)
         else:
-            answer = await db.call("walk", "1" if backwards else "", size, at, id, *lists)
+            answer = await db.call("read_page", "1" if backwards else "", size, score, id, *lists)
         for n in range(0, len(answer), 4):
             if answer[n + 2]:
-                left -= most is not None
+                still_wanted -= most is not None
                 yield record(answer[n + 2], answer[n + 3]), float(answer[n + 1])
         if len(answer) < 4 * size:
             return
@@ -69,11 +69,11 @@ async def walk(
 
 async def running(db: Reader, queue: str | None, jobs: int) -> AsyncIterator[Record]:
     """The running rows in the order in which their leases end, until there were as many as `jobs`."""
-    at, id, found = b"", b"", 0
-    while found < jobs:
-        at, id, *words = await db.call("running", DUE_STEP, at, id, queue or "")
-        for row in pairs(words):
-            found += 1
+    due_at, id, count = b"", b"", 0
+    while count < jobs:
+        due_at, id, *answer = await db.call("running", DUE_STEP, due_at, id, queue or "")
+        for row in pairs(answer):
+            count += 1
             yield row
-        if not at:
+        if not due_at:
             return

@@ -25,34 +25,34 @@ async def recount(db: Reader, repair: bool, schema: str = "") -> tuple[Numbers, 
     of the layout from then on."""
     run = uuid4().hex
     while True:
-        while (said := await db.call("recount", run, PAGE)) != b"1":
-            if not said:
+        while (progress := await db.call("recount", run, PAGE)) != b"1":
+            if not progress:
                 await asyncio.sleep(WAIT)
-        found = await _compared(db, run, repair)
-        if found is not None:
+        numbers = await _compared(db, run, repair)
+        if numbers is not None:
             await db.call("compare", run, schema)
-            return found
+            return numbers
 
 
 async def _compared(db: Reader, run: str, repair: bool) -> tuple[Numbers, Numbers] | None:
     """None: this process was suspended for so long that the recount has expired."""
     fields = sorted({*await _fields(db, "counts"), *await _fields(db, "recount")})
     kept, counted = Numbers(), Numbers()
-    for at in range(0, len(fields), COMPARED):
-        some = fields[at : at + COMPARED]
-        told = await db.call("compare", run, "1" if repair else "", *some)
-        if not told:
+    for start in range(0, len(fields), COMPARED):
+        batch = fields[start : start + COMPARED]
+        answer = await db.call("compare", run, "1" if repair else "", *batch)
+        if not answer:
             return None
-        for number, field in enumerate(some):
+        for number, field in enumerate(batch):
             queue, task, kind = group_of(field)
-            kept[queue, task, kind, ""], counted[queue, task, kind, ""] = told[2 * number], told[2 * number + 1]
+            kept[queue, task, kind, ""], counted[queue, task, kind, ""] = answer[2 * number], answer[2 * number + 1]
     return kept, counted
 
 
 async def _fields(db: Reader, key: str) -> list[bytes]:
     fields, cursor = list[bytes](), b"0"
     while True:
-        cursor, words = await db.read("HSCAN", key, cursor, "COUNT", COMPARED)
-        fields += (field for field in words[::2] if b":" in field)
+        cursor, page = await db.read("HSCAN", key, cursor, "COUNT", COMPARED)
+        fields += (field for field in page[::2] if b":" in field)
         if cursor == b"0":
             return fields

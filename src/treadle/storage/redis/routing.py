@@ -48,7 +48,7 @@ class Layout:
         """The indexes of the jobs of one call, by shard. None: the call may involve other jobs, so it belongs to the
         first shard."""
         roots = {job.id: job.root or job.id for job in jobs}
-        found: dict[int, list[int]] = {}
+        by_shard: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
             root = job.root or job.id
             if job.key is not None or job.limits or job.wait_timeout is not None or not self.spreads(root) or job.nonce:
@@ -57,9 +57,9 @@ class Layout:
                 return None
             if roots[job.id] != root or any(roots.get(up) != root for up in job.after):
                 return None
-            found.setdefault(self.of(root), []).append(number)
+            by_shard.setdefault(self.of(root), []).append(number)
         # A job with a reach may be refused, and one part of a call cannot be refused once others are stored.
-        return None if len(found) > 1 and any(job.reach for job in jobs) else found
+        return None if len(by_shard) > 1 and any(job.reach for job in jobs) else by_shard
 
 
 class Spot(Struct, frozen=True, gc=False, order=True):
@@ -96,11 +96,11 @@ def in_order(rows: Sequence[Record], ask: Claim) -> tuple[Record, ...]:
     lines: dict[str, list[Record]] = {queue: [] for queue, _ in queues}
     for row in sorted(rows, key=lambda row: (-rank(row.job), row.return_position or 0.0, row.job.id)):
         lines.setdefault(row.job.queue, []).append(row)
-    found: list[Record] = []
+    ordered: list[Record] = []
     for queue, share in (*queues, *((queue, len(rows)) for queue in lines)):
-        found += lines[queue][:share]
+        ordered += lines[queue][:share]
         del lines[queue][:share]
-    return tuple(found)
+    return tuple(ordered)
 
 
 def is_of_queues(limit: str) -> bool:

@@ -152,13 +152,13 @@ def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) ->
     the positions of the new ones that have a lane."""
     now = float(moment)
     rows = [new_record(job, now) for job in jobs]
-    for at in range(0, len(known), 3):
-        rows[known[at] - 1] = record(known[at + 1], known[at + 2])
+    for k in range(0, len(known), 3):
+        rows[known[k] - 1] = record(known[k + 1], known[k + 2])
     if places:
-        there, left = {known[at] - 1 for at in range(0, len(known), 3)}, _MADE.iter_unpack(places)
+        known_numbers, positions = {known[k] - 1 for k in range(0, len(known), 3)}, _MADE.iter_unpack(places)
         for number, job in enumerate(jobs):
-            if job.lane is not None and number not in there:
-                [position] = next(left)
+            if job.lane is not None and number not in known_numbers:
+                [position] = next(positions)
                 rows[number] = replace(rows[number], queue_position=position, return_position=position)
     return rows
 
@@ -265,13 +265,13 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
         tail = encode(job.limits) + _TASK.pack(0xDA, len(task)) + task  # msgpack; `settle.lua` skips 3 bytes
     elif plain and job.limits:
         tail = encode(job.limits)
-    words = (row.blocked_on, row.result, row.value, row.error, row.reason)
-    if not same or row.checkpoints or row.note is not None or ups or any(word is not None for word in words):
+    texts = (row.blocked_on, row.result, row.value, row.error, row.reason)
+    if not same or row.checkpoints or row.note is not None or ups or any(text is not None for text in texts):
         flags |= TAIL
         tail = encode(
             (
                 False if same else row.after,
-                *map(or_false, words),
+                *map(or_false, texts),
                 row.checkpoints or False,
                 or_false(row.note),
                 list(ups) or False,
@@ -330,15 +330,17 @@ def decode_presence(data: bytes) -> tuple[Presence, float]:
 
 
 def handed(data: bytes) -> tuple[str, Record]:
-    """The message of a hand-off (`hand.lua`): the claim id, and the job claimed under it."""
+    """The message of a hand-off (`hand_off.lua`): the claim id, and the job claimed under it."""
     claim_id, body = _HANDED.unpack_from(data)
-    at = _HANDED.size + claim_id
-    return data[_HANDED.size : at].decode(), record(data[at : at + body], data[at + body :])
+    body_start = _HANDED.size + claim_id
+    return data[_HANDED.size : body_start].decode(), record(
+        data[body_start : body_start + body], data[body_start + body :]
+    )
 
 
 def pairs(rows: Sequence[bytes], start: int = 0) -> list[Record]:
     """`job, row, job, row, ...` as records."""
-    return [record(rows[at], rows[at + 1]) for at in range(start, len(rows), 2)]
+    return [record(rows[k], rows[k + 1]) for k in range(start, len(rows), 2)]
 
 
 def or_false(value: str | None) -> str | bool:

@@ -1,7 +1,7 @@
 """Assembles the scripts, one for each verb, from the files in `lua/`.
 
-One script for each verb makes the verb atomic. The shared pieces are defined only when the verb calls `slowly()`, which
-takes 20 us; the bulk path does without them.
+One script for each verb makes the verb atomic. The shared pieces are defined only when the verb calls
+`define_shared()`, which takes 20 us; the bulk path does without them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from msgspec import Struct
 
 from treadle.storage.constants import filled
 
-SHARED: Final = ("row", "kinds", "book", "admit", "endings")
-NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defines
+SHARED: Final = ("row", "kinds", "unit_of_work", "admission", "endings")
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
-    "store": SHARED,
+    "store": (*SHARED, "new_jobs"),
     "claim": (*SHARED, "advance_due"),
-    "settle": (*SHARED, "reopen"),
-    "settle_claim": (*SHARED, "reopen", "advance_due"),
+    "settle": (*SHARED, "new_jobs", "reopen"),
+    "settle_claim": (*SHARED, "new_jobs", "reopen", "advance_due"),
     "heartbeat": (*SHARED, "advance_due"),
-    "limits": (*SHARED, "facts"),
+    "limits": (*SHARED, "limit_facts"),
     "prune": (*SHARED, "advance_due"),
-    "load": (*SHARED, "carry", "facts"),
+    "load": (*SHARED, "transfer", "limit_facts"),
     "move": (),
-    "unload": (*SHARED, "carry"),
-    "relocate_out": (*SHARED, "carry"),
-    "relocate_in": (*SHARED, "carry"),
+    "unload": (*SHARED, "transfer"),
+    "relocate_out": (*SHARED, "transfer"),
+    "relocate_in": (*SHARED, "transfer"),
     "peek": (*SHARED, "advance_due"),
     "pointers": ("row",),
     "intend": (),
     "completed": (),
     "sent": (),
     "sweep": (),
-    "look": (),
-    "walk": (),
-    "ended": (),
+    "read_rows": (),
+    "read_page": (),
+    "read_ended": (),
     "stats": (),
     "rates": SHARED,
     "rights": (),
@@ -51,7 +51,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
     "blocked": (),
     "members": (),
     "running": (),
-    "ahead": (),
+    "count_ahead": (),
     "keep_metrics": (),
     "read_metrics": (),
 }
@@ -59,27 +59,25 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defin
 # list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
 FUSED: Final = {"settle_claim": ("settle", "claim")}
 HANDS: Final = ("enqueue",)  # verbs with hand-off, which contain the claim and its pieces
-BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb's own
-    "enqueue": ("part", "bounded"),
-    "store": ("part", "bounded", "shed"),
-    "walk": ("spot",),
-    "recount": ("spot",),
-    "glance": ("overview",),
-    "stats": ("overview",),
-    "ended": ("spot", "packs"),
-    "prune": ("packs",),
-    "load": ("mark", "metrics"),
-    "keep_metrics": ("metrics",),
-    "read_metrics": ("metrics",),
-    "running": ("spot",),
-    "ahead": ("spot",),
-    "relist": ("spot",),
-    "move": ("mark",),
-    "claim": ("spot",),
+FILES: Final[dict[str, tuple[str, ...]]] = {  # the files of a verb that has more than its own, in this order
+    "enqueue": ("part", "bounds", "enqueue"),
+    "store": ("part", "bounds", "shed", "store"),
+    "claim": ("members_before", "claim", "leasing", "claim_plain", "claim_queues"),
+    "settle": ("settle", "settle_rows"),
+    "read_page": ("members_before", "read_page"),
+    "read_ended": ("members_before", "packs", "read_ended"),
+    "running": ("members_before", "running"),
+    "count_ahead": ("members_before", "count_ahead"),
+    "recount": ("members_before", "recount"),
+    "relist": ("members_before", "relist"),
+    "glance": ("overview", "glance"),
+    "stats": ("overview", "stats"),
+    "prune": ("packs", "prune"),
+    "move": ("move_mark", "move"),
+    "load": ("move_mark", "metrics", "load"),
+    "keep_metrics": ("metrics", "keep_metrics"),
+    "read_metrics": ("metrics", "read_metrics"),
 }
-
-
-BEHIND: Final[dict[str, tuple[str, ...]]] = {"claim": ("line",)}  # the files after the verb's own
 
 
 class Script(Struct, frozen=True):
@@ -94,35 +92,42 @@ def load() -> dict[str, Script]:
 
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
-    words = _read("words")
+    keys, counts = _read("keys"), _read("write_counts")
     if verb in HANDS:
-        # The pieces are defined only if a hand-off was requested. They declare the names of `words.lua` again.
-        steps = words, _read("ask"), _slowly(pieces), "local function claim()\n", _text("claim"), "end\n", _read("hand")
-        own = f"local function handed(queue)\n{''.join(steps)}end\n{_text(verb)}{_read('counted')}return known\n"
+        # The pieces are defined only if a hand-off was requested. They declare the names of `keys.lua` again.
+        claim = f"local function claim()\n{_text('claim')}end\n"
+        steps = keys, _read("open_claim"), _shared(pieces), claim, _read("hand_off")
+        own = f"local function hand_off(queue)\n{''.join(steps)}end\n{_text(verb)}{counts}return answer\n"
     elif pieces:
         # Each verb is its own function, so that its closures capture names directly instead of searching all open names
         # of the script (4 us a claim).
         run = "(function()\n{}end)()".format
         if verb in FUSED:
-            own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])
+            own = "local all = {}\n" + "".join(f"append_answer(all, {run(_text(part))})\n" for part in FUSED[verb])
         else:
             own = f"local all = {run(_text(verb))}\n"
-        own = f"local asked\n{_slowly(pieces)}{own}pay()\n{_read('counted')}return all\n"
+        own = f"local open_claim\n{_shared(pieces)}{own}write_slots()\n{counts}return all\n"
     else:
         own = _text(verb)
-    text = f"{words}{_read('base')}{own}".encode()
+    text = f"{keys}{_read('base')}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-def _slowly(pieces: tuple[str, ...]) -> str:
-    shared = "".join(map(_read, pieces))
-    return (
-        f"local R, B, A, E, T, O, C, F, K\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
-    )
+def _shared(pieces: tuple[str, ...]) -> str:
+    """The pieces as a function. Each keeps its functions in one table."""
+    modules = "local Row, Unit, Admission, Endings, NewJobs, Due, Reopen, Transfer, Facts, Kinds\n"
+    texts = "".join(map(_read, ("keys", *pieces)))
+    return f"{modules}local function define_shared()\nwrite_slots()\nnothing_rare = nil\n{texts}end\n"
 
 
 def _text(verb: str) -> str:
-    return "".join(map(_read, (*BEFORE.get(verb, ()), verb, *BEHIND.get(verb, ()))))
+    return "".join(_row_path() if name == "leasing" else _read(name) for name in FILES.get(verb, (verb,)))
+
+
+def _row_path() -> str:
+    """The functions of a claim's per-row path, defined when the first job needs them."""
+    head = "if Unit then return end\ndefine_shared()\n"
+    return f"local Leasing\nlocal function use_row_path()\n{head}{_read('leasing')}end\n"
 
 
 def _read(name: str) -> str:

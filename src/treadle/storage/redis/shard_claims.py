@@ -30,39 +30,39 @@ class ShardClaims:
 
     async def claim(self, ask: Claim) -> Claimed:
         while True:
-            found = await self.claim_peeked(
-                ask, [told for [told] in await together(s.calls(peek(ask)) for s in self._shards)]
+            claimed = await self.claim_peeked(
+                ask, [answer for [answer] in await together(s.calls(peek(ask)) for s in self._shards)]
             )
-            if found is not None:
-                return found
+            if claimed is not None:
+                return claimed
 
-    async def claim_peeked(self, ask: Claim, told: Sequence[Any]) -> Claimed | None:
+    async def claim_peeked(self, ask: Claim, answers: Sequence[Any]) -> Claimed | None:
         """Claim, given the answers of all shards to `peek`. None: an unfinished operation was found and finished; the
         caller must peek again."""
-        for answer in told:
+        for answer in answers:
             mark = transfer.away(answer)
             if mark is not None:
                 if mark.role == SETTLES:
                     return Claimed()
                 raise refusal(mark, self._shards[0].where)
-        if any(answer[2] for answer in told):
+        if any(answer[2] for answer in answers):
             await self._cross_shard.finish()
             return None
-        if any(answer[1] for answer in told):
-            return await self._claimed_before(ask, [bool(answer[1]) for answer in told])
-        moments = [max(0.0, float(answer[3]) - float(answer[0])) if answer[3] else None for answer in told]
+        if any(answer[1] for answer in answers):
+            return await self._claimed_before(ask, [bool(answer[1]) for answer in answers])
+        moments = [max(0.0, float(answer[3]) - float(answer[0])) if answer[3] else None for answer in answers]
         if ask.ids:
             rows = await self._claim_ids(ask, moments)
         else:
-            rows = await self._claim_lines(ask, [_lines(answer[4], ask) for answer in told], moments)
+            rows = await self._claim_lines(ask, [_lines(answer[4], ask) for answer in answers], moments)
         known = [moment for moment in moments if moment is not None]
         return Claimed(in_order(rows, ask), min(known) if known else None)
 
-    async def _claimed_before(self, ask: Claim, there: Sequence[bool]) -> Claimed:
-        shards = [shard for shard, is_there in zip(self._shards, there, strict=True) if is_there]
+    async def _claimed_before(self, ask: Claim, has_jobs: Sequence[bool]) -> Claimed:
+        shards = [shard for shard, is_there in zip(self._shards, has_jobs, strict=True) if is_there]
         claimed = await together(shard.claim(ask) for shard in shards)
-        rows = [row for each in claimed for row in each.records]
-        moments = [each.next_in for each in claimed if each.next_in is not None]
+        rows = [row for part in claimed for row in part.records]
+        moments = [part.next_in for part in claimed if part.next_in is not None]
         running = (row for row in rows if row.state is State.RUNNING)
         return Claimed(tuple(row_rules.in_order(running, ask.queues)), min(moments) if moments else None)
 
@@ -83,14 +83,18 @@ class ShardClaims:
                 rows += answers[-1]
         else:
             answers = await together(self._claim_in(shard, part, moments) for shard, part in first.items())
-            rows += [row for some in answers for row in some]
+            rows += [row for claimed in answers for row in claimed]
         if len(rows) == ask.limit:
             return rows
         # a shard that returned fewer jobs than requested has no more to give
-        through = {shard for (shard, part), some in zip(first.items(), answers, strict=True) if len(some) < part.limit}
+        exhausted = {
+            shard for (shard, part), claimed in zip(first.items(), answers, strict=True) if len(claimed) < part.limit
+        }
         taken = {row.job.id for row in rows}
-        left = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
-        for shard in sorted((n for n, own in enumerate(left) if own and n not in through), key=lambda n: min(left[n])):
+        unclaimed = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
+        for shard in sorted(
+            (n for n, own in enumerate(unclaimed) if own and n not in exhausted), key=lambda n: min(unclaimed[n])
+        ):
             rest = replace(ask, limit=ask.limit - len(rows))
             rows += await self._claim_in(shard, _less(rest, ask, rows), moments, more=True)
         return rows
@@ -135,9 +139,9 @@ def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
     )
 
 
-def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:
+def _lines(entries: Sequence[Any], ask: Claim) -> list[list[Spot]]:
     lines: list[list[Spot]] = [[] for _ in ask.queues]
-    for at in range(0, len(words), 4):
-        queue, rank, position, id = words[at : at + 4]
+    for k in range(0, len(entries), 4):
+        queue, rank, position, id = entries[k : k + 4]
         lines[queue - 1].append(Spot(-int(rank), float(position), id.decode()))
     return lines

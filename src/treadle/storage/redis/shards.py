@@ -105,9 +105,9 @@ class ShardedRedis:
     async def _by_shard(self, ids: Sequence[str]) -> list[int]:
         """The shard of each id; the first one for unknown ids."""
         missing = [id for id in dict.fromkeys(ids) if id not in self._seen]
-        found = await self._cross_shard.where(missing) if missing else {}
-        self._seen.update(found)
-        return [self._seen.get(id, found.get(id, 0)) for id in ids]
+        located = await self._cross_shard.where(missing) if missing else {}
+        self._seen.update(located)
+        return [self._seen.get(id, located.get(id, 0)) for id in ids]
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
@@ -125,23 +125,23 @@ class ShardedRedis:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        told: dict[int, Settled] = {}
-        left = list(range(len(outcomes)))
+        results: dict[int, Settled] = {}
+        unsettled = list(range(len(outcomes)))
         for _ in range(TRIES):
-            parts = numbers_by_shard(await self._by_shard([outcomes[number].id for number in left]), left)
+            parts = numbers_by_shard(await self._by_shard([outcomes[number].id for number in unsettled]), unsettled)
             answers = await together(
                 self._settle(shard, [outcomes[number] for number in numbers]) for shard, numbers in parts.items()
             )
-            left = []
-            for numbers, some in zip(parts.values(), answers, strict=True):
-                for number, answer in zip(numbers, some, strict=True):
+            unsettled = []
+            for numbers, answers_of_shard in zip(parts.values(), answers, strict=True):
+                for number, answer in zip(numbers, answers_of_shard, strict=True):
                     if answer is None:
-                        left.append(number)
+                        unsettled.append(number)
                     else:
-                        told[number] = answer
-            if not left:
-                return [told[number] for number in range(len(outcomes))]
-            left.sort()
+                        results[number] = answer
+            if not unsettled:
+                return [results[number] for number in range(len(outcomes))]
+            unsettled.sort()
             await self._cross_shard.finish()
         raise StorageUnavailable("a workflow is being moved to the first shard; repeat the call")
 
@@ -164,19 +164,19 @@ class ShardedRedis:
         again: set[int] = set()
         roots: set[str] = set()
         kept: list[Any] = []
-        for at in range(0, len(answer), 4):
-            number, status, what, _ = answer[at : at + 4]
+        for k in range(0, len(answer), 4):
+            number, status, subject, _ = answer[k : k + 4]
             if status not in (b"left", b"cross"):
-                kept += answer[at : at + 4]
+                kept += answer[k : k + 4]
                 continue
             again.add(number - 1)
             if status == b"cross":
-                roots.add(what.decode())
+                roots.add(subject.decode())
         for root in sorted(roots):
             await self._cross_shard.move_to_first(shard, root)
         for number in again:
             self._seen.pop(outcomes[number].id, None)
-        return [None if n in again else each for n, each in enumerate(settled_of(kept, len(outcomes)))]
+        return [None if n in again else result for n, result in enumerate(settled_of(kept, len(outcomes)))]
 
     async def _gather(self, outcomes: Sequence[Outcome]) -> None:
         """Prepare the first shard for these outcomes: move there the workflows that they or their follow-ups wait for,
@@ -225,39 +225,39 @@ class ShardedRedis:
         answers = await together(
             shard.calls(*settle_calls(parts.get(number, ())), peek(ask)) for number, shard in enumerate(self._shards)
         )
-        told: dict[int, Settled] = {}
+        results: dict[int, Settled] = {}
         for shard, numbers in numbered.items():
-            some = await self._understood(shard, parts[shard], answers[shard][0])
-            told |= {number: each for number, each in zip(numbers, some, strict=True) if each is not None}
-        left = [number for number in range(len(outcomes)) if number not in told]
-        told |= dict(zip(left, await self.settle([outcomes[number] for number in left]), strict=True))
-        settled = [told[number] for number in range(len(outcomes))]
+            results_of_shard = await self._understood(shard, parts[shard], answers[shard][0])
+            results |= {n: result for n, result in zip(numbers, results_of_shard, strict=True) if result is not None}
+        unsettled = [number for number in range(len(outcomes)) if number not in results]
+        results |= dict(zip(unsettled, await self.settle([outcomes[number] for number in unsettled]), strict=True))
+        settled = [results[number] for number in range(len(outcomes))]
         lines = [answer[-1] for answer in answers]
         if any(transfer.away(line) is not None for line in lines):
             return settled, Claimed()
-        found = None if left else await self._claims.claim_peeked(ask, lines)
-        return settled, await self.claim(ask) if found is None else found
+        claimed = None if unsettled else await self._claims.claim_peeked(ask, lines)
+        return settled, await self.claim(ask) if claimed is None else claimed
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found = await self._rows(list(dict.fromkeys(ids)))
-        return [found.get(id) for id in ids]
+        rows = await self._rows(list(dict.fromkeys(ids)))
+        return [rows.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
         """Read rows from the shards where they are expected, then from all; the first last: workflows move there."""
-        found: dict[str, Record] = {}
+        rows: dict[str, Record] = {}
         parts: dict[int, list[str]] = {}
         for id in ids:
             parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
-        for some in await together(reading.by_ids(self._shards[shard], own) for shard, own in parts.items()):
-            found.update(some)
-        if missing := [id for id in ids if id not in found]:
-            for some in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
-                found.update(some)
+        for rows_of_shard in await together(reading.by_ids(self._shards[shard], own) for shard, own in parts.items()):
+            rows.update(rows_of_shard)
+        if missing := [id for id in ids if id not in rows]:
+            for rows_of_shard in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
+                rows.update(rows_of_shard)
             await self._arrive()
-            found.update(await reading.by_ids(self._first, [id for id in missing if id not in found]))
-        return found
+            rows.update(await reading.by_ids(self._first, [id for id in missing if id not in rows]))
+        return rows
 
     async def _arrive(self) -> None:
         """Finish all moves of workflows, so that no job is between two shards. A process that only reads leaves them to
@@ -270,43 +270,43 @@ class ShardedRedis:
         return await queries.find(self._shards, query, self._rows)
 
     async def stats(self) -> Stats:
-        told = await together(counts.kept(shard) for shard in self._shards)
+        parts = await together(counts.kept(shard) for shard in self._shards)
         return Stats(
-            counts=kept_counts(*counts.merged(told), told[0].now),
-            workers=told[0].workers,
-            limits=counts.used([each.limits for each in told]),
+            counts=kept_counts(*counts.merged(parts), parts[0].now),
+            workers=parts[0].workers,
+            limits=counts.used([part.limits for part in parts]),
         )
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Recounts each shard by itself, and returns how the sums that `stats` shows differ."""
         if self._look:
             raise Unsupported(self._first.where, "recount() while it is only read", "the server keeps counts meanwhile")
-        told = await together(recount(shard, repair) for shard in self._shards)
+        parts = await together(recount(shard, repair) for shard in self._shards)
         kept, counted = Counter[Group](), Counter[Group]()
-        for mine, rows in told:
-            kept.update(mine)
+        for counts_of_shard, rows in parts:
+            kept.update(counts_of_shard)
             counted.update(rows)
         return drifts(kept, counted)
 
     async def glance(self, most: int = 10_000) -> Glance:
-        told = await together(counts.glance(shard) for shard in self._shards)
-        queues, capped = merged_glances([(each.queues, ()) for each in told], most)
-        limits = counts.used([each.limits for each in told])
-        return Glance(at=told[0].now, queues=queues, workers=told[0].workers, limits=limits, capped=capped)
+        parts = await together(counts.glance(shard) for shard in self._shards)
+        queues, capped = merged_glances([(part.queues, ()) for part in parts], most)
+        limits = counts.used([part.limits for part in parts])
+        return Glance(at=parts[0].now, queues=queues, workers=parts[0].workers, limits=limits, capped=capped)
 
     async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        return [row for told in await together(each.recount_slots(correct) for each in self._shards) for row in told]
+        return [row for rows in await together(shard.recount_slots(correct) for shard in self._shards) for row in rows]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
-        return [each for told in await together(shard.relist(correct) for shard in self._shards) for each in told]
+        return [drift for part in await together(shard.relist(correct) for shard in self._shards) for drift in part]
 
     async def risks(self) -> Sequence[Risk]:
         return tuple({risk.name: risk for server in await self.health() for risk in server.risks()}.values())
 
     async def health(self) -> list[RedisHealth]:
         """The health of each server that has one of the shards."""
-        told = [found for shard in self._shards for found in await shard.health()]
-        return list({found.info.get("run_id", number): found for number, found in enumerate(told)}.values())
+        servers = [server for shard in self._shards for server in await shard.health()]
+        return list({server.info.get("run_id", number): server for number, server in enumerate(servers)}.values())
 
     # --- operating
 
@@ -321,10 +321,10 @@ class ShardedRedis:
         self._check(change.rule if isinstance(change, Declare) else change for change in changes)
         if not changes:
             return
-        told = await self._first.change_limits(*(word for change in changes for word in change_words(change)))
-        words = [word for known in told if is_of_queues(known[0].decode()) for word in ("copy", *known)]
-        if words:
-            await together(shard.change_limits(*words) for shard in self._shards[1:])
+        changed = await self._first.change_limits(*(value for change in changes for value in change_words(change)))
+        arguments = [argument for facts in changed if is_of_queues(facts[0].decode()) for argument in ("copy", *facts)]
+        if arguments:
+            await together(shard.change_limits(*arguments) for shard in self._shards[1:])
 
     def _check(self, rules: Iterable[object]) -> None:
         for rule in rules:
@@ -371,20 +371,20 @@ class ShardedRedis:
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         if cursor is None and not self._look:
             await self._cross_shard.finish(fresh=-1.0)  # all calls that began; under a mark no other begins
-        told, jobs = Chunk(), list[Carried]()
+        chunk, jobs = Chunk(), list[Carried]()
         while True:
             number, _, inner = (cursor or "0:").partition(":")
             shard = int(number)
             part = await self._shards[shard].unload(inner or ("0" if shard else None), limit - len(jobs))
             if cursor is None:
-                told = part  # with rules and rates
+                chunk = part  # with rules and rates
             jobs += part.jobs
             if part.cursor is not None:
                 cursor = f"{shard}:{part.cursor}"
             else:
                 cursor = f"{shard + 1}:" if shard + 1 < len(self._shards) else None
             if cursor is None or len(jobs) == limit:
-                return replace(told, jobs=tuple(jobs), cursor=cursor)
+                return replace(chunk, jobs=tuple(jobs), cursor=cursor)
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
         """Load all jobs into the first shard, because a job that is loaded later may wait for one that is there."""
@@ -395,6 +395,6 @@ class ShardedRedis:
             await self.set_mark(replace(mark, cursor=None, jobs=0))
         for shard in self._shards[1:] if paused else ():
             await shard.load(Chunk(rules=tuple(paused)), mark)
-        jobs = [each.record.job for each in load.jobs]
+        jobs = [carried.record.job for carried in load.jobs]
         await self._cross_shard.gather_in_first([*{word for job in jobs for word in (job.id, job.root) if word}], {})
         await self._first.load(load, mark)

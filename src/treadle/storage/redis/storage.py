@@ -112,13 +112,13 @@ class RedisStorage:
             await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
             stored = await self.read("GET", "schema")
         try:
-            found = self._check_schema(stored)
+            schema = self._check_schema(stored)
             self._notifier = Notifier(self._pool, self._tag, self._waiters)
             await self._notifier.open()
             await opening.check_rights(self, self._notifier, self.where, self._ns)
             if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
                 await lists.relist(self, stale=False)
-            if found < opening.SCHEMA:
+            if schema < opening.SCHEMA:
                 await recount(self, repair=True, schema=own)
         except BaseException:
             await self.close()
@@ -130,8 +130,8 @@ class RedisStorage:
             stored = await self.read("GET", "schema")
             if stored is None:
                 raise SchemaTooOld(0, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            if (found := self._check_schema(stored)) < opening.SCHEMA:
-                raise SchemaTooOld(found, opening.SCHEMA, f"{self.where} (ns={self._ns})")
+            if (schema := self._check_schema(stored)) < opening.SCHEMA:
+                raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
             if not await self.read("EXISTS", "listed"):
                 raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
             if not await opening.restricts_scripts(self):
@@ -164,7 +164,7 @@ class RedisStorage:
 
     async def calls(self, *calls: tuple[str, Sequence[Any]]) -> list[Any]:
         """Run several scripts in one trip."""
-        return await self._pool.run(*(self._words(verb, words) for verb, words in calls))
+        return await self._pool.run(*(self._words(verb, arguments) for verb, arguments in calls))
 
     async def open_call(self, verb: str, *words: Any) -> Any:
         """Run a script. Raises StorageMoved or StorageUnavailable if a mark stops it."""
@@ -196,9 +196,9 @@ class RedisStorage:
         if not jobs:
             return []
         check_jobs(jobs)
-        found = await self.store(jobs)
-        assert found is not None  # only a shard after the first returns None
-        return found
+        rows = await self.store(jobs)
+        assert rows is not None  # only a shard after the first returns None
+        return rows
 
     async def store(
         self, jobs: Sequence[NewJob], call: str = "", until: float = 0.0, here: bool = False
@@ -214,16 +214,16 @@ class RedisStorage:
                 raise call_words.refusal_of(*answer[1:])
             if answer[0] != SHEDS:
                 return stored(jobs, *answer)
-        words: list[Any] = [*part]
+        arguments: list[Any] = [*part]
         for job in jobs:
-            words += (job.id, job_bytes(job, is_plain(job)))
-        answer = await self.open_call("store", *words)
+            arguments += (job.id, job_bytes(job, is_plain(job)))
+        answer = await self.open_call("store", *arguments)
         if self._belongs_home(answer):
             return None
         if not answer[0]:
             raise call_words.refusal_of(*answer[1:])
-        found = answer[1]
-        return [call_words.row_of(job, found[2 * n], found[2 * n + 1], float(answer[0])) for n, job in enumerate(jobs)]
+        rows = answer[1]
+        return [call_words.row_of(job, rows[2 * n], rows[2 * n + 1], float(answer[0])) for n, job in enumerate(jobs)]
 
     def _belongs_home(self, answer: list[Any]) -> bool:
         if answer[0] == LATE:
@@ -233,17 +233,17 @@ class RedisStorage:
     async def claim(self, ask: Claim, advanced: bool = False, more: bool = False) -> Claimed:
         """Claim. `advanced`: `peek` has just advanced due rows. `more`: claim even if the claim id has jobs already."""
         check_ask(ask)
-        words = {**asdict(ask), "advanced": advanced, "more": more} if advanced else asdict(ask)
-        packed = encode(words if advanced else ask)
+        fields = {**asdict(ask), "advanced": advanced, "more": more} if advanced else asdict(ask)
+        packed = encode(fields if advanced else ask)
         while True:
             answer = await self.call("claim", packed)
             mark = transfer.away(answer)
             if mark is None:
-                found = call_words.claimed_of(answer, ask)
-                if found is not None:
-                    return found
+                claimed = call_words.claimed_of(answer, ask)
+                if claimed is not None:
+                    return claimed
                 if len(answer) > 3:
-                    packed = encode({**words, "passed": decode_any(answer[3])})
+                    packed = encode({**fields, "passed": decode_any(answer[3])})
             elif mark.role == SETTLES:
                 return Claimed()
             else:
@@ -251,11 +251,11 @@ class RedisStorage:
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        words = encode(
+        packed = encode(
             [(renewal.id, renewal.version, renewal.checkpoints, renewal.note, renewal.reach) for renewal in renewals]
         )
         leaves = "1" if worker.gone else ""
-        lost = await self.call("heartbeat", worker.worker, leaves, encode(worker), repr(float(lease)), words)
+        lost = await self.call("heartbeat", worker.worker, leaves, encode(worker), repr(float(lease)), packed)
         mark = transfer.away(lost)
         if mark is not None:
             if mark.role == "gone":
@@ -267,9 +267,9 @@ class RedisStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        return self._told(await self.call("settle", *call_words.outcome_words(outcomes)), len(outcomes))
+        return self._results_of(await self.call("settle", *call_words.outcome_words(outcomes)), len(outcomes))
 
-    def _told(self, answer: list[Any], count: int) -> list[Settled]:
+    def _results_of(self, answer: list[Any], count: int) -> list[Settled]:
         mark = transfer.away(answer)
         if mark is None:
             return call_words.settled_of(answer, count)
@@ -282,13 +282,13 @@ class RedisStorage:
         """Settle and claim in one script: a trip of 8 jobs costs the server 120 us, two scripts 141 us."""
         if not outcomes:
             return [], await self.claim(ask)
-        words = self._words("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
-        [[count, *answer]] = await self._pool.run(words)
+        call = self._words("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
+        [[count, *answer]] = await self._pool.run(call)
         settled, claimed = answer[:count], answer[count + 1 :]
-        told = self._told(settled, len(outcomes))
+        results = self._results_of(settled, len(outcomes))
         if transfer.away(claimed) is not None:
-            return told, Claimed()
-        return told, call_words.claimed_of(claimed, ask) or await self.claim(ask)
+            return results, Claimed()
+        return results, call_words.claimed_of(claimed, ask) or await self.claim(ask)
 
     def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
         """A new mailbox. None in a cluster, where a node knows only its own subscribers."""
@@ -299,8 +299,8 @@ class RedisStorage:
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found = await self._rows(list(dict.fromkeys(ids)))
-        return [found.get(id) for id in ids]
+        rows = await self._rows(list(dict.fromkeys(ids)))
+        return [rows.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
         return await reading.by_ids(self, ids)
@@ -309,9 +309,9 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        found = await counts.kept(self)
-        kept = kept_counts(found.jobs, found.heads, found.now)
-        return Stats(counts=kept, workers=found.workers, limits=found.limits)
+        numbers = await counts.kept(self)
+        kept = kept_counts(numbers.jobs, numbers.heads, numbers.now)
+        return Stats(counts=kept, workers=numbers.workers, limits=numbers.limits)
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         if self._looking:
@@ -319,9 +319,9 @@ class RedisStorage:
         return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
-        told = await counts.glance(self)
-        queues, capped = merged_glances([(told.queues, ())], most)
-        return Glance(at=told.now, queues=queues, workers=told.workers, limits=told.limits, capped=capped)
+        sizes = await counts.glance(self)
+        queues, capped = merged_glances([(sizes.queues, ())], most)
+        return Glance(at=sizes.now, queues=queues, workers=sizes.workers, limits=sizes.limits, capped=capped)
 
     async def health(self) -> list[RedisHealth]:
         """The health of the server."""
@@ -358,8 +358,8 @@ class RedisStorage:
     async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
         """Count the slots in use from the rows. For each counter that differs, return the limit, the counter, and the
         slots in use; `correct`: set the counter to them."""
-        told = await self.call("slots", RECOUNTED, "0", "" if correct else "1")
-        return [(told[at].decode(), told[at + 1], told[at + 2]) for at in range(0, len(told), 3)]
+        answer = await self.call("slots", RECOUNTED, "0", "" if correct else "1")
+        return [(answer[k].decode(), answer[k + 1], answer[k + 2]) for k in range(0, len(answer), 3)]
 
     async def relist(self, correct: bool = True) -> list[tuple[str, int, int]]:
         """Compare the lists of few jobs with the rows: see `lists.py`. Without `correct` only where rows are few."""

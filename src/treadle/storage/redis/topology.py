@@ -76,9 +76,9 @@ class ServerAddress:
     def lost(self) -> None:
         """Called when the known server is unreachable or no longer serves our keys."""
 
-    async def _to(self, words: dict[str, Any]) -> Any:
-        made: Any = self._kind(
-            **words,
+    async def _to(self, options: dict[str, Any]) -> Any:
+        connection: Any = self._kind(
+            **options,
             **_introduction(),
             protocol=2,
             retry=Retry(NoBackoff(), 0),
@@ -87,11 +87,11 @@ class ServerAddress:
         )
         try:
             async with asyncio.timeout(CONNECT):
-                await made.connect()
+                await connection.connect()
         except BaseException:
-            await made.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             raise
-        return made
+        return connection
 
     async def _at(self, address: Address) -> Any:
         return await self._to({**self._words, "host": address[0], "port": address[1]})
@@ -110,40 +110,42 @@ class Watched(ServerAddress):
         self._watcher_words = {**safe, **own}
 
     async def connect(self) -> Any:
-        made = await self._at(await self._find())
+        connection = await self._at(await self._find())
         try:
             async with asyncio.timeout(CONNECT):
-                role = (await _ask(made, "ROLE"))[0]
+                role = (await _ask(connection, "ROLE"))[0]
         except BaseException:
-            await made.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             raise
         if role != b"master":  # the Sentinel does not know of a fail-over yet
-            await made.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
             raise Broken(f"the server that the Sentinels name is a {role.decode()}, not the primary")
-        return made
+        return connection
 
     async def _find(self) -> Address:
-        said, refused = list[str](), list[Exception | None]()
+        reasons, refused = list[str](), list[Exception | None]()
         for number, watcher in enumerate(self._watchers):
             try:
-                found = await self._asked(watcher)
+                address = await self._asked(watcher)
             except (RedisError, OSError) as error:
                 refused.append(error)
-                said.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
+                reasons.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
                 continue
-            if found:
+            if address:
                 self._watchers.insert(0, self._watchers.pop(number))  # try this one first from now on
-                return found[0].decode(), int(found[1])
+                return address[0].decode(), int(address[1])
             refused.append(None)
-            said.append(f"{watcher[0]}:{watcher[1]} does not know the service {self._service!r}")
-        raise _nobody("no Sentinel knows the primary", said, refused)
+            reasons.append(f"{watcher[0]}:{watcher[1]} does not know the service {self._service!r}")
+        raise _nobody("no Sentinel knows the primary", reasons, refused)
 
     async def _asked(self, watcher: Address) -> list[bytes] | None:
         connection = await self._to({**self._watcher_words, "host": watcher[0], "port": watcher[1]})
         try:
             async with asyncio.timeout(CONNECT):
-                found: list[bytes] | None = await _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
-                return found
+                address: list[bytes] | None = await _ask(
+                    connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service
+                )
+                return address
         finally:
             await connection.disconnect(nowait=True)
 
@@ -175,13 +177,13 @@ class Clustered(ServerAddress):
             raise
 
     async def _find(self) -> Address:
-        said, refused = list[str](), list[Exception | None]()
+        reasons, refused = list[str](), list[Exception | None]()
         for node in list(dict.fromkeys((*self._nodes, *self._named))):
             try:
                 slots = await self._slots(node)
             except (RedisError, OSError) as error:
                 refused.append(error)
-                said.append(f"{node[0]}:{node[1]}: {str(error) or type(error).__name__}")
+                reasons.append(f"{node[0]}:{node[1]}: {str(error) or type(error).__name__}")
                 continue
             owners = [(_address(entry[2], node), entry[0] <= self._slot <= entry[1]) for entry in slots]
             if owners:
@@ -190,30 +192,30 @@ class Clustered(ServerAddress):
                 if ours:
                     return owner
             refused.append(None)
-            said.append(f"{node[0]}:{node[1]} knows no node that has slot {self._slot}")
-        raise _nobody("no node of the cluster knows which node has the keys", said, refused)
+            reasons.append(f"{node[0]}:{node[1]} knows no node that has slot {self._slot}")
+        raise _nobody("no node of the cluster knows which node has the keys", reasons, refused)
 
     async def _slots(self, node: Address) -> list[Any]:
         connection = await self._at(node)
         try:
             async with asyncio.timeout(CONNECT):
-                found: list[Any] = await _ask(connection, "CLUSTER", "SLOTS")
-                return found
+                slots: list[Any] = await _ask(connection, "CLUSTER", "SLOTS")
+                return slots
         finally:
             await connection.disconnect(nowait=True)
 
 
-def _nobody(what: str, said: Sequence[str], errors: Sequence[Exception | None]) -> RedisError:
+def _nobody(what: str, reasons: Sequence[str], errors: Sequence[Exception | None]) -> RedisError:
     """The error if no server knows the address. If all refuse our credentials it is an AuthenticationError, because
     waiting would not help."""
     kind = AuthenticationError if all(isinstance(error, AuthenticationError) for error in errors) else Broken
-    return kind(f"{what}: " + "; ".join(said))
+    return kind(f"{what}: " + "; ".join(reasons))
 
 
-def _address(told: Sequence[Any], asked: Address) -> Address:
+def _address(entry: Sequence[Any], sender: Address) -> Address:
     """The address of a node. An entry without a host name is the node that sent it."""
-    host = told[0].decode() if told[0] else ""
-    return (host if host not in ("", "?") else asked[0]), int(told[1])
+    host = entry[0].decode() if entry[0] else ""
+    return (host if host not in ("", "?") else sender[0]), int(entry[1])
 
 
 async def _ask(connection: Any, *words: Any) -> Any:
@@ -237,12 +239,13 @@ def place_of(url: str, tag: str) -> ServerAddress:
         )
     if not how:
         return ServerAddress(url, *_read(url, url))
-    who, _, where = parts.netloc.rpartition("@")
+    credentials, _, where = parts.netloc.rpartition("@")
     hosts = _addresses(where, SENTINEL_PORT if how == "sentinel" else PORT, url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    mine: dict[str, Any] = {name: query.pop(name) for name in WATCHERS if name in query}
-    plain = f"{scheme}://{who}{'@' if who else ''}{where.split(',')[0]}{'?' if query else ''}{urlencode(query)}"
-    kind, words = _read(plain, url)
+    watcher_options: dict[str, Any] = {name: query.pop(name) for name in WATCHERS if name in query}
+    user = f"{credentials}@" if credentials else ""
+    plain = f"{scheme}://{user}{where.split(',')[0]}{'?' if query else ''}{urlencode(query)}"
+    kind, options = _read(plain, url)
     path = unquote(parts.path.strip("/"))
     if how == "sentinel":
         if not path or "/" in path:
@@ -250,32 +253,32 @@ def place_of(url: str, tag: str) -> ServerAddress:
                 f"expected {parts.scheme}://host:port,host:port/service (the name that the Sentinels know), "
                 f"found {shown(url)!r}"
             )
-        return Watched(url, kind, {**words, **mine}, hosts, path)
-    if path not in ("", "0") or words.get("db"):
+        return Watched(url, kind, {**options, **watcher_options}, hosts, path)
+    if path not in ("", "0") or options.get("db"):
         raise BadUrl(f"a cluster has only the database 0, found {shown(url)!r}")
-    return Clustered(url, kind, words, hosts, tag)
+    return Clustered(url, kind, options, hosts, tag)
 
 
-def _read(url: str, told: str) -> tuple[Kind, dict[str, Any]]:
+def _read(url: str, original: str) -> tuple[Kind, dict[str, Any]]:
     """The connection class and its arguments, as the driver reads them from a URL."""
     try:
-        words: dict[str, Any] = dict(parse_url(url))
+        options: dict[str, Any] = dict(parse_url(url))
     except (ValueError, TypeError):
         # the driver's text may contain a part of the password if one of its characters is not percent-encoded
         wrong = "host, port or database cannot be parsed; percent-encode the characters :/?#[]@ of a password"
-        raise BadUrl(f"{wrong}, found {shown(told)!r}") from None
-    kind: Kind = words.pop("connection_class", Connection)
-    return kind, words
+        raise BadUrl(f"{wrong}, found {shown(original)!r}") from None
+    kind: Kind = options.pop("connection_class", Connection)
+    return kind, options
 
 
 def _addresses(text: str, port: int, url: str) -> list[Address]:
-    found = []
-    for each in text.split(","):
+    addresses = []
+    for part in text.split(","):
         try:
-            parts = urlsplit(f"//{each}")
+            parts = urlsplit(f"//{part}")
             if not parts.hostname:
                 raise ValueError("a host is missing")
-            found.append((parts.hostname, parts.port or port))
+            addresses.append((parts.hostname, parts.port or port))
         except ValueError:
             raise BadUrl(f"expected host:port,host:port, found {shown(url)!r}") from None
-    return found
+    return addresses

@@ -61,10 +61,10 @@ def away(answer: Any) -> MoveState | None:
 async def unload(db: Reader, cursor: str | None, limit: int) -> Chunk:
     start, jobs = int(cursor or 0), list[Carried]()
     while len(jobs) < limit:
-        asked = min(MOST, limit - len(jobs))
-        found = _carried(await db.call("unload", start + len(jobs), asked))
-        jobs += found
-        if len(found) < asked:
+        size = min(MOST, limit - len(jobs))
+        carried = _carried(await db.call("unload", start + len(jobs), size))
+        jobs += carried
+        if len(carried) < size:
             break
     more = str(start + len(jobs)) if len(jobs) == limit else None
     if cursor is not None:
@@ -73,12 +73,12 @@ async def unload(db: Reader, cursor: str | None, limit: int) -> Chunk:
     return Chunk(tuple(jobs), rules, await _rates(db), more, tuple(measured))
 
 
-def _carried(words: Sequence[bytes]) -> list[Carried]:
-    found = []
-    for at in range(0, len(words), 5):
-        job, row, held, behind, packed = words[at : at + 5]
+def _carried(entries: Sequence[bytes]) -> list[Carried]:
+    jobs = []
+    for k in range(0, len(entries), 5):
+        job, row, held, behind, packed = entries[k : k + 5]
         edges = decode_any(packed) if packed else ()
-        found.append(
+        jobs.append(
             Carried(
                 record=record(job, row),
                 holds_key=bool(held),
@@ -86,76 +86,76 @@ def _carried(words: Sequence[bytes]) -> list[Carried]:
                 edges=tuple(Edge(up, version, open, soft) for up, open, soft, version in edges),
             )
         )
-    return found
+    return jobs
 
 
-def _facts(given: Sequence[LimitFacts]) -> list[tuple[str, str, bytes]]:
+def _facts(all_facts: Sequence[LimitFacts]) -> list[tuple[str, str, bytes]]:
     return [
         (kind, name, encode(rule) if rule is not None else until_bytes(until))
-        for each in given
-        for name, kind, rule, until in rows(each)
+        for facts in all_facts
+        for name, kind, rule, until in rows(facts)
     ]
 
 
 async def _rates(db: Reader) -> tuple[Rate, ...]:
-    spent = [each.decode() for each in await db.read("HKEYS", "spent")]
+    spent = [field.decode() for field in await db.read("HKEYS", "spent")]
     buckets = await db.read("HGETALL", "bucket")
     rates = {}
-    for at in range(0, len(buckets), 2):
-        rates[buckets[at].decode()] = Rate(buckets[at].decode(), (), *doubles(buckets[at + 1]))
+    for k in range(0, len(buckets), 2):
+        rates[buckets[k].decode()] = Rate(buckets[k].decode(), (), *doubles(buckets[k + 1]))
     for key in spent:
-        words = await db.read("ZRANGE", f"starts:{key}", 0, -1, "WITHSCORES")
-        starts = tuple((float(words[at + 1]), int(words[at].partition(b":")[0])) for at in range(0, len(words), 2))
+        entries = await db.read("ZRANGE", f"starts:{key}", 0, -1, "WITHSCORES")
+        starts = tuple((float(entries[k + 1]), int(entries[k].partition(b":")[0])) for k in range(0, len(entries), 2))
         known = rates.get(key, Rate(key))
         rates[key] = Rate(key, starts, known.tokens, known.at)
     return tuple(rates.values())
 
 
-async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
+async def load(db: Reader, chunk: Chunk, mark: MoveState) -> None:
     """Load a chunk in steps, each of which may be repeated. Only the last step sets the mark's new cursor and count."""
     before = mark_of(await db.read("GET", "move"))
     cursor, count = (before.cursor, before.jobs) if before is not None and before.role == "filling" else (None, 0)
-    parts = _parts(given)
+    parts = _parts(chunk)
     for number, (measured, jobs) in enumerate(parts):
-        said = mark if number == len(parts) - 1 else replace(mark, cursor=cursor, jobs=count)
-        words: list[Any] = [mark_bytes(said)]
-        rules, rates = (_facts(given.rules), given.rates) if not number else ([], ())
-        words.append(len(rules))
+        step_mark = mark if number == len(parts) - 1 else replace(mark, cursor=cursor, jobs=count)
+        arguments: list[Any] = [mark_bytes(step_mark)]
+        rules, rates = (_facts(chunk.rules), chunk.rates) if not number else ([], ())
+        arguments.append(len(rules))
         for fact in rules:
-            words += fact
-        words.append(len(rates))
+            arguments += fact
+        arguments.append(len(rates))
         for rate in rates:
-            words += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
-        words += metrics.stored_words(measured)
-        for each in jobs:
-            words += _job(each)
-        check(await db.call("load", *words))
+            arguments += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
+        arguments += metrics.stored_words(measured)
+        for job in jobs:
+            arguments += _job(job)
+        check(await db.call("load", *arguments))
 
 
-def _parts(given: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]:
+def _parts(chunk: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]:
     """The parts that the steps load: rows of metrics, then jobs."""
-    rows, jobs = given.metrics, given.jobs
-    measured = [(rows[at : at + MEASURED], ()) for at in range(0, len(rows), MEASURED)]
-    return [*measured, *(((), jobs[at : at + MOST]) for at in range(0, len(jobs), MOST))] or [((), ())]
+    rows, jobs = chunk.metrics, chunk.jobs
+    measured = [(rows[start : start + MEASURED], ()) for start in range(0, len(rows), MEASURED)]
+    return [*measured, *(((), jobs[start : start + MOST]) for start in range(0, len(jobs), MOST))] or [((), ())]
 
 
 def _sums(rate: Rate) -> list[tuple[float, int]]:
     """The starts of a rate, summed by moment."""
     sums: dict[float, int] = {}
-    for at, cost in rate.starts:
-        sums[at] = sums.get(at, 0) + cost
+    for moment, cost in rate.starts:
+        sums[moment] = sums.get(moment, 0) + cost
     return list(sums.items())
 
 
-def _untouched(each: Carried) -> bool:
+def _untouched(carried: Carried) -> bool:
     """Whether the job is queued and unchanged since it was stored. Such a plain job needs no row."""
-    return each.record == new_record(each.record.job, each.record.created_at)
+    return carried.record == new_record(carried.record.job, carried.record.created_at)
 
 
-def _job(each: Carried) -> tuple[Any, ...]:
-    row, plain = each.record, is_plain(each.record.job)
+def _job(carried: Carried) -> tuple[Any, ...]:
+    row, plain = carried.record, is_plain(carried.record.job)
     body = job_bytes(row.job, plain) + in_doubles(row.created_at)
-    edges = [(edge.up, edge.open, edge.soft, edge.version) for edge in each.edges]
-    ups = [edge.up for edge in each.edges if not edge.soft and edge.up not in row.after]
-    known = b"" if plain and _untouched(each) else row_bytes(row, plain, ups)
-    return row.job.id, body, known, "1" if each.holds_key else "", each.behind or "", encode(edges)
+    edges = [(edge.up, edge.open, edge.soft, edge.version) for edge in carried.edges]
+    ups = [edge.up for edge in carried.edges if not edge.soft and edge.up not in row.after]
+    known = b"" if plain and _untouched(carried) else row_bytes(row, plain, ups)
+    return row.job.id, body, known, "1" if carried.holds_key else "", carried.behind or "", encode(edges)

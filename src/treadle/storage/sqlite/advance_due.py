@@ -9,8 +9,8 @@ from collections.abc import Generator
 
 from treadle.core import defaults
 from treadle.storage.count_groups import QUEUED, RUNNING, SCHEDULED
-from treadle.storage.machine.due import act
-from treadle.storage.machine.limits import unblock_for
+from treadle.storage.machine.due import advance_row
+from treadle.storage.machine.limits import unblock_limit
 from treadle.storage.machine.rows import STEP
 from treadle.storage.sqlite.rows import AGING, LANE, LIMITS, SLOT, text
 from treadle.storage.sqlite.statements import load
@@ -46,7 +46,7 @@ def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
         unit.ex(SQL["return_lost"], (now, text(lost)))
     yield from _slowly(unit, slow)
     for (key,) in unit.ex(SQL["openings"], (now,)).fetchall():
-        unblock_for(unit, key)
+        unblock_limit(unit, key)
     unit.sync()
 
 
@@ -56,6 +56,6 @@ def _slowly(unit: UnitOfWork, ids: list[str]) -> Generator[None, None, None]:
     for number, id in enumerate(ids, 1):
         row = unit.row(id)
         if row.due_at == moments[id]:
-            yield from act(unit, row)
+            yield from advance_row(unit, row)
         if number % STEP == 0:
             yield

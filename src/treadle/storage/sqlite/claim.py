@@ -35,7 +35,7 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("claim")
-LINES = {name: BulkRead(statement) for name, statement in SQL.items() if name.startswith("line")}
+LINES = {name: BulkRead(statement) for name, statement in SQL.items() if "page" in name}
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... of rows that may have limits
@@ -134,14 +134,14 @@ class ClaimWalk:
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return rows(LINES["line_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(LINES["page_of_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return rows(LINES["line_exempt"], (queue, size, tasks, *position))
+            return rows(LINES["exempt_page"], (queue, size, tasks, *position))
         if self._cursor is not None:
-            return rows(LINES["line_after"], (queue, size, tasks, *position))
+            return rows(LINES["next_page"], (queue, size, tasks, *position))
         if tasks is None:
-            return rows(LINES["line"], (queue, size))
-        return rows(LINES["line_tasks"], (queue, size, tasks))
+            return rows(LINES["first_page"], (queue, size))
+        return rows(LINES["first_page_of_tasks"], (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.unit.rules, f"queue:{queue}") is not None
@@ -171,7 +171,7 @@ class ClaimWalk:
     def _admit_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """Decide on the jobs one by one. Return False if the queue must be read again before the end of the page."""
         self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
-        self._leasing.came_back, self._ahead = False, [job.id for job in jobs]
+        self._leasing.any_unblocked, self._ahead = False, [job.id for job in jobs]
         head = self._take_head(page[:share], jobs, ruled)
         share -= head
         if not share:
@@ -185,7 +185,7 @@ class ClaimWalk:
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
-            if not share or self._leasing.came_back or self.unfinished:
+            if not share or self._leasing.any_unblocked or self.unfinished:
                 return False
         return True
 

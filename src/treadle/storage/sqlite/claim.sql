@@ -15,18 +15,18 @@ INSERT OR REPLACE INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (?
 
 -- Pages of a queue, each with exactly the rows that the claim takes. The cursor is the last row that was passed over.
 
--- name: line
+-- name: first_page
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.queue_position IS NOT NULL ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
--- name: line_tasks
+-- name: first_page_of_tasks
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND j.task IN (SELECT value FROM json_each(?3))
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
--- name: line_after
+-- name: next_page
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
@@ -35,7 +35,7 @@ ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- When the queue's own limit is full, only jobs whose function has returned and jobs that kept their slot may pass.
 
--- name: line_exempt
+-- name: exempt_page
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM (
     SELECT seq FROM job INDEXED BY job_line_ran WHERE queue = ?1 AND queue_position IS NOT NULL AND function_done = 1
@@ -45,7 +45,7 @@ WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN
     AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
--- name: line_ids
+-- name: page_of_ids
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM json_each(?7) e CROSS JOIN job j ON j.id = e.value CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
@@ -53,13 +53,13 @@ WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- name: lease
-UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
-    flags = flags | ?4, room = substr(room, ?5)
+UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3,
+    updated_at = ?3, flags = flags | ?4, room = substr(room, ?5)
 WHERE seq IN (SELECT value FROM json_each(?6));
 
 -- The same for rows with consecutive numbers: no list to parse and sort.
 
 -- name: lease_run
-UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
-    flags = flags | ?4, room = substr(room, ?5)
+UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3,
+    updated_at = ?3, flags = flags | ?4, room = substr(room, ?5)
 WHERE seq BETWEEN ?6 AND ?7;

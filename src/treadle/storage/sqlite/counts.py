@@ -68,7 +68,7 @@ def fold(execute: Execute) -> None:
     for *group, jobs in rows_of(added_up(execute(SQL["changes"]).fetchone()[0])):
         if not execute(SQL["change"], (jobs, *group)).rowcount:
             execute(SQL["add"], (jobs, *group))
-    execute(SQL["folded"])
+    execute(SQL["clear_changes"])
 
 
 def added_up(changes: str) -> Groups:

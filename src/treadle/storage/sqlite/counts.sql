@@ -16,7 +16,7 @@ INSERT INTO job_count (jobs, queue, task, kind) VALUES (?, ?, ?, ?);
 
 -- Without a condition: SQLite then drops whole pages, and the next number is 1.
 
--- name: folded
+-- name: clear_changes
 DELETE FROM count_change;
 
 -- name: drop_empty

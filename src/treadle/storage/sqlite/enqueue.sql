@@ -5,7 +5,8 @@
 -- (recent_leases.py). When prune deletes the last row, it records the greatest number (meta 'top').
 
 -- name: top
-SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0));
+SELECT max((SELECT coalesce(max(seq), 0) FROM job),
+    coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0));
 
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
@@ -13,7 +14,8 @@ SELECT EXISTS (SELECT 1 FROM edge);
 -- All that an insert of plain jobs must know first, in one read.
 
 -- name: glance
-SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),
+SELECT max((SELECT coalesce(max(seq), 0) FROM job),
+    coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),
     EXISTS (SELECT 1 FROM edge), (SELECT value FROM meta WHERE name = 'move'),
     (SELECT value FROM meta WHERE name = 'bounds');
 
@@ -21,13 +23,14 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value 
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
 -- name: add_plain
-INSERT OR IGNORE INTO job (created_at, updated_at, queue_position, return_position, state, room, queue, task, flags, keep, keep_failed,
-    seq, id, rank)
+INSERT OR IGNORE INTO job (created_at, updated_at, queue_position, return_position, state, room, queue, task, flags,
+    keep, keep_failed, seq, id, rank)
 VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
 
 -- name: add_any
-INSERT INTO job (seq, id, queue, task, rank, flags, state, queue_position, return_position, due_at, created_at, updated_at,
-    function_done, pending, failures_allowed, deadline_at, keep, keep_failed, key, lane, root, parent, after)
+INSERT INTO job (seq, id, queue, task, rank, flags, state, queue_position, return_position, due_at, created_at,
+    updated_at, function_done, pending, failures_allowed, deadline_at, keep, keep_failed, key, lane, root, parent,
+    after)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_body

@@ -4,7 +4,8 @@
 -- One row of JSON: a thread that steps through many rows loses the GIL at each.
 
 -- name: old
-SELECT json_group_array(json_array(seq, id, flags)) FROM (SELECT j.seq, j.id, j.flags FROM job j WHERE j.expires_at <= ?1 AND j.expires_at IS NOT NULL
+SELECT json_group_array(json_array(seq, id, flags)) FROM (
+    SELECT j.seq, j.id, j.flags FROM job j WHERE j.expires_at <= ?1 AND j.expires_at IS NOT NULL
     AND NOT (j.flags & 1 AND EXISTS (
         SELECT 1 FROM edge e JOIN job d ON d.id = e.down WHERE e.up = j.id AND e.named AND d.state < 3))
     AND NOT EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(j.root, j.id) AND u.root IS NOT NULL AND u.state < 3)

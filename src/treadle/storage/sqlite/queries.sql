@@ -1,7 +1,7 @@
 -- name: checkpoints
 SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num;
 
--- name: spot
+-- name: queue_position
 SELECT queue, rank, queue_position, id FROM job WHERE id = ? AND queue_position IS NOT NULL;
 
 -- One row of JSON for each query: a thread that steps through many rows loses the GIL at each.

@@ -74,7 +74,7 @@ class Search:
 
     def _run(self, db: sqlite3.Connection, query: Query) -> Found:
         if query.ahead_of is not None:
-            own = db.execute(SQL["spot"], (query.ahead_of,)).fetchone()
+            own = db.execute(SQL["queue_position"], (query.ahead_of,)).fetchone()
             if own is None:
                 return Found(total=0 if query.count else None, scanned=None if query.scan is None else 0)
             self._ahead = ahead(*own)

@@ -169,7 +169,7 @@ def _end_plain(
     if done == len(outs):
         unit.topics.update([f"job:{out.id}" for out in outs])
         return ()
-    left = {number for (number,) in unit.ex(SQL["left"], (text([(out.id, out.version) for out in outs]),))}
+    left = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
     if len(outs) - len(left) != done:
         # Some were one version further already. The per-row path can tell a repetition from a stale outcome; to it, the
         # outcomes that were just applied are repetitions.
@@ -254,20 +254,20 @@ def heartbeat(
         return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
     # A new worker counts as seen at the latest time at which any worker was seen. A machine whose clock was corrected
     # has often been restarted.
-    [seen] = unit.ex(SQL["seen"], (worker.worker,)).fetchone()
+    [seen] = unit.ex(SQL["last_seen"], (worker.worker,)).fetchone()
     if seen > unit.now + CLOCK_BACK:
         for name in ("back_starts", "back_starts_gone", "back_buckets", "back_openings", "back_workers", "back_rows"):
             unit.ex(SQL[name], (unit.now,))
             yield
     if worker.gone:
-        unit.ex(SQL["gone"], (worker.worker,))
+        unit.ex(SQL["drop_worker"], (worker.worker,))
     else:
-        unit.ex(SQL["present"], (worker.worker, encode(worker), unit.now))
+        unit.ex(SQL["store_worker"], (worker.worker, encode(worker), unit.now))
     quiet = [renewal for renewal in renewals if not renewal.checkpoints and renewal.note is None and not renewal.reach]
     slow = [renewal for renewal in renewals if renewal.checkpoints or renewal.note is not None or renewal.reach]
     if quiet:
         rows = text([(renewal.id, renewal.version) for renewal in quiet])
-        done = unit.ex(SQL["beat"], {"due": unit.now + lease, "now": unit.now, "rows": rows}).rowcount
+        done = unit.ex(SQL["renew_leases"], {"due": unit.now + lease, "now": unit.now, "rows": rows}).rowcount
         if done != len(quiet):
             slow = list(renewals)
     unit.read(renewal.id for renewal in slow)

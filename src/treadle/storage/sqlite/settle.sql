@@ -40,20 +40,20 @@ GROUP BY queue, task;
 SELECT job.queue, job.task, e.value->>2, count(*) FROM json_each(:rows) e CROSS JOIN job ON job.id = e.value->>0
 WHERE job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0 GROUP BY 1, 2, 3;
 
--- name: left
+-- name: unapplied
 SELECT e.key FROM json_each(?) e LEFT JOIN job ON job.id = e.value->>0
 WHERE job.version IS NOT (e.value->>1) + 1;
 
--- name: beat
+-- name: renew_leases
 UPDATE job SET due_at = :due, updated_at = :now FROM json_each(:rows) e
 WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.worker IS NOT NULL
     AND job.flags & 1024 = 0;
 
--- name: present
+-- name: store_worker
 INSERT INTO worker (name, presence, seen) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET presence = excluded.presence, seen = excluded.seen;
 
--- name: seen
+-- name: last_seen
 SELECT coalesce((SELECT seen FROM worker WHERE name = ?), (SELECT max(seen) FROM worker), 0.0);
 
 -- Repairs times that were written while the clock was ahead of ?1: starts count as now, and rows keep their remaining
@@ -79,5 +79,5 @@ UPDATE worker SET seen = ?1 WHERE seen > ?1;
 UPDATE job SET due_at = max(?1, due_at - (updated_at - ?1)), updated_at = ?1
 WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND queue_position IS NULL AND blocked_on IS NULL;
 
--- name: gone
+-- name: drop_worker
 DELETE FROM worker WHERE name = ?;

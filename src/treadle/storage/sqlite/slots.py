@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from treadle.storage.machine.limits import unblock_for
+from treadle.storage.machine.limits import unblock_limit
 from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import SQL as UNIT_SQL
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("slots")
@@ -41,11 +41,11 @@ class Freed(Struct):
 
     def awaited(self, unit: UnitOfWork) -> bool:
         """Whether one of these limits blocks jobs."""
-        return any(unit.ex(DESK["aside_queue"], (key, "")).fetchone() for key in self.limits)
+        return any(unit.ex(UNIT_SQL["next_blocked_queue"], (key, "")).fetchone() for key in self.limits)
 
     def give_back(self, unit: UnitOfWork) -> None:
         for key, seqs in self.slots.items():
             unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            unblock_for(unit, key)
+            unblock_limit(unit, key)
         unit.sync()

@@ -13,7 +13,7 @@ from treadle.storage.sqlite.inserts import SQL as ENQUEUE
 from treadle.storage.sqlite.inserts import waited_for
 from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import load as statements
-from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import SQL as UNIT_SQL
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.transfer import (
     SHUT,
@@ -36,7 +36,7 @@ STEP = 128  # rows between two turns of the loop
 
 
 def read_mark(db: sqlite3.Connection) -> MoveState | None:
-    found = db.execute(DESK["mark"]).fetchone()
+    found = db.execute(UNIT_SQL["mark"]).fetchone()
     return None if found is None else decode_mark(found[0])
 
 
@@ -49,7 +49,7 @@ def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
 
 
 def _write_mark(unit: UnitOfWork, mark: MoveState) -> None:
-    found = unit.ex(DESK["mark"]).fetchone()
+    found = unit.ex(UNIT_SQL["mark"]).fetchone()
     check_replaces(None if found is None else decode_mark(found[0]), mark, "this SQLite file")
     unit.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
@@ -95,9 +95,9 @@ def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, Non
     unit = unit.quiet()
     limits.write(unit, given.rules)
     for rate in given.rates:
-        unit.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
+        unit.many(UNIT_SQL["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
         if rate.tokens is not None:
-            unit.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
+            unit.ex(UNIT_SQL["set_bucket"], (rate.key, rate.tokens, rate.at))
     metrics.add(unit, given.metrics)
     known = unit.stored([each.record.job.id for each in given.jobs])
     fresh = [each for each in given.jobs if each.record.job.id not in known]
@@ -132,6 +132,6 @@ def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
         for up in each.edges
     ]
     unit.many(SQL["add_edge"], edges)
-    unit.ex(DESK["mark_down"], (text(list({edge[0] for edge in edges})),))
+    unit.ex(UNIT_SQL["mark_down"], (text(list({edge[0] for edge in edges})),))
     unit.forget_all()
     return top

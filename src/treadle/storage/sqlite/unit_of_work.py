@@ -367,14 +367,14 @@ class UnitOfWork:
         """One query for each queue, however many jobs are blocked there."""
         self.sync()
         queues, queue = list[str](), ""
-        while (found := self.ex(SQL["aside_queue"], (key, queue)).fetchone()) is not None:
+        while (found := self.ex(SQL["next_blocked_queue"], (key, queue)).fetchone()) is not None:
             queue = found[0]
             queues.append(queue)
         return queues
 
     def returned(self, key: str, queue: str) -> list[Asker]:
         keeps = keeps_slots(self.rules, key)
-        found = self.ex(SQL["returned"], (key, queue)).fetchall()
+        found = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
         return sorted(
             _asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in found
         )
@@ -384,7 +384,7 @@ class UnitOfWork:
         if kept and not keeps:
             return
         self.sync()
-        found = self.ex(SQL["aside_kept"], (key, queue)) if kept else self.ex(SQL["aside"], (key, queue, keeps))
+        found = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
         for body, position in found:
             yield _asker(decode(body), position, key, kept, True)
 

@@ -1,16 +1,18 @@
 -- The per-row path: what the state machine reads and writes.
 
 -- name: put
-UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed = ?, function_done = ?, queue_position = ?, return_position = ?, due_at = ?,
-    deadline_at = ?, attempt = ?, lost = ?, worker = ?, blocked_on = ?, result = ?, value = ?, error = ?, reason = ?,
-    note = ?, reopenings = ?, started_at = ?, updated_at = ?, ended_at = ?, expires_at = ?, after = ?
+UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed = ?, function_done = ?,
+    queue_position = ?, return_position = ?, due_at = ?, deadline_at = ?, attempt = ?, lost = ?, worker = ?,
+    blocked_on = ?, result = ?, value = ?, error = ?, reason = ?, note = ?, reopenings = ?, started_at = ?,
+    updated_at = ?, ended_at = ?, expires_at = ?, after = ?
 WHERE seq = ?;
 
 -- name: checkpoints
 SELECT name, value FROM checkpoints WHERE job = ? ORDER BY num;
 
 -- name: remember
-INSERT INTO checkpoints (job, name, value) VALUES (?, ?, ?) ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
+INSERT INTO checkpoints (job, name, value) VALUES (?, ?, ?)
+ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
 
 -- name: states
 SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?));
@@ -25,12 +27,14 @@ SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND queue_position IS NOT 
 SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
 
 -- name: lane_last
-SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
+SELECT max(queue_position) FROM job
+WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
 -- A queue's jobs in the order of shedding, read row by row as far as needed.
 
 -- name: last_queued
-SELECT id, rank, started_at IS NULL AND function_done = 0 AND substr(task, 1, 8) <> 'treadle.' FROM job INDEXED BY job_line
+SELECT id, rank, started_at IS NULL AND function_done = 0 AND substr(task, 1, 8) <> 'treadle.'
+FROM job INDEXED BY job_line
 WHERE queue = ? AND queue_position IS NOT NULL ORDER BY rank, queue_position DESC, id DESC;
 
 -- name: first_queued
@@ -117,21 +121,22 @@ SELECT tokens, at FROM bucket WHERE key = ?;
 -- name: set_bucket
 INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
 
--- name: aside
+-- name: blocked
 SELECT b.body, j.return_position FROM job j CROSS JOIN body b ON b.seq = j.seq
 WHERE j.blocked_on = ?1 AND j.blocked_on IS NOT NULL AND j.queue = ?2 AND j.queue_position IS NULL
     AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
 ORDER BY j.rank DESC, j.return_position, j.id;
 
--- name: aside_kept
+-- name: blocked_kept
 SELECT b.body, j.return_position FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
-WHERE s.key = ?1 AND j.blocked_on = ?1 AND j.queue = ?2 AND j.queue_position IS NULL ORDER BY j.rank DESC, j.return_position, j.id;
+WHERE s.key = ?1 AND j.blocked_on = ?1 AND j.queue = ?2 AND j.queue_position IS NULL
+ORDER BY j.rank DESC, j.return_position, j.id;
 
--- name: aside_queue
+-- name: next_blocked_queue
 SELECT queue FROM job INDEXED BY job_aside
 WHERE blocked_on = ?1 AND blocked_on IS NOT NULL AND queue_position IS NULL AND queue > ?2 ORDER BY queue LIMIT 1;
 
--- name: returned
+-- name: unblocked_jobs
 SELECT b.body, j.queue_position, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
 FROM job j CROSS JOIN body b ON b.seq = j.seq
 WHERE j.blocked_on = ?1 AND j.blocked_on IS NOT NULL AND j.queue = ?2 AND j.queue_position IS NOT NULL;

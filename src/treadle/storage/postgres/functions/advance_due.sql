@@ -14,7 +14,8 @@ BEGIN
         WHERE lane IS NOT NULL)
     THEN
         WITH joined AS (
-            UPDATE job SET queue_position = due_at, return_position = due_at, due_at = CASE WHEN NOT function_done THEN deadline_at END
+            UPDATE job SET queue_position = due_at, return_position = due_at,
+                due_at = CASE WHEN NOT function_done THEN deadline_at END
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
@@ -31,7 +32,8 @@ BEGIN
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
-                AND limits IS NULL AND return_position IS NOT NULL AND (function_done OR deadline_at IS NULL OR deadline_at > t)
+                AND limits IS NULL AND return_position IS NOT NULL
+                    AND (function_done OR deadline_at IS NULL OR deadline_at > t)
             RETURNING queue, task
         ), counted AS (
             INSERT INTO count_change SELECT queue, task, 'r', 'q', count(*) FROM returned GROUP BY queue, task
@@ -45,12 +47,12 @@ BEGIN
             (SELECT id, due_at FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most)
         ) AS due ORDER BY due_at, id
     LOOP
-        PERFORM act(d.id, d.due_at, t);
+        PERFORM advance_row(d.id, d.due_at, t);
     END LOOP;
-    PERFORM call_in_freed('{}', t);
+    PERFORM unblock_freed_limits('{}', t);
     -- gates held by other transactions are left to those, or to the next call
     FOREACH limited IN ARRAY try_gates(ARRAY(SELECT key FROM gate WHERE opens <= t LIMIT most)) LOOP
-        PERFORM call_in_for(limited, t);
+        PERFORM unblock_limit(limited, t);
     END LOOP;
     PERFORM recheck_limits(t);
 END $$;
@@ -62,7 +64,7 @@ CREATE FUNCTION lost_by(claim_id text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- Advance one due row. If another open transaction has locked a row that this needs, the row stays due.
-CREATE FUNCTION act(wanted text, due float8, t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION advance_row(wanted text, due float8, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r job;
 BEGIN
@@ -71,26 +73,26 @@ BEGIN
         RETURN;
     END IF;
     IF r.deadline_at <= t AND NOT r.function_done THEN
-        PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
-        PERFORM finish(r, 4, 'expired', 'its deadline passed', NULL, t);
+        PERFORM lock_with_dependents(ARRAY[r.id], ARRAY[r.id], false);
+        PERFORM end_job(r, 4, 'expired', 'its deadline passed', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
     ELSIF r.state = 2 THEN
         r.lost := r.lost + 1;
         r.reason := lost_by(r.worker);
         r.updated_at := t;
-        PERFORM join_line(r, t);
+        PERFORM queue_job(r, t);
         PERFORM note_freed(r.limits);
     ELSIF r.state = 1 THEN
-        PERFORM join_line(r, due);
+        PERFORM queue_job(r, due);
     ELSIF r.started_at IS NULL AND NOT r.function_done THEN
-        PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
-        PERFORM finish(r, 4, 'expired', 'what it waited for did not come in time', NULL, t);
+        PERFORM lock_with_dependents(ARRAY[r.id], ARRAY[r.id], false);
+        PERFORM end_job(r, 4, 'expired', 'what it waited for did not come in time', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
     ELSIF r.task <> '' THEN
-        PERFORM join_line(r, t);
+        PERFORM queue_job(r, t);
     ELSE    -- a promise that was claimed: no call runs it, so only its deadline is due
         r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
-        PERFORM put(r);
+        PERFORM update_job(r);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM set_config('lock_timeout', '10ms', true);   -- half a second of waiting in all is enough

@@ -1,5 +1,5 @@
 -- Helpers of all verbs: read and lock a row, write a row, note a topic. Those for rows belong to the per-row path; the
--- bulk paths are in claim.sql, settle.sql and enqueue.sql.
+-- bulk paths are in settle_and_claim.sql, settle.sql and enqueue.sql.
 
 -- Collects the topics of a call in two settings of the transaction, one for each channel, as JSON strings. The process
 -- publishes them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
@@ -47,7 +47,7 @@ END $$;
 
 -- A job, locked, from either table; NULL if there is none. `ending`: the row will be moved, so the lock also excludes
 -- transactions that begin to wait for it.
-CREATE FUNCTION row_of(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_row(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     r job;
 BEGIN
@@ -70,13 +70,14 @@ BEGIN
 END $$;
 
 -- Write an unfinished row, and the slots it holds.
-CREATE FUNCTION put(r job) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION update_job(r job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM note_count(r.queue, r.task, kind_of(j.state, j.queue_position, j.blocked_on),
         kind_of(r.state, r.queue_position, r.blocked_on)) FROM job j WHERE j.id = r.id;
     UPDATE job SET
-        version = r.version, state = r.state, function_done = r.function_done, checkpoints = r.checkpoints, attempt = r.attempt, lost = r.lost,
-        reopenings = r.reopenings, pending = r.pending, failures_allowed = r.failures_allowed, queue_position = r.queue_position, return_position = r.return_position,
+        version = r.version, state = r.state, function_done = r.function_done, checkpoints = r.checkpoints,
+        attempt = r.attempt, lost = r.lost, reopenings = r.reopenings, pending = r.pending,
+        failures_allowed = r.failures_allowed, queue_position = r.queue_position, return_position = r.return_position,
         due_at = r.due_at, deadline_at = r.deadline_at, started_at = r.started_at, updated_at = r.updated_at,
         worker = r.worker, key = r.key, blocked_on = r.blocked_on, after = r.after, reason = r.reason, note = r.note,
         result = r.result, value = r.value, error = r.error
@@ -86,7 +87,8 @@ BEGIN
             DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
         ELSE
             INSERT INTO slot (key, id, cost, live)
-            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.function_done FROM unnest(r.limits, r.costs) AS u (key, cost)
+            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.function_done
+            FROM unnest(r.limits, r.costs) AS u (key, cost)
             ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
         END IF;
     END IF;
@@ -96,7 +98,7 @@ BEGIN
 END $$;
 
 -- Its queue position if it is queued at `moment`.
-CREATE FUNCTION place_of(r job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
+CREATE FUNCTION queue_position_of(r job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     turn float8 := moment - coalesce((r.words ->> 'aging')::float8 * (r.words ->> 'priority')::int, 0);
     last float8;
@@ -106,7 +108,8 @@ BEGIN
         RETURN turn;
     END IF;
     SELECT queue_position INTO last FROM job
-    WHERE queue = r.queue AND rank = r.rank AND lane = r.lane AND queue_position IS NOT NULL ORDER BY queue_position DESC LIMIT 1;
+    WHERE queue = r.queue AND rank = r.rank AND lane = r.lane AND queue_position IS NOT NULL
+    ORDER BY queue_position DESC LIMIT 1;
     IF FOUND THEN
         RETURN last + (r.words ->> 'stride')::float8;
     END IF;
@@ -116,17 +119,17 @@ BEGIN
 END $$;
 
 -- Queue a job: at its return position, or at a new one as of `moment`.
-CREATE FUNCTION join_line(r job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION queue_job(r job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    r.queue_position := coalesce(r.return_position, place_of(r, moment));
+    r.queue_position := coalesce(r.return_position, queue_position_of(r, moment));
     r.state := 1;
     r.return_position := r.queue_position;
     r.blocked_on := NULL;
     r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
-    PERFORM put(r);
+    PERFORM update_job(r);
 END $$;
 
-CREATE FUNCTION schedule(r job, run_at float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION schedule_job(r job, run_at float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     r.state := 1;
     r.pending := 0;
@@ -134,45 +137,46 @@ BEGIN
     r.blocked_on := NULL;
     r.return_position := NULL;
     r.due_at := least(run_at, CASE WHEN NOT r.function_done THEN r.deadline_at END);
-    PERFORM put(r);
+    PERFORM update_job(r);
     PERFORM publish('queue:' || r.queue);
 END $$;
 
 -- End a wait: queue the job now, or when its delay is over. A promise keeps waiting until it is settled.
-CREATE FUNCTION release(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION end_wait(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     run_at float8 := r.created_at + (r.words ->> 'delay')::float8;
 BEGIN
     IF r.task = '' THEN
-        PERFORM put(r);
+        PERFORM update_job(r);
     ELSIF r.started_at IS NULL AND NOT r.function_done AND run_at > t THEN
-        PERFORM schedule(r, run_at);
+        PERFORM schedule_job(r, run_at);
     ELSE
         r.pending := 0;
-        PERFORM join_line(r, t);
+        PERFORM queue_job(r, t);
     END IF;
 END $$;
 
 -- The checkpoints of an outcome: of those with the same name, the last one.
-CREATE FUNCTION steps_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
     SELECT s.at, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
     WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
 $$;
 
 -- Store checkpoints: merged by name, in the order in which each name first came.
-CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO checkpoints (id, name, value) SELECT wanted, s.name, s.value FROM steps_of(steps) AS s ORDER BY s.at
+CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO checkpoints (id, name, value)
+    SELECT wanted, s.name, s.value FROM checkpoints_of(steps) AS s ORDER BY s.at
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
 $$;
 
 -- Whether the job has all these checkpoints; see row_rules.repeats.
-CREATE FUNCTION remembers(wanted text, steps json) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (SELECT 1 FROM steps_of(steps) AS s WHERE left(s.name, 8) <> 'treadle:' AND NOT EXISTS
+CREATE FUNCTION has_checkpoints(wanted text, steps json) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (SELECT 1 FROM checkpoints_of(steps) AS s WHERE left(s.name, 8) <> 'treadle:' AND NOT EXISTS
         (SELECT 1 FROM checkpoints AS c WHERE c.id = wanted AND c.name = s.name AND c.value = s.value))
 $$;
 
 -- The nonce of a person's act; NULL: the outcome is not an act.
-CREATE FUNCTION act_in(steps json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION act_nonce(steps json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT s.step ->> 1 FROM json_array_elements(steps) AS s (step) WHERE s.step ->> 0 = 'treadle:act'
 $$;

@@ -1,7 +1,7 @@
 -- Unblocks jobs when a slot is freed or a rate opens. The caller holds the gate of the limit.
 
 -- Those of these limits that block a job, or that must be checked when their rate opens.
-CREATE FUNCTION looked_for(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION blocking_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
         WHERE EXISTS (SELECT 1 FROM job WHERE blocked_on = k AND queue_position IS NULL)
@@ -9,7 +9,7 @@ BEGIN
 END $$;
 
 -- The cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
-CREATE FUNCTION price(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION cost_of(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(j.costs[array_position(j.limits, limited)], 1)
 $$;
 
@@ -31,18 +31,21 @@ BEGIN
             FOR first IN
                 (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
-                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
+                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
+                    AND j.queue_position IS NULL
                     AND j.started_at IS NOT NULL AND r.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
-                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
+                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
+                    AND j.queue_position IS NULL
                     AND j.started_at IS NULL AND r.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
             LOOP
                 -- jobs that were unblocked and not claimed yet start before it
-                SELECT coalesce(sum(least(price(b, limited), capacity(r))), 0) INTO ahead FROM job b
-                WHERE b.blocked_on = limited AND b.queue = line AND b.queue_position IS NOT NULL AND NOT b.id = ANY (starting)
+                SELECT coalesce(sum(least(cost_of(b, limited), capacity(r))), 0) INTO ahead FROM job b
+                WHERE b.blocked_on = limited AND b.queue = line AND b.queue_position IS NOT NULL
+                    AND NOT b.id = ANY (starting)
                     AND (-b.rank, b.return_position, b.id) < (-first.rank, first.return_position, first.id);
-                moment := least(moment, opens_at(limited, r, price(first, limited) + ahead, t));
+                moment := least(moment, opens_at(limited, r, cost_of(first, limited) + ahead, t));
             END LOOP;
         END LOOP;
     END IF;
@@ -50,28 +53,30 @@ BEGIN
 END $$;
 
 -- Unblock jobs of these limits while there is room; the caller holds their gates.
-CREATE FUNCTION unblock_for(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
 BEGIN
     IF cardinality(keys) > 1 THEN
-        keys := call_in_alike(keys);
+        keys := unblock_slot_limits(keys);
     END IF;
     FOREACH limited IN ARRAY keys LOOP
-        PERFORM call_in_for(limited, t);
+        PERFORM unblock_limit(limited, t);
     END LOOP;
 END $$;
 
--- `call_in_for` for all limits of the common kind, in a few statements instead of a dozen for each: slots and no rate,
--- and blocked jobs of one queue that cost 1 and hold no slot yet. -> the limits of other kinds, which are unchanged.
-CREATE FUNCTION call_in_alike(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+-- `unblock_limit` for all limits of the common kind, in a few statements instead of a dozen for each: slots and no
+-- rate, and blocked jobs of one queue that cost 1 and hold no slot yet. -> the limits of other kinds, which are
+-- unchanged.
+CREATE FUNCTION unblock_slot_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     alike record;
     spots tid[];
     unlike text[];
     lines text[];
 BEGIN
-    SELECT array_agg(a.key) AS keys, array_agg(a.line) AS lines, array_agg(a.keeps) AS keeps, array_agg(a.free) AS free INTO alike
+    SELECT array_agg(a.key) AS keys, array_agg(a.line) AS lines, array_agg(a.keeps) AS keeps, array_agg(a.free) AS free
+    INTO alike
     FROM (
         SELECT k.key, f.queue AS line, r.keeps, r.slots - (
                 SELECT coalesce(sum(s.cost), 0) FROM slot s WHERE s.key = k.key AND (s.live OR r.keeps)) AS free
@@ -80,37 +85,45 @@ BEGIN
             SELECT r.slots, r.rate, r.hold = 'ended' AS keeps FROM rule r
             WHERE r.name IN (k.key, split_part(k.key, ':', 1)) ORDER BY r.name = k.key DESC LIMIT 1) AS r
         CROSS JOIN LATERAL (
-            SELECT j.queue FROM job j WHERE j.blocked_on = k.key AND j.queue_position IS NULL ORDER BY j.queue LIMIT 1) AS f
+            SELECT j.queue FROM job j WHERE j.blocked_on = k.key AND j.queue_position IS NULL ORDER BY j.queue LIMIT 1
+        ) AS f
         WHERE r.slots IS NOT NULL AND r.rate IS NULL AND NOT starts_with(k.key, 'queue:')
-            AND NOT EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = k.key AND j.queue > f.queue AND j.queue_position IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = k.key AND j.queue > f.queue
+                AND j.queue_position IS NULL)
             AND NOT (r.keeps AND EXISTS (SELECT 1 FROM job j
-                WHERE j.blocked_on = k.key AND j.queue = f.queue AND j.queue_position IS NULL AND j.started_at IS NOT NULL))
+                WHERE j.blocked_on = k.key AND j.queue = f.queue AND j.queue_position IS NULL
+                    AND j.started_at IS NOT NULL))
     ) AS a;
     IF alike.keys IS NULL THEN
         RETURN keys;
     END IF;
     -- jobs that were unblocked and not claimed yet take room from those behind them
-    SELECT array_agg(w.key) FILTER (WHERE w.dear), array_agg(w.spot) FILTER (WHERE w.aside AND w.turn <= w.free AND NOT w.dear)
+    SELECT array_agg(w.key) FILTER (WHERE w.costly),
+        array_agg(w.spot) FILTER (WHERE w.blocked AND w.turn <= w.free AND NOT w.costly)
     INTO unlike, spots
     FROM (
-        SELECT a.key, a.free, j.spot, j.aside, bool_or(j.cost > 1) OVER (PARTITION BY a.key) AS dear,
+        SELECT a.key, a.free, j.spot, j.blocked, bool_or(j.cost > 1) OVER (PARTITION BY a.key) AS costly,
             row_number() OVER (PARTITION BY a.key ORDER BY j.rank DESC, j.return_position, j.id) AS turn
         FROM unnest(alike.keys, alike.lines, alike.keeps, alike.free) AS a (key, line, keeps, free)
         CROSS JOIN LATERAL (
             SELECT * FROM (
-                SELECT x.ctid AS spot, x.rank, x.return_position, x.id, price(x, a.key) AS cost, true AS aside FROM job x
+                SELECT x.ctid AS spot, x.rank, x.return_position, x.id, cost_of(x, a.key) AS cost, true AS blocked
+                FROM job x
                 WHERE x.blocked_on = a.key AND x.queue = a.line AND x.queue_position IS NULL
-                ORDER BY x.rank DESC, x.return_position, x.id LIMIT greatest(a.free, 0) FOR NO KEY UPDATE SKIP LOCKED) AS waiting
+                ORDER BY x.rank DESC, x.return_position, x.id LIMIT greatest(a.free, 0)
+                FOR NO KEY UPDATE SKIP LOCKED) AS waiting
             UNION ALL
-            SELECT x.ctid, x.rank, x.return_position, x.id, price(x, a.key), false FROM job x
-            WHERE x.blocked_on = a.key AND x.queue = a.line AND x.queue_position IS NOT NULL AND NOT (a.keeps AND x.started_at IS NOT NULL)
+            SELECT x.ctid, x.rank, x.return_position, x.id, cost_of(x, a.key), false FROM job x
+            WHERE x.blocked_on = a.key AND x.queue = a.line AND x.queue_position IS NOT NULL
+                AND NOT (a.keeps AND x.started_at IS NOT NULL)
         ) AS j
     ) AS w;
     unlike := coalesce(unlike, '{}');
     WITH back AS (
         UPDATE job SET queue_position = return_position WHERE ctid = ANY (spots) RETURNING queue, task, blocked_on
     ), counted AS (
-        INSERT INTO count_change SELECT queue, task, 'b' || blocked_on, 'q', count(*) FROM back GROUP BY queue, task, blocked_on
+        INSERT INTO count_change SELECT queue, task, 'b' || blocked_on, 'q', count(*) FROM back
+            GROUP BY queue, task, blocked_on
     ) SELECT array_agg(DISTINCT queue) INTO lines FROM back;
     PERFORM publish('queue:' || line) FROM unnest(lines) AS line;
     UPDATE gate SET opens = NULL
@@ -122,7 +135,7 @@ END $$;
 -- is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an unblocked job
 -- that is not claimed yet takes room only from those behind it. Locked rows are skipped: the transaction that changes
 -- them checks the limit itself.
-CREATE FUNCTION call_in_for(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_limit(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r rule := rule_of(limited);
     line text;
@@ -134,13 +147,14 @@ BEGIN
         IF r.name IS NULL THEN
             WITH back AS (
                 UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
-                    SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL FOR NO KEY UPDATE SKIP LOCKED))
+                    SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
+                        FOR NO KEY UPDATE SKIP LOCKED))
                 RETURNING task
             )
             INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
             PERFORM publish('queue:' || line);
         ELSE
-            PERFORM call_in_line(limited, r, line, t);
+            PERFORM unblock_queue(limited, r, line, t);
         END IF;
     END LOOP;
     PERFORM set_opening(limited, t, '{}');
@@ -149,7 +163,7 @@ END $$;
 -- Unblocks the jobs of one queue. Behind the first one without a free slot, only those that hold theirs are unblocked,
 -- or expensive jobs would be starved; behind the first one that the rate does not admit, none. It reads the index no
 -- further than there is room: sorting all blocked jobs would cost more the more there are.
-CREATE FUNCTION call_in_line(limited text, r rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_queue(limited text, r rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     -- OFFSET 0: otherwise the planner reads the whole queue to avoid a sort (149 blocks for 6,000 jobs)
     back job[] := ARRAY(SELECT k.j FROM (
@@ -158,43 +172,46 @@ DECLARE
         ORDER BY k.rank DESC, k.return_position, k.id);
     keepers constant boolean := r.hold = 'ended' AND EXISTS (SELECT 1 FROM job
         WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL);
-    found record;
-    each job;
+    room record;
+    candidate job;
     barred job;                 -- the first job without a free slot
-    most bigint;                -- how many fit if each costs the least; NULL: any number
-    come text[] := '{}';
+    fitting bigint;             -- how many, if each costs the least; NULL: any number
+    unblocked text[] := '{}';
 BEGIN
-    SELECT 1 AS next, CASE WHEN r.slots IS NOT NULL THEN used(limited, r.hold) END AS taken, false AS barred,
-        CASE WHEN r.rate IS NOT NULL THEN level(limited, r, t) END AS room, NULL::text AS answer INTO found;
-    most := least(CASE WHEN NOT keepers THEN r.slots - found.taken END, floor(found.room + 1e-9));
-    FOR each IN
+    SELECT 1 AS next, false AS slots_barred,
+        CASE WHEN r.slots IS NOT NULL THEN slots_in_use(limited, r.hold) END AS taken,
+        CASE WHEN r.rate IS NOT NULL THEN rate_level(limited, r, t) END AS rate, NULL::text AS answer INTO room;
+    fitting := least(CASE WHEN NOT keepers THEN r.slots - room.taken END, floor(room.rate + 1e-9));
+    FOR candidate IN
         SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
-        ORDER BY rank DESC, return_position, id LIMIT CASE WHEN most < 0 THEN 0 ELSE most END FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY rank DESC, return_position, id LIMIT CASE WHEN fitting < 0 THEN 0 ELSE fitting END
+        FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        found := let_in(limited, r, each, back, found.next, found.taken, found.room, found.barred);
-        EXIT WHEN found.answer = 'rate';
-        IF found.answer = 'slots' THEN
-            barred := each;
+        room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, room.slots_barred);
+        EXIT WHEN room.answer = 'rate';
+        IF room.answer = 'slots' THEN
+            barred := candidate;
             EXIT;
         END IF;
-        come := come || each.id;
+        unblocked := unblocked || candidate.id;
     END LOOP;
     IF keepers AND barred.id IS NOT NULL THEN
-        FOR each IN
-            SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL
+        FOR candidate IN
+            SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
+                AND started_at IS NOT NULL
                 AND (-rank, return_position, id) > (-barred.rank, barred.return_position, barred.id)
             ORDER BY rank DESC, return_position, id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
-            found := let_in(limited, r, each, back, found.next, found.taken, found.room, true);
-            EXIT WHEN found.answer = 'rate';
-            IF found.answer = 'in' THEN
-                come := come || each.id;
+            room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, true);
+            EXIT WHEN room.answer = 'rate';
+            IF room.answer = 'in' THEN
+                unblocked := unblocked || candidate.id;
             END IF;
         END LOOP;
     END IF;
-    IF cardinality(come) > 0 THEN
+    IF cardinality(unblocked) > 0 THEN
         WITH back AS (
-            UPDATE job SET queue_position = return_position WHERE id = ANY (come) RETURNING task
+            UPDATE job SET queue_position = return_position WHERE id = ANY (unblocked) RETURNING task
         )
         INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
         PERFORM publish('queue:' || line);
@@ -203,33 +220,34 @@ END $$;
 
 -- Whether there is room for one job ('in') besides the unblocked jobs ahead of it (those of `back` from `next` on), or
 -- what is used up ('slots', 'rate'). barred: no job that needs a slot gets one.
-CREATE FUNCTION let_in(limited text, r rule, each job, back job[], INOUT next int, INOUT taken bigint, INOUT room float8,
-    INOUT barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION check_room(limited text, r rule, j job, back job[], INOUT next int, INOUT taken bigint,
+    INOUT rate float8, INOUT slots_barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
-    asks job;
+    next_job job;
     keeps boolean;
     f record;
 BEGIN
     LOOP
-        asks := CASE WHEN next <= cardinality(back)
-            AND (-back[next].rank, back[next].return_position, back[next].id) < (-each.rank, each.return_position, each.id)
-            THEN back[next] ELSE each END;
-        keeps := r.hold = 'ended' AND asks.started_at IS NOT NULL;
+        next_job := CASE WHEN next <= cardinality(back)
+            AND (-back[next].rank, back[next].return_position, back[next].id)
+                < (-j.rank, j.return_position, j.id)
+            THEN back[next] ELSE j END;
+        keeps := r.hold = 'ended' AND next_job.started_at IS NOT NULL;
         answer := 'slots';
-        IF keeps OR NOT barred THEN
-            f := fitting(r, taken, room, price(asks, limited), keeps);
+        IF keeps OR NOT slots_barred THEN
+            f := take_room(r, taken, rate, cost_of(next_job, limited), keeps);
             answer := f.answer;
             taken := f.taken;
-            room := f.room;
+            rate := f.rate;
         END IF;
-        barred := barred OR answer = 'slots';
-        EXIT WHEN asks.id = each.id OR answer = 'rate';
+        slots_barred := slots_barred OR answer = 'slots';
+        EXIT WHEN next_job.id = j.id OR answer = 'rate';
         next := next + 1;
     END LOOP;
 END $$;
 
 -- Whether one more job fits ('in') or what is used up; and what is then taken and left.
-CREATE FUNCTION fitting(r rule, INOUT taken bigint, INOUT room float8, cost int, keeps boolean, OUT answer text)
+CREATE FUNCTION take_room(r rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean, OUT answer text)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF r.slots IS NOT NULL AND NOT keeps AND NOT slots_fit(r, taken, cost) THEN
@@ -237,11 +255,11 @@ BEGIN
         RETURN;
     END IF;
     IF r.rate IS NOT NULL THEN
-        IF r.rate = 0 OR room < least(cost, capacity(r)) - 1e-9 THEN
+        IF r.rate = 0 OR rate < least(cost, capacity(r)) - 1e-9 THEN
             answer := 'rate';
             RETURN;
         END IF;
-        room := room - least(cost, capacity(r));
+        rate := rate - least(cost, capacity(r));
     END IF;
     IF r.slots IS NOT NULL AND NOT keeps THEN
         taken := taken + least(cost, r.slots);
@@ -250,8 +268,8 @@ BEGIN
 END $$;
 
 -- Note that this job may have freed a slot, or was unblocked and has left the queue: other jobs may be unblocked
--- instead. call_in_freed does so at the end of the call, because gates are the last locks of a call. Rolling back to a
--- savepoint also drops the note.
+-- instead. unblock_freed_limits does so at the end of the call, because gates are the last locks of a call. Rolling
+-- back to a savepoint also drops the note.
 CREATE FUNCTION note_freed(limits text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF limits IS NOT NULL THEN
@@ -277,7 +295,7 @@ END $$;
 -- Unblock jobs of the limits that this call has freed: those it noted and `also`. The limits whose gates other
 -- transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that advances
 -- due rows checks them again.
-CREATE FUNCTION call_in_freed(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_freed_limits(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
     wanted text[] := noted::text[] || also;
@@ -289,7 +307,7 @@ BEGIN
     IF noted <> '{}' THEN
         PERFORM set_config('treadle.freed', '', true);
     END IF;
-    wanted := looked_for(wanted);
+    wanted := blocking_limits(wanted);
     IF cardinality(wanted) = 0 THEN
         RETURN;
     END IF;
@@ -300,10 +318,11 @@ BEGIN
     ELSIF current_setting('treadle.gates', true) = 'held' THEN
         held := try_gates(wanted);
     END IF;
-    PERFORM unblock_for(held, t);
+    PERFORM unblock_limits(held, t);
     wanted := ARRAY(SELECT unnest(wanted) EXCEPT SELECT unnest(held));
     INSERT INTO recheck (key) SELECT unnest(wanted);
-    PERFORM publish('queue:' || (SELECT queue FROM job WHERE blocked_on = k AND queue_position IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
+    PERFORM publish('queue:' || (SELECT queue FROM job WHERE blocked_on = k AND queue_position IS NULL LIMIT 1))
+        FROM unnest(wanted) AS k;
 END $$;
 
 -- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
@@ -314,19 +333,19 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT 1 FROM recheck) AND pg_try_advisory_xact_lock_shared(rules_lock()) AND try_turn() THEN
         held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
-        PERFORM unblock_noted(held, t);
+        PERFORM unblock_noted_limits(held, t);
     END IF;
 END $$;
 
 -- The caller holds the gates of these limits.
-CREATE FUNCTION unblock_noted(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_noted_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM recheck WHERE key = ANY (keys);
-    PERFORM unblock_for(keys, t);
+    PERFORM unblock_limits(keys, t);
 END $$;
 
 -- Check all limits that block a job.
-CREATE FUNCTION call_in_everybody(t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_all_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text := '';
     keys text[] := '{}';
@@ -338,5 +357,5 @@ BEGIN
         keys := keys || limited;
     END LOOP;
     PERFORM lock_gates(keys);
-    PERFORM unblock_for(keys, t);
+    PERFORM unblock_limits(keys, t);
 END $$;

@@ -1,9 +1,9 @@
 -- Bounded queues: storage/bounds.py in SQL. The bounds are also in one row of `meta`, which each enqueue reads: {limit:
 -- [max_waiting or null, when_full]}. There is no such row while no queue has a bound.
 --
--- Enqueues of a bounded queue take turns (`lock_bounds`), or two of them would each count the room that the other takes.
--- No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last lock that an
--- enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
+-- Enqueues of a bounded queue take turns (`lock_bounds`), or two of them would each count the room that the other
+-- takes. No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last
+-- lock that an enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
 
 -- Derive the row of `meta` from the facts.
 CREATE FUNCTION derive_bounds() RETURNS void LANGUAGE plpgsql AS $$
@@ -22,12 +22,13 @@ CREATE FUNCTION bound_of(bounds json, line text) RETURNS json LANGUAGE sql IMMUT
     FROM (SELECT coalesce(bounds -> ('queue:' || line), bounds -> 'queue') AS bound) AS b
 $$;
 
--- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has no
--- limit of its own: each holder only counts, sheds and commits.
+-- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has
+-- no limit of its own: each holder only counts, sheds and commits.
 CREATE FUNCTION lock_bounds(bounds json, lines text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     bounded text[] := ARRAY(
-        SELECT DISTINCT u.line COLLATE "C" FROM unnest(lines) AS u (line) WHERE bound_of(bounds, u.line) IS NOT NULL ORDER BY 1);
+        SELECT DISTINCT u.line COLLATE "C" FROM unnest(lines) AS u (line) WHERE bound_of(bounds, u.line) IS NOT NULL
+        ORDER BY 1);
     before constant text := current_setting('lock_timeout');
     line text;
 BEGIN
@@ -43,32 +44,34 @@ BEGIN
 END $$;
 
 -- How many jobs of a queue are ready, by the kept counts.
-CREATE FUNCTION waiting_in(line text) RETURNS bigint LANGUAGE sql AS $$
+CREATE FUNCTION count_waiting(line text) RETURNS bigint LANGUAGE sql AS $$
     SELECT coalesce(sum(a.jobs), 0)::bigint FROM (
         SELECT c.jobs FROM job_count c WHERE c.queue = line AND left(c.kind, 1) IN ('q', 's', 'b')
         UNION ALL
-        SELECT k.jobs FROM count_change g CROSS JOIN LATERAL (VALUES (g.was, -g.jobs), (g.became, g.jobs)) AS k (kind, jobs)
+        SELECT k.jobs
+        FROM count_change g CROSS JOIN LATERAL (VALUES (g.was, -g.jobs), (g.became, g.jobs)) AS k (kind, jobs)
         WHERE g.queue = line AND left(k.kind, 1) IN ('q', 's', 'b')
     ) AS a
 $$;
 
 -- For the bulk paths: lock the bounded ones of these queues -> whether they have room for the jobs that this call has
 -- inserted.
-CREATE FUNCTION had_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION has_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     line text;
 BEGIN
     FOREACH line IN ARRAY lock_bounds(bounds, lines) LOOP
-        IF waiting_in(line) > (bound_of(bounds, line) ->> 0)::int THEN
+        IF count_waiting(line) > (bound_of(bounds, line) ->> 0)::int THEN
             RETURN false;
         END IF;
     END LOOP;
     RETURN true;
 END $$;
 
--- Make room for the new jobs of a call, which `prepare` has inserted: raise a refusal, or shed queued jobs -> these.
--- Their endings are still to be counted.
-CREATE FUNCTION make_room(bounds json, jobs json, t float8, asked text[], answers text[], fresh text[]) RETURNS text[]
+-- Make room for the new jobs of a call, which `prepare_jobs` has inserted: raise a refusal, or shed queued jobs ->
+-- these. Their endings are still to be counted.
+CREATE FUNCTION make_room(bounds json, jobs json, t float8, requested text[], answers text[], fresh text[])
+RETURNS text[]
 LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
     x record;
@@ -80,18 +83,18 @@ DECLARE
     chosen text[] := '{}';
 BEGIN
     FOR x IN
-        SELECT n.queue, count(*) AS jobs, min(n.rank) AS lowest FROM need_room(bounds, jobs, t, fresh) AS n
+        SELECT n.queue, count(*) AS jobs, min(n.rank) AS lowest FROM jobs_needing_room(bounds, jobs, t, fresh) AS n
         GROUP BY n.queue ORDER BY min(n.n)
     LOOP
         bound := bound_of(bounds, x.queue);
-        waiting := waiting_in(x.queue)
+        waiting := count_waiting(x.queue)
             - (SELECT count(*) FROM job j WHERE j.id = ANY (fresh) AND j.queue = x.queue AND j.state = 1);
         excess := least(x.jobs, waiting + x.jobs - (bound ->> 0)::int);
         CONTINUE WHEN excess <= 0;
         gone := '{}';
         IF bound ->> 1 <> 'refuse' THEN
-            needed := coalesce(needed, needed_rows(jobs, asked, answers, fresh));
-            gone := shed(x.queue, bound, excess::int, x.lowest, needed, t);
+            needed := coalesce(needed, rows_in_use(jobs, requested, answers, fresh));
+            gone := shed_jobs(x.queue, bound, excess::int, x.lowest, needed, t);
         END IF;
         IF cardinality(gone) < excess THEN
             RAISE EXCEPTION 'full' USING ERRCODE = 'TR001',
@@ -104,54 +107,60 @@ END $$;
 
 -- The new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue: an
 -- earlier one of the call, or the stored holder of its key.
-CREATE FUNCTION need_room(bounds json, jobs json, t float8, fresh text[])
+CREATE FUNCTION jobs_needing_room(bounds json, jobs json, t float8, fresh text[])
 RETURNS TABLE (queue text, rank smallint, n bigint) LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     WITH y AS MATERIALIZED (
-        SELECT z.*, z.after IS NULL AND z.task <> '' AND z.task NOT LIKE 'treadle.%' AND NOT coalesce(z.function_done, false)
-            AND bound_of(bounds, z.queue) IS NOT NULL AS needs
-        FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, rank smallint, key text, conflict text,
-            after text[], function_done boolean)) WITH ORDINALITY AS z (id, task, queue, rank, key, conflict, after, function_done, n)
+        SELECT z.*, z.after IS NULL AND z.task <> '' AND z.task NOT LIKE 'treadle.%'
+            AND NOT coalesce(z.function_done, false) AND bound_of(bounds, z.queue) IS NOT NULL AS needs
+        FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, rank smallint, key text,
+            conflict text, after text[], function_done boolean))
+            WITH ORDINALITY AS z (id, task, queue, rank, key, conflict, after, function_done, n)
         JOIN unnest(fresh) AS f (id) ON f.id = z.id
     ), rival AS (
-        SELECT y.*, lag(y.id) OVER same AS earlier, lag(y.queue) OVER same AS its_queue, lag(y.needs) OVER same AS it_needs
+        SELECT y.*, lag(y.id) OVER same AS earlier, lag(y.queue) OVER same AS earlier_queue,
+            lag(y.needs) OVER same AS earlier_needs
         FROM y WINDOW same AS (PARTITION BY coalesce(y.key, y.id) ORDER BY y.n)
     ) SELECT r.queue, coalesce(r.rank, 0::smallint), r.n FROM rival r
-    WHERE r.needs AND NOT coalesce(r.conflict = 'replace' AND CASE WHEN r.earlier IS NOT NULL THEN r.its_queue = r.queue AND r.it_needs
-        ELSE EXISTS (SELECT 1 FROM job j WHERE j.id = holder_of(r.key, t) AND j.state = 1 AND NOT j.function_done AND j.queue = r.queue) END, false)
+    WHERE r.needs AND NOT coalesce(r.conflict = 'replace'
+        AND CASE WHEN r.earlier IS NOT NULL THEN r.earlier_queue = r.queue AND r.earlier_needs
+        ELSE EXISTS (SELECT 1 FROM job j WHERE j.id = holder_of(r.key, t) AND j.state = 1 AND NOT j.function_done
+            AND j.queue = r.queue) END, false)
 $$;
 
 -- The rows that the call returns, supersedes or waits for.
-CREATE FUNCTION needed_rows(jobs json, asked text[], answers text[], fresh text[]) RETURNS text[] LANGUAGE sql
+CREATE FUNCTION rows_in_use(jobs json, requested text[], answers text[], fresh text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT ARRAY(
-        SELECT unnest(asked) UNION SELECT unnest(answers)
-        UNION SELECT h.id FROM json_to_recordset(jobs) AS y (id text, key text) JOIN unnest(fresh) AS f (id) ON f.id = y.id
+        SELECT unnest(requested) UNION SELECT unnest(answers)
+        UNION SELECT h.id FROM json_to_recordset(jobs) AS y (id text, key text)
+            JOIN unnest(fresh) AS f (id) ON f.id = y.id
             JOIN holder h ON h.key = y.key WHERE h.id IS NOT NULL
         UNION SELECT coalesce(a.answer, u.up) FROM json_to_recordset(jobs) AS y (id text, after text[])
             JOIN unnest(fresh) AS f (id) ON f.id = y.id CROSS JOIN LATERAL unnest(y.after) AS u (up)
-            LEFT JOIN unnest(asked, answers) AS a (id, answer) ON a.id = u.up)
+            LEFT JOIN unnest(requested, answers) AS a (id, answer) ON a.id = u.up)
 $$;
 
 -- End up to `wanted` queued jobs of a queue -> their ids. First a short look, because the first jobs nearly always fit;
 -- a longer one begins with the same jobs. A row that another transaction has locked is being claimed, and is skipped.
-CREATE FUNCTION shed(line text, bound json, wanted int, below smallint, needed text[], t float8) RETURNS text[]
+CREATE FUNCTION shed_jobs(line text, bound json, wanted int, below smallint, needed text[], t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     lowest boolean := bound ->> 1 = 'drop_lowest';
-    look int;
+    depth int;
     x record;
     r job;
     gone text[] := '{}';
 BEGIN
-    FOREACH look IN ARRAY ARRAY[wanted + 16, wanted + ${SHED_LOOK}] LOOP
-        FOR x IN SELECT * FROM outermost(line, lowest, needed || gone, look - cardinality(gone)) LOOP
+    FOREACH depth IN ARRAY ARRAY[wanted + 16, wanted + ${SHED_LOOK}] LOOP
+        FOR x IN SELECT * FROM shedding_candidates(line, lowest, needed || gone, depth - cardinality(gone)) LOOP
             EXIT WHEN cardinality(gone) = wanted OR (lowest AND x.rank >= below);
             CONTINUE WHEN NOT x.fit;
-            SELECT * INTO r FROM job j WHERE j.id = x.id AND j.state = 1 AND j.queue_position IS NOT NULL AND j.started_at IS NULL
+            SELECT * INTO r FROM job j WHERE j.id = x.id AND j.state = 1 AND j.queue_position IS NOT NULL
+                AND j.started_at IS NULL
             FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND OR NOT lock_waiting(x.id);
-            PERFORM finish(r, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0), NULL, t);
+            CONTINUE WHEN NOT FOUND OR NOT lock_dependents(x.id);
+            PERFORM end_job(r, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0), NULL, t);
             gone := gone || x.id;
         END LOOP;
         EXIT WHEN cardinality(gone) = wanted;
@@ -160,7 +169,7 @@ BEGIN
 END $$;
 
 -- The first queued jobs by (position, id), of any rank; `lowest`: the last in queue order, the last one first.
-CREATE FUNCTION outermost(line text, lowest boolean, needed text[], look int)
+CREATE FUNCTION shedding_candidates(line text, lowest boolean, needed text[], depth int)
 RETURNS TABLE (id text, rank smallint, fit boolean) LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
@@ -168,24 +177,27 @@ BEGIN
     IF lowest THEN
         RETURN QUERY SELECT j.id, j.rank, j.started_at IS NULL AND NOT j.function_done AND j.task NOT LIKE 'treadle.%'
         FROM job j WHERE j.queue = line AND j.queue_position IS NOT NULL AND NOT j.id = ANY (needed)
-        ORDER BY j.rank, j.queue_position DESC, j.id DESC LIMIT look;
+        ORDER BY j.rank, j.queue_position DESC, j.id DESC LIMIT depth;
     ELSE
         RETURN QUERY WITH RECURSIVE ranks (rank) AS (
             SELECT (SELECT max(j.rank) FROM job j WHERE j.queue = line AND j.queue_position IS NOT NULL)
             UNION ALL
-            SELECT (SELECT max(j.rank) FROM job j WHERE j.queue = line AND j.queue_position IS NOT NULL AND j.rank < r.rank)
+            SELECT (SELECT max(j.rank) FROM job j WHERE j.queue = line AND j.queue_position IS NOT NULL
+                AND j.rank < r.rank)
             FROM ranks r WHERE r.rank IS NOT NULL
         ) SELECT c.id, c.rank, c.fit FROM ranks r CROSS JOIN LATERAL (
-            SELECT j.id, j.rank, j.queue_position, j.started_at IS NULL AND NOT j.function_done AND j.task NOT LIKE 'treadle.%' AS fit
-            FROM job j WHERE j.queue = line AND j.rank = r.rank AND j.queue_position IS NOT NULL AND NOT j.id = ANY (needed)
-            ORDER BY j.queue_position, j.id LIMIT look
-        ) AS c ORDER BY c.queue_position, c.id LIMIT look;
+            SELECT j.id, j.rank, j.queue_position, j.started_at IS NULL AND NOT j.function_done
+                AND j.task NOT LIKE 'treadle.%' AS fit
+            FROM job j WHERE j.queue = line AND j.rank = r.rank AND j.queue_position IS NOT NULL
+                AND NOT j.id = ANY (needed)
+            ORDER BY j.queue_position, j.id LIMIT depth
+        ) AS c ORDER BY c.queue_position, c.id LIMIT depth;
     END IF;
 END $$;
 
 -- Lock the jobs that an ending of this job may change -> false if another transaction has locked one of them. It does
 -- not wait: this call has locked rows and ids already.
-CREATE FUNCTION lock_waiting(above text) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_dependents(above text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM edge e WHERE e.up = above AND e.open) THEN
         PERFORM 1 FROM job j WHERE j.id IN (

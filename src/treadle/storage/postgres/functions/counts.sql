@@ -3,11 +3,13 @@
 -- count of a group is the number in `job_count` and the sum of its changes. `fold_counts` adds the changes up now and
 -- then. An error that undoes the rows undoes the change with them, and a user's transaction counts when it commits.
 
--- The kind under which a job is counted: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed) c(ancelled); `b` is
--- followed by the limit.
-CREATE FUNCTION kind_of(state smallint, queue_position float8, blocked_on text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+-- The kind under which a job is counted: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed)
+-- c(ancelled); `b` is followed by the limit.
+CREATE FUNCTION kind_of(state smallint, queue_position float8, blocked_on text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE state WHEN 2 THEN 'r' WHEN 3 THEN 'd'
-        WHEN 1 THEN CASE WHEN queue_position IS NOT NULL THEN 'q' WHEN blocked_on IS NOT NULL THEN 'b' || blocked_on ELSE 's' END
+        WHEN 1 THEN CASE WHEN queue_position IS NOT NULL THEN 'q'
+            WHEN blocked_on IS NOT NULL THEN 'b' || blocked_on ELSE 's' END
         WHEN 0 THEN 'w' WHEN 4 THEN 'f' ELSE 'c' END
 $$;
 
@@ -20,7 +22,7 @@ BEGIN
 END $$;
 
 -- Delete unfinished rows that were not to be stored after all.
-CREATE FUNCTION take_out(ids text[]) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION delete_jobs(ids text[]) RETURNS void LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM job WHERE id = ANY (ids) RETURNING queue, task, kind_of(state, queue_position, blocked_on) AS was
     )
@@ -72,11 +74,11 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN
     IF mend THEN
         PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' recount', 0));
-        RETURN QUERY WITH found AS MATERIALIZED (
+        RETURN QUERY WITH drift AS MATERIALIZED (
             SELECT * FROM count_drift()
         ), mended AS (
-            INSERT INTO count_change SELECT f.queue, f.task, NULL, f.kind, f.counted - f.kept FROM found f
-        ) SELECT * FROM found;
+            INSERT INTO count_change SELECT f.queue, f.task, NULL, f.kind, f.counted - f.kept FROM drift f
+        ) SELECT * FROM drift;
     ELSE
         RETURN QUERY SELECT * FROM count_drift();
     END IF;
@@ -87,7 +89,8 @@ LANGUAGE sql STABLE AS $$
     SELECT a.queue, a.task, a.kind, sum(a.kept)::bigint, sum(a.counted)::bigint FROM (
         SELECT k.queue, k.task, k.kind, k.jobs AS kept, 0 AS counted FROM kept_counts() AS k
         UNION ALL
-        SELECT j.queue, j.task, kind_of(j.state, j.queue_position, j.blocked_on), 0, count(*) FROM job j GROUP BY 1, 2, 3
+        SELECT j.queue, j.task, kind_of(j.state, j.queue_position, j.blocked_on), 0, count(*) FROM job j
+            GROUP BY 1, 2, 3
         UNION ALL
         SELECT e.queue, e.task, kind_of(e.state, NULL, NULL), 0, count(*) FROM ended e GROUP BY 1, 2, 3
     ) AS a GROUP BY a.queue, a.task, a.kind HAVING sum(a.kept) <> sum(a.counted)

@@ -2,19 +2,21 @@
 --
 -- No ending is missed: a transaction that begins to wait for a job holds its row (FOR KEY SHARE) until it commits, and
 -- one that ends the job deletes the row. So one of them waits for the other. The second one then reads the edge or the
--- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead (hold_ups).
+-- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead
+-- (lock_upstreams).
 
 CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(r.created_at + (r.words ->> 'window')::float8 > t, false)
 $$;
 
 CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), ${KEEP_LEAST}),
+    SELECT greatest(
+        ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), ${KEEP_LEAST}),
         r.created_at + (r.words ->> 'window')::float8)
 $$;
 
 -- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
-CREATE FUNCTION finish(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
+CREATE FUNCTION end_job(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     was text;
@@ -57,15 +59,15 @@ BEGIN
         r.failures_allowed := r.failures_allowed - 1;
     END IF;
     IF r.pending <= 0 THEN
-        PERFORM release(r, t);
+        PERFORM end_wait(r, t);
     ELSIF r.failures_allowed IS NULL OR r.failures_allowed >= 0 THEN
-        PERFORM put(r);
+        PERFORM update_job(r);
     ELSIF r.started_at IS NULL AND NOT r.function_done THEN
-        PERFORM finish(r, 5, 'upstream', above || ', which it waited for, ended as '
+        PERFORM end_job(r, 5, 'upstream', above || ', which it waited for, ended as '
             || CASE ended_as WHEN 4 THEN 'failed' ELSE 'cancelled' END, NULL, t);
         RETURN true;
     ELSE
-        PERFORM join_line(r, t);
+        PERFORM queue_job(r, t);
     END IF;
     RETURN false;
 END $$;
@@ -101,30 +103,30 @@ END $$;
 
 -- Lock the jobs that are about to be waited for, in either table -> the unknown ids. These are held in the unique
 -- index: a row inserted and deleted again makes any transaction that stores that id wait for this one.
-CREATE FUNCTION hold_ups(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_upstreams(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    left_over text[];
-    found_now text[];
+    missing text[];
+    locked text[];
     unknown text[] := '{}';
 BEGIN
-    SELECT array_agg(DISTINCT u) INTO left_over FROM unnest(ups) AS u;
-    WHILE cardinality(left_over) > 0 LOOP
-        SELECT array_agg(l.id) INTO found_now
-        FROM (SELECT id FROM job WHERE id = ANY (left_over) ORDER BY id FOR KEY SHARE) AS l;
-        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
-        EXIT WHEN cardinality(left_over) = 0;
-        SELECT array_agg(l.id) INTO found_now
-        FROM (SELECT id FROM ended WHERE id = ANY (left_over) ORDER BY id FOR KEY SHARE) AS l;
-        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
-        EXIT WHEN cardinality(left_over) = 0;
+    SELECT array_agg(DISTINCT u) INTO missing FROM unnest(ups) AS u;
+    WHILE cardinality(missing) > 0 LOOP
+        SELECT array_agg(l.id) INTO locked
+        FROM (SELECT id FROM job WHERE id = ANY (missing) ORDER BY id FOR KEY SHARE) AS l;
+        missing := ARRAY(SELECT unnest(missing) EXCEPT SELECT unnest(locked));
+        EXIT WHEN cardinality(missing) = 0;
+        SELECT array_agg(l.id) INTO locked
+        FROM (SELECT id FROM ended WHERE id = ANY (missing) ORDER BY id FOR KEY SHARE) AS l;
+        missing := ARRAY(SELECT unnest(missing) EXCEPT SELECT unnest(locked));
+        EXIT WHEN cardinality(missing) = 0;
         WITH held AS (
             INSERT INTO job (id, state, rank, created_at, updated_at, keep, keep_failed, queue, task, spec)
-            SELECT u, 0, 0, 0, 0, 0, 0, '', '', '' FROM unnest(left_over) AS u ORDER BY u
+            SELECT u, 0, 0, 0, 0, 0, 0, '', '', '' FROM unnest(missing) AS u ORDER BY u
             ON CONFLICT DO NOTHING RETURNING id
-        ) SELECT array_agg(held.id) INTO found_now FROM held;
-        DELETE FROM job WHERE id = ANY (found_now);
-        unknown := unknown || coalesce(found_now, '{}');
-        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
+        ) SELECT array_agg(held.id) INTO locked FROM held;
+        DELETE FROM job WHERE id = ANY (locked);
+        unknown := unknown || coalesce(locked, '{}');
+        missing := ARRAY(SELECT unnest(missing) EXCEPT SELECT unnest(locked));
     END LOOP;
     RETURN unknown;
 END $$;
@@ -132,7 +134,7 @@ END $$;
 -- Count the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
 -- index of `awaited`. gone: upstreams without a row that count as successes. -> the jobs that this dooms, and how they
 -- ended: the jobs that wait for them are not counted yet.
-CREATE FUNCTION count_ended(awaited text[], waiting text[], gone text[], t float8,
+CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], t float8,
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,7 +158,8 @@ END $$;
 
 -- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
 -- still to be counted (`ups`, `states`). gone: upstreams without a row that count as successes.
-CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[], gone text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION wait_for_upstreams(r job, t float8, ups text[], states int[], gone text[]) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
     awaited text[];
     x record;
@@ -167,14 +170,14 @@ BEGIN
         INSERT INTO edge (up, down, version)
         SELECT a.up, r.id, r.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
         ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
-        SELECT * INTO x FROM count_ended(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), gone, t);
+        SELECT * INTO x FROM count_past_endings(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), gone, t);
         ups := ups || x.ended_ups;
         states := states || x.ended_states;
     END IF;
     PERFORM count_endings(ups, states, t);
     SELECT * INTO r FROM job WHERE id = r.id;
     IF r.state = 0 AND r.pending <= 0 THEN
-        PERFORM release(r, t);
+        PERFORM end_wait(r, t);
     END IF;
 END $$;
 
@@ -184,7 +187,7 @@ END $$;
 -- turn. They are locked together with `own`, sorted by id. patient: wait for locked rows; otherwise a locked row raises
 -- an error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY
 -- SHARE), which do not wait for the rows locked here.
-CREATE FUNCTION lock_below(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_with_dependents(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
 BEGIN
@@ -196,10 +199,12 @@ BEGIN
     END IF;
     WITH RECURSIVE doomed (id) AS (
         SELECT down FROM edge WHERE up = ANY (failing) AND open
-        UNION SELECT e.down FROM doomed d CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = d.id AND open OFFSET 0) AS e
+        UNION SELECT e.down FROM doomed d
+            CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = d.id AND open OFFSET 0) AS e
     )
     SELECT array_agg(w.id) INTO below FROM (
-        SELECT unnest(own) AS id UNION SELECT down FROM edge WHERE up = ANY (own) AND open UNION SELECT d.id FROM doomed d) AS w;
+        SELECT unnest(own) AS id UNION SELECT down FROM edge WHERE up = ANY (own) AND open
+        UNION SELECT d.id FROM doomed d) AS w;
     IF patient THEN
         PERFORM 1 FROM (SELECT 1 FROM job WHERE id = ANY (below) ORDER BY id FOR NO KEY UPDATE) AS locked;
     ELSE
@@ -213,7 +218,7 @@ $$;
 
 -- The first locks of a call: the keys of its new jobs and of those it reopens, then the rows it changes. jobs: new
 -- ones; own, failing: the jobs whose outcomes it settles, and those of them that do not succeed.
-CREATE FUNCTION lock_ahead(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_keys_and_rows(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
     replaced text[];
@@ -223,7 +228,7 @@ BEGIN
         RETURN;
     END IF;
     IF cardinality(own) > 0 AND mentions(jobs, 'after') THEN
-        circles := cardinality(named_outside(jobs)) > 0;
+        circles := cardinality(stored_upstreams(jobs)) > 0;
     END IF;
     SELECT array_agg(k) INTO keys FROM (
         SELECT x.key AS k FROM json_to_recordset(jobs) AS x (key text)
@@ -231,8 +236,10 @@ BEGIN
     WHERE k IS NOT NULL;
     IF keys IS NOT NULL THEN
         PERFORM lock_keys(keys);
-        circles := circles OR (cardinality(own) > 0 AND EXISTS (SELECT 1 FROM json_to_recordset(jobs) AS x (key text, conflict text)
-            CROSS JOIN LATERAL (SELECT j.id FROM holder h CROSS JOIN LATERAL (SELECT j.id FROM job j WHERE j.id = h.id OFFSET 0) AS j
+        circles := circles OR (cardinality(own) > 0 AND EXISTS (
+            SELECT 1 FROM json_to_recordset(jobs) AS x (key text, conflict text)
+            CROSS JOIN LATERAL (SELECT j.id FROM holder h
+                CROSS JOIN LATERAL (SELECT j.id FROM job j WHERE j.id = h.id OFFSET 0) AS j
                 WHERE h.key = x.key OFFSET 0) AS held
             WHERE x.conflict IN ('keep', 'replace') AND NOT held.id = ANY (own)));
     END IF;
@@ -246,7 +253,7 @@ BEGIN
         replaced := replaced || ARRAY(SELECT b.first FROM behind b WHERE b.id = ANY (replaced));
     END IF;
     IF cardinality(own) > 0 OR replaced IS NOT NULL THEN
-        PERFORM lock_below(own || replaced, failing || replaced, true);
+        PERFORM lock_with_dependents(own || replaced, failing || replaced, true);
     END IF;
 END $$;
 
@@ -261,8 +268,8 @@ BEGIN
 END $$;
 
 -- The holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended since t counts
--- as well, because a new job, created at t, would be a second one. An end that is later than the current time (`moment`,
--- or the clock) was written while the clock was ahead, and does not count.
+-- as well, because a new job, created at t, would be a second one. An end that is later than the current time
+-- (`moment`, or the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -283,10 +290,10 @@ END $$;
 
 -- Those of the rows `among` that are the job `self` or wait for it, directly or through others; none without `self`.
 -- Two outcomes that check at the same time would not see each other's edges, so only one at a time has the circle lock
--- (see lock_ahead). It is requested without waiting, because rows are locked.
+-- (see lock_keys_and_rows). It is requested without waiting, because rows are locked.
 CREATE FUNCTION waiting_for(self text, among text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    found text[];
+    ids text[];
 BEGIN
     IF self IS NULL THEN
         RETURN '{}';
@@ -298,9 +305,10 @@ BEGIN
         SELECT self COLLATE "C"
         UNION SELECT j.id FROM waits w
             CROSS JOIN LATERAL (SELECT down, version FROM edge WHERE up = w.id AND open OFFSET 0) AS e
-            CROSS JOIN LATERAL (SELECT id FROM job WHERE id = e.down AND version = e.version AND state = 0 OFFSET 0) AS j
-    ) SELECT coalesce(array_agg(id), '{}') INTO found FROM waits WHERE id = ANY (among);
-    RETURN found;
+            CROSS JOIN LATERAL (
+                SELECT id FROM job WHERE id = e.down AND version = e.version AND state = 0 OFFSET 0) AS j
+    ) SELECT coalesce(array_agg(id), '{}') INTO ids FROM waits WHERE id = ANY (among);
+    RETURN ids;
 END $$;
 
 -- Take the key -> the job to wait for: the holder, if it has begun, or the job that the superseded holder waited for.
@@ -315,7 +323,7 @@ BEGIN
     IF named IS NULL OR named = origin THEN
         RETURN NULL;
     END IF;
-    r := row_of(named, true);
+    r := lock_row(named, true);
     IF r.state > 2 THEN     -- it ended while this call waited for its row
         RETURN NULL;
     END IF;
@@ -326,9 +334,9 @@ BEGIN
         INSERT INTO behind (id, first) VALUES (new.id, named);
         RETURN named;
     END IF;
-    PERFORM finish(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
+    PERFORM end_job(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
     PERFORM count_endings(ups || named, states || 5, t);
-    SELECT j.* INTO before FROM behind b, row_of(b.first) AS j WHERE b.id = named;
+    SELECT j.* INTO before FROM behind b, lock_row(b.first) AS j WHERE b.id = named;
     IF before.id IS NULL OR before.state > 2 OR cardinality(waiting_for(origin, ARRAY[before.id])) > 0 THEN
         RETURN NULL;
     END IF;

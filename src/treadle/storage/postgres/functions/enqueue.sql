@@ -1,7 +1,6 @@
 -- The verb: store jobs. Plain jobs are inserted as they are, sorted by id, so that two calls with the same ids do not
 -- deadlock.
 
--- Each array is a column; NULL: the default for all jobs. limits, costs, labels: per job the text of an array, or ''.
 -- chosen: the caller has chosen an id; if it is known, it may belong to another job, and enqueue_any decides.
 -- patience: ms to wait for a lock of another transaction, which may be a user's and stay open; NULL: no limit, because
 -- no other transaction can have these ids, or one that the caller has set.
@@ -9,25 +8,30 @@
 -- Arrays take 0.7 us of the server for a job; JSON takes 2, because it is parsed twice and turned into a hash for each
 -- row. They are read by index, because `unnest` of nine arrays opens nine tables: 15 us a call.
 --
--- -> the time, then for each known id: the id and its row. Or 'general' in `more` of the first row: nothing was stored,
--- because an id is known and one is chosen.
-CREATE FUNCTION enqueue_plain(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
-    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean, patience int) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
-    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- -> the time, then for each known id: the id and its row. Or 'general' in `details` of the first row: nothing was
+-- stored, because an id is known and one is chosen.
+CREATE FUNCTION enqueue_plain(moment float8, jobs new_jobs, chosen boolean, patience int) RETURNS SETOF returned_row
+LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    -- to read an element of a field would be to read all before it
+    ids constant text[] := jobs.ids;
+    tasks constant text[] := jobs.tasks;
+    queues constant text[] := jobs.queues;
+    specs constant text[] := jobs.specs;
+    limits constant text[] := jobs.limits;
+    costs constant text[] := jobs.costs;
+    labels constant text[] := jobs.labels;
     general boolean := false;
     bounds text;                -- of queues; NULL: none has one
     fresh text[] := ids;
     stored text[];              -- known before this call
     over text[];                -- those of them that have ended
 BEGIN
-    PERFORM enter(NULL);
+    PERFORM begin_call(NULL);
     IF patience IS NOT NULL THEN
         PERFORM set_config('lock_timeout', patience::text, true);
     END IF;
@@ -35,22 +39,22 @@ BEGIN
     -- nearly always all ids are new; ON CONFLICT would check each first and record which row stayed: 1.3 us a job
     BEGIN
         WITH put AS (
-            INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, queue_position, return_position,
-                created_at, updated_at)
-            SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
-                coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], specs[n],
-                1, t, t, t, t
+            INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, queue_position,
+                return_position, created_at, updated_at)
+            SELECT ids[n], tasks[n], queues[n], coalesce(jobs.ranks[n], 0), coalesce(jobs.keeps[n], ${KEEP}),
+                coalesce(jobs.keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[],
+                nullif(costs[n], '')::int[], specs[n], 1, t, t, t, t
             FROM generate_series(1, cardinality(ids)) AS n RETURNING queue, task
         )
         INSERT INTO count_change SELECT queue, task, NULL, 'q', count(*) FROM put GROUP BY queue, task;
-        IF bounds IS NOT NULL AND NOT had_room(bounds::json, queues) THEN
+        IF bounds IS NOT NULL AND NOT has_room(bounds::json, queues) THEN
             RAISE unique_violation;     -- undoes the above
         END IF;
     EXCEPTION WHEN unique_violation THEN
         general := chosen OR bounds IS NOT NULL;
-        fresh := put_in((SELECT json_agg(x) FROM (
-            SELECT ids[n] AS id, tasks[n] AS task, queues[n] AS queue, coalesce(ranks[n], 0) AS rank, keeps[n] AS keep,
-                keeps_failed[n] AS keep_failed, nullif(limits[n], '')::text[] AS limits,
+        fresh := insert_jobs((SELECT json_agg(x) FROM (
+            SELECT ids[n] AS id, tasks[n] AS task, queues[n] AS queue, coalesce(jobs.ranks[n], 0) AS rank,
+                jobs.keeps[n] AS keep, jobs.keeps_failed[n] AS keep_failed, nullif(limits[n], '')::text[] AS limits,
                 nullif(costs[n], '')::int[] AS costs, 0 AS failures_allowed, specs[n] AS spec
             FROM generate_series(1, cardinality(ids)) AS n WHERE NOT general) AS x), t);
         stored := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(fresh));
@@ -60,11 +64,10 @@ BEGIN
     IF NOT general AND EXISTS (SELECT 1 FROM ended e WHERE e.id BETWEEN ids[1] AND ids[cardinality(ids)]) THEN
         over := ARRAY(SELECT e.id FROM ended e WHERE e.id = ANY (fresh));
         general := chosen AND cardinality(over) > 0;
-        PERFORM take_out(CASE WHEN general THEN fresh ELSE over END);
+        PERFORM delete_jobs(CASE WHEN general THEN fresh ELSE over END);
         stored := stored || over;
     END IF;
-    RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
-        NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, CASE WHEN general THEN 'general' END;
+    RETURN NEXT first_row(t, CASE WHEN general THEN 'general' END);
     IF general THEN
         RETURN;
     END IF;
@@ -74,12 +77,12 @@ BEGIN
         WHERE ids[n] NOT IN (SELECT unnest(stored)) ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(stored) > 0 THEN
-        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position,
-            j.due_at, j.created_at, j.started_at, j.updated_at, more(j)
+        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position,
+            j.return_position, j.due_at, j.created_at, j.started_at, j.updated_at, row_details(j)
         FROM job j WHERE j.id = ANY (stored)
         UNION ALL
         SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.queue_position, e.return_position,
-            e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
+            e.due_at, e.created_at, e.started_at, e.updated_at, row_details(ROW(e.*)::job)
         FROM ended e WHERE e.id = ANY (stored);
     END IF;
     IF cardinality(fresh) > 0 THEN
@@ -87,13 +90,15 @@ BEGIN
     END IF;
 END $$;
 
--- -> one row with the refusal in `more`; or for each id asked for, the row that is returned for it.
-CREATE FUNCTION enqueue_any(moment float8, jobs json, patience int) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
-    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- The first row of a result. note: 'general', or a refusal; NULL: the jobs were stored at t.
+CREATE FUNCTION first_row(t float8, note text) RETURNS returned_row LANGUAGE sql IMMUTABLE AS $$
+    SELECT (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, t, NULL, NULL, note)::returned_row
+$$;
+
+-- -> one row with the refusal in `details`; or for each requested id, the row that is returned for it.
+CREATE FUNCTION enqueue_any(moment float8, jobs json, patience int) RETURNS SETOF returned_row LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -102,28 +107,28 @@ DECLARE
     bounds text;
     gone text[] := '{}';        -- jobs that were shed
 BEGIN
-    PERFORM enter(NULL);
+    PERFORM begin_call(NULL);
     IF patience IS NOT NULL THEN
         PERFORM set_config('lock_timeout', patience::text, true);
     END IF;
     SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     BEGIN
-        PERFORM lock_ahead(jobs, '{}', NULL);
+        PERFORM lock_keys_and_rows(jobs, '{}', NULL);
         t := instant(moment);       -- the holder of a key may have ended while this call waited
-        SELECT * INTO p FROM prepare(jobs, moment, t, NULL, NULL, NULL);
+        SELECT * INTO p FROM prepare_jobs(jobs, moment, t, NULL, NULL, NULL);
         IF bounds IS NOT NULL THEN
             PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
-            gone := make_room(bounds::json, jobs, t, p.asked, p.answers, p.fresh);
+            gone := make_room(bounds::json, jobs, t, p.requested, p.answers, p.fresh);
         END IF;
-        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, gone, array_fill(5, ARRAY[cardinality(gone)]));
-        PERFORM call_in_freed('{}', t);
+        PERFORM place_new_jobs(jobs, t, p.requested, p.answers, p.fresh, NULL, gone,
+            array_fill(5, ARRAY[cardinality(gone)]));
+        PERFORM unblock_freed_limits('{}', t);
     EXCEPTION WHEN SQLSTATE 'TR001' THEN
         GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
-        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
-            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, refusal;
+        RETURN NEXT first_row(t, refusal);
         RETURN;
     END;
-    RETURN QUERY SELECT * FROM answering(p.asked, p.answers);
+    RETURN QUERY SELECT * FROM returned_rows(p.requested, p.answers);
 END $$;
 
 -- The ids of those jobs that would wait for a lock of another transaction: each is stored alone, and undone. The caller

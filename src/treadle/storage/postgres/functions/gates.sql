@@ -11,8 +11,8 @@ CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
--- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20, because others may wait for the
--- rows that it has locked.
+-- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20, because others may wait for
+-- the rows that it has locked.
 CREATE FUNCTION patience() RETURNS int LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('treadle.patience', true), ''), '20')::int
 $$;
@@ -55,10 +55,10 @@ BEGIN
         missing := missing_gates(keys);
         IF cardinality(missing) > 0 THEN
             BEGIN
-                WITH made AS (      -- no other transaction sees these, so they need no lock
+                WITH inserted AS (      -- no other transaction sees these, so they need no lock
                     INSERT INTO gate (key) SELECT k FROM unnest(missing) AS k
                     WHERE pg_try_advisory_xact_lock(gate_guard(k)) ON CONFLICT DO NOTHING RETURNING key
-                ) SELECT held || array_agg(key) INTO held FROM made;
+                ) SELECT held || array_agg(key) INTO held FROM inserted;
             EXCEPTION WHEN lock_not_available THEN
                 NULL;           -- inserted without the guard, by a transaction that is still open
             END;
@@ -93,7 +93,7 @@ BEGIN
 END $$;
 
 -- -> whether all of these gates are held, after a wait.
-CREATE FUNCTION have_gates(keys text[]) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION try_wait_for_gates(keys text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_gates(keys);
     RETURN true;
@@ -107,8 +107,8 @@ END $$;
 -- of `shared`, the limits that all its jobs name, no job can start either, and usually none of the pages behind it: the
 -- transaction waits for these, if it may. Reading six pages of such jobs in vain cost a claim twice the server's work
 -- for a job. busy: the wait was in vain, or this call has settled and must not wait.
-CREATE FUNCTION gates_of(own text, keys text[], shared text[], patient boolean, OUT held text[], OUT missing text[],
-    OUT busy boolean) LANGUAGE plpgsql AS $$
+CREATE FUNCTION take_page_gates(own text, keys text[], shared text[], patient boolean, OUT held text[],
+    OUT missing text[], OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
     first text[] := CASE WHEN own IS NOT NULL THEN ARRAY[own] ELSE coalesce(keys, '{}') END;
 BEGIN
@@ -118,12 +118,12 @@ BEGIN
         RETURN;
     END IF;
     IF own IS NULL AND cardinality(shared) > 0 AND may_wait_for_gates() AND cardinality(try_gates(shared)) = 0 THEN
-        busy := patience() = 0 OR NOT have_gates(shared);
+        busy := patience() = 0 OR NOT try_wait_for_gates(shared);
     END IF;
     IF NOT busy THEN
         held := try_gates(first);
         IF cardinality(held) = 0 AND patient AND may_wait_for_gates() THEN
-            busy := patience() = 0 OR NOT have_gates(first);
+            busy := patience() = 0 OR NOT try_wait_for_gates(first);
             held := first;
         END IF;
     END IF;
@@ -145,7 +145,7 @@ END $$;
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
 --
--- most: ms to wait. 0: the turn now or never, see `work`. A transaction waits once.
+-- most: ms to wait. 0: the turn now or never, see `settle_and_claim`. A transaction waits once.
 -- -> whether to go on; false: `most` is 0, and another transaction has the turn.
 CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -158,7 +158,7 @@ BEGIN
     END IF;
     BEGIN
         PERFORM set_config('lock_timeout', most || 'ms', true);
-        PERFORM pg_advisory_xact_lock(turn());
+        PERFORM pg_advisory_xact_lock(turn_lock());
         PERFORM set_config('lock_timeout', before, true);
         PERFORM set_config('treadle.turn', 'mine', true);
     EXCEPTION WHEN lock_not_available THEN
@@ -167,14 +167,14 @@ BEGIN
     RETURN true;
 END $$;
 
-CREATE FUNCTION turn() RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE FUNCTION turn_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' turn', 0)
 $$;
 
 -- -> whether this transaction has the turn now.
 CREATE FUNCTION try_turn() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock(turn()) THEN
+    IF pg_try_advisory_xact_lock(turn_lock()) THEN
         PERFORM set_config('treadle.turn', 'mine', true);
         RETURN true;
     END IF;

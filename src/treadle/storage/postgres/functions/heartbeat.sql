@@ -2,19 +2,20 @@
 -- has locked. It writes nothing there and returns the job as held: the row may stay locked for minutes, and the other
 -- leases must be renewed. -> for each renewal that was not written: its id, and whether the job is still held.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8)
-RETURNS TABLE (told text, held boolean) LANGUAGE plpgsql
+RETURNS TABLE (job_id text, held boolean) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
     h record;
 BEGIN
-    PERFORM enter('closing');
+    PERFORM begin_call('closing');
     -- a new worker is compared with all workers: a machine whose clock was corrected is often restarted
     IF coalesce((SELECT w.seen FROM worker w WHERE w.name = name), (SELECT max(w.seen) FROM worker w)) > t + 1 THEN
-        PERFORM take_back(t);
+        PERFORM correct_clock(t);
     END IF;
     IF presence IS NULL THEN
         DELETE FROM worker w WHERE w.name = name;
@@ -35,13 +36,14 @@ BEGIN
     ) SELECT array_agg(beaten.id) INTO done FROM beaten;
     IF coalesce(cardinality(done), 0) < json_array_length(holds) THEN
         FOR h IN
-            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, checkpoints json, note text, reach text[])
+            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, checkpoints json, note text,
+                reach text[])
             ORDER BY x.id
         LOOP
             CONTINUE WHEN h.id = ANY (done);
-            held := beat(h.id, h.version, h.checkpoints, h.note, h.reach, lease, t);
+            held := renew_lease(h.id, h.version, h.checkpoints, h.note, h.reach, lease, t);
             IF held IS NOT NULL THEN
-                told := h.id;
+                job_id := h.id;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -57,9 +59,10 @@ END $$;
 
 -- The clock was ahead of t: starts that it recorded count as now, and due rows keep the time they had left. Locked rows
 -- are skipped, because their transactions write them anew.
-CREATE FUNCTION take_back(t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION correct_clock(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    keys text[] := ARRAY(SELECT s.key FROM start s WHERE s.at > t UNION SELECT g.key FROM gate g WHERE g.at > t OR g.opens > t);
+    keys text[] := ARRAY(
+        SELECT s.key FROM start s WHERE s.at > t UNION SELECT g.key FROM gate g WHERE g.at > t OR g.opens > t);
 BEGIN
     UPDATE worker SET seen = t WHERE name IN (
         SELECT w.name FROM worker w WHERE w.seen > t ORDER BY w.name FOR NO KEY UPDATE SKIP LOCKED);
@@ -75,8 +78,8 @@ END $$;
 
 -- One renewal with a checkpoint or a note, or of an expired lease -> NULL: it was written; otherwise whether the job is
 -- still held.
-CREATE FUNCTION beat(wanted text, of_version int, steps json, said text, reach text[], lease float8, t float8) RETURNS boolean
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION renew_lease(wanted text, of_version int, steps json, new_note text, reach text[], lease float8,
+    t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     r job;
     limited text;
@@ -90,7 +93,9 @@ BEGIN
         RETURN EXISTS (SELECT 1 FROM job WHERE id = wanted AND version = of_version AND state IN (1, 2)
             AND worker IS NOT NULL AND (reach IS NULL OR queue = ANY (reach)));
     END IF;
-    IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2) OR NOT coalesce(r.queue = ANY (reach), true) THEN
+    IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2)
+        OR NOT coalesce(r.queue = ANY (reach), true)
+    THEN
         RETURN false;
     END IF;
     IF r.state = 1 AND NOT r.function_done THEN   -- its lease expired, and no claim has taken it
@@ -103,7 +108,7 @@ BEGIN
             FOR n IN 1 .. cardinality(keys) LOOP
                 of_limit := rule_of(keys[n]);
                 IF of_limit.name IS NOT NULL AND NOT (of_limit.hold = 'ended' AND r.started_at IS NOT NULL)
-                    AND NOT slots_fit(of_limit, used(keys[n], of_limit.hold), greatest(costs[n], 1))
+                    AND NOT slots_fit(of_limit, slots_in_use(keys[n], of_limit.hold), greatest(costs[n], 1))
                 THEN
                     RETURN false;
                 END IF;
@@ -111,19 +116,19 @@ BEGIN
         END IF;
     END IF;
     IF json_array_length(steps) > 0 THEN
-        PERFORM remember(wanted, steps);
+        PERFORM store_checkpoints(wanted, steps);
         r.checkpoints := true;
     END IF;
-    IF said IS DISTINCT FROM r.note AND said IS NOT NULL THEN
+    IF new_note IS DISTINCT FROM r.note AND new_note IS NOT NULL THEN
         PERFORM publish('job:' || wanted);
-        r.note := said;
+        r.note := new_note;
     END IF;
     r.state := 2;
     r.queue_position := NULL;
     r.blocked_on := NULL;
     r.due_at := t + least(nullif(r.lease, 0), lease);
     r.updated_at := t;
-    PERFORM put(r);
+    PERFORM update_job(r);
     RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
     RETURN true;                -- the gate of a limit is locked: unknown

@@ -8,15 +8,16 @@ $$;
 -- The rule of a limit: its own, else that of the name before the colon.
 CREATE FUNCTION rule_of(limited text) RETURNS rule LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    found_rule rule;
+    r rule;
 BEGIN
-    SELECT * INTO found_rule FROM rule WHERE name IN (limited, split_part(limited, ':', 1)) ORDER BY name = limited DESC LIMIT 1;
-    RETURN found_rule;
+    SELECT * INTO r FROM rule WHERE name IN (limited, split_part(limited, ':', 1))
+    ORDER BY name = limited DESC LIMIT 1;
+    RETURN r;
 END $$;
 
 -- Slots in use. Those of a queue are counted from its jobs: a slot row for every job would slow down the many queues
 -- that have no limit.
-CREATE FUNCTION used(limited text, hold text) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION slots_in_use(limited text, hold text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     of_jobs bigint;
     of_queue bigint := 0;
@@ -44,7 +45,7 @@ $$;
 
 -- How much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at, or the
 -- last bit would differ. The wider comparison next to it is for the index.
-CREATE FUNCTION level(limited text, r rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
+CREATE FUNCTION rate_level(limited text, r rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     g gate;
     gone int;
@@ -61,7 +62,7 @@ END $$;
 
 CREATE FUNCTION rate_fits(limited text, r rule, cost int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN r.rate IS NULL OR (r.rate > 0 AND level(limited, r, t) >= least(cost, capacity(r)) - 1e-9);
+    RETURN r.rate IS NULL OR (r.rate > 0 AND rate_level(limited, r, t) >= least(cost, capacity(r)) - 1e-9);
 END $$;
 
 -- When the rate will admit `cost`; NULL if it does now, or never will by itself.
@@ -73,7 +74,7 @@ BEGIN
     IF coalesce(r.rate, 0) = 0 OR rate_fits(limited, r, cost, t) THEN
         RETURN NULL;
     END IF;
-    missing := least(cost, capacity(r)) - level(limited, r, t);
+    missing := least(cost, capacity(r)) - rate_level(limited, r, t);
     IF r.how = 'bucket' THEN
         RETURN t + missing * r.per / r.rate;
     END IF;
@@ -89,15 +90,17 @@ BEGIN
 END $$;
 
 -- For each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now, or never
--- by itself. One statement: `level` and `opens_at` for each limit took four times as long, and every `stats` reads
+-- by itself. One statement: `rate_level` and `opens_at` for each limit took four times as long, and every `stats` reads
 -- this.
 CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
     known AS MATERIALIZED (
         SELECT g.key, g.spent, g.tokens, g.at, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
-        FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
-        WHERE (g.spent > 0 OR g.tokens IS NOT NULL) AND CASE WHEN own.name IS NULL THEN family.rate ELSE own.rate END IS NOT NULL
+        FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key
+        LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
+        WHERE (g.spent > 0 OR g.tokens IS NOT NULL)
+            AND CASE WHEN own.name IS NULL THEN family.rate ELSE own.rate END IS NOT NULL
     ), counted AS MATERIALIZED (
         SELECT k.key, k.r, k.t, capacity(k.r) AS cap, CASE
             WHEN (k.r).how = 'bucket' THEN least(capacity(k.r)::float8,
@@ -107,37 +110,39 @@ SET search_path FROM CURRENT SET jit = off AS $$
         FROM known k
     )
     SELECT c.key, c.level, CASE WHEN c.level >= least(1, c.cap) - 1e-9 OR c.cap = 0 OR (c.r).rate = 0 THEN NULL
-        WHEN (c.r).how = 'bucket' THEN c.t + (1 - c.level) * (c.r).per / (c.r).rate ELSE opens_at(c.key, c.r, 1, c.t) END
+        WHEN (c.r).how = 'bucket' THEN c.t + (1 - c.level) * (c.r).per / (c.r).rate
+        ELSE opens_at(c.key, c.r, 1, c.t) END
     FROM counted c
 $$;
 
--- The state of these limits at t, by index; `line` is the queue that jobs are claimed from. slots, taken: NULL without
--- slots. caps, levels: the most that the rate admits at once, and the amount that it admits now; -infinity: nothing
--- ever. pers, gone: the length of a window, and the cost that has left it since the last start. keeps: a job holds its
--- slot until it ends. contested: one job at a time (strict order), and others of this queue were blocked. last_start:
--- of the windows.
-CREATE FUNCTION states_of(keys text[], line text, t float8, OUT slots int[], OUT taken bigint[], OUT caps int[], OUT levels float8[],
-    OUT pers float8[], OUT gone int[], OUT keeps boolean[], OUT contested boolean[], OUT last_start float8) LANGUAGE plpgsql AS $$
+-- The state of these limits at t. line: the queue that jobs are claimed from.
+CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_counts LANGUAGE plpgsql AS $$
+DECLARE
+    counts limit_counts;
 BEGIN
-    SELECT array_agg(f.slots), array_agg(f.cap), array_agg(f.per), array_agg(f.keeps), max(f.last_start), array_agg(f.gone),
+    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(f.per), array_agg(f.keeps),
+        max(f.last_start), array_agg(f.gone), coalesce(bool_or(f.keeps AND f.slots = 1), false),
         array_agg(CASE
             WHEN f.slots IS NULL THEN NULL
-            WHEN starts_with(f.key, 'queue:') THEN used(f.key, f.hold)
+            WHEN starts_with(f.key, 'queue:') THEN slots_in_use(f.key, f.hold)
             ELSE (SELECT coalesce(sum(s.cost), 0) FROM slot s WHERE s.key = f.key AND (s.live OR f.keeps)) END),
         array_agg(CASE
             WHEN f.rate = 0 THEN '-infinity'
-            WHEN f.per IS NOT NULL THEN f.rate - (coalesce((SELECT g.spent FROM gate g WHERE g.key = f.key), 0) - f.gone)
-            WHEN f.rate IS NOT NULL THEN level(f.key, f.r, t) END),
+            WHEN f.per IS NOT NULL
+                THEN f.rate - (coalesce((SELECT g.spent FROM gate g WHERE g.key = f.key), 0) - f.gone)
+            WHEN f.rate IS NOT NULL THEN rate_level(f.key, f.r, t) END),
         array_agg(f.keeps AND f.slots = 1 AND (
             EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NULL)
-            OR EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NOT NULL)))
-    INTO slots, caps, pers, keeps, last_start, gone, taken, levels, contested
+            OR EXISTS (
+                SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NOT NULL)))
+    INTO counts.keys, counts.slots, counts.caps, counts.pers, counts.keeps, counts.last_start, counts.gone,
+        counts.ordered, counts.taken, counts.levels, counts.contested
     FROM (
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
             CASE WHEN r.rate IS NOT NULL THEN capacity(r.r) END AS cap, CASE WHEN r.how = 'bucket' THEN r.r END AS r,
             CASE WHEN w.per IS NOT NULL THEN (
-                SELECT coalesce(sum(s.cost), 0)::int FROM start s WHERE s.key = k.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t
-            ) END AS gone,
+                SELECT coalesce(sum(s.cost), 0)::int FROM start s
+                WHERE s.key = k.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t) END AS gone,
             CASE WHEN w.per IS NOT NULL THEN (
                 SELECT s.at FROM start s WHERE s.key = k.key ORDER BY s.at DESC LIMIT 1) END AS last_start
         FROM unnest(keys) AS k (key)
@@ -146,11 +151,13 @@ BEGIN
             WHERE r.name IN (k.key, split_part(k.key, ':', 1)) ORDER BY r.name = k.key DESC LIMIT 1) AS r ON true
         CROSS JOIN LATERAL (SELECT CASE WHEN r.rate > 0 AND r.how <> 'bucket' THEN r.per END AS per) AS w
     ) AS f;
+    RETURN counts;
 END $$;
 
--- Record starts: the costs that these limits were charged at t. pers, gone: as counted by states_of at `counted_at`;
+-- Record starts: the costs that these limits were charged at t. pers, gone: as counted by limit_states at `counted_at`;
 -- levels: what is left of that.
-CREATE FUNCTION spend(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8, t float8)
+CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
+    t float8)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF 0 < ANY (gone) THEN
@@ -163,8 +170,9 @@ BEGIN
     INSERT INTO start (key, at, cost) SELECT w.key, t, w.cost FROM unnest(keys, costs, pers) AS w (key, cost, per)
     WHERE w.per IS NOT NULL ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
     UPDATE gate SET spent = CASE WHEN w.per IS NOT NULL THEN spent - w.gone + w.cost ELSE spent END,
-        tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END, at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END
+        tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END,
+        at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END
     FROM unnest(keys, costs, pers, gone, levels) AS w (key, cost, per, gone, level)
-    CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS found
-    WHERE gate.ctid = found.spot;
+    CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS g
+    WHERE gate.ctid = g.spot;
 END $$;

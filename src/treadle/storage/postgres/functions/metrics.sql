@@ -8,9 +8,10 @@ SET enable_bitmapscan = off AS $$
 DECLARE
     x record;
 BEGIN
-    PERFORM enter('closing');
+    PERFORM begin_call('closing');
     FOR x IN
-        SELECT s.span, s.at, s.source, s.data FROM json_to_recordset(stored) AS s (at float8, span float8, source text, data text)
+        SELECT s.span, s.at, s.source, s.data
+        FROM json_to_recordset(stored) AS s (at float8, span float8, source text, data text)
         UNION ALL
         SELECT r.span, r.at, r.source, NULL FROM json_to_recordset(removed) AS r (at float8, span float8, source text)
         ORDER BY 1, 2, 3

@@ -7,12 +7,13 @@
 -- A row that could go stays if an ended job names it that may be reopened, and would wait for it again. It gets the
 -- expiry of that job, so no call looks at it before.
 --
--- most: rows to delete; look: rows to look at, at least as many. -> how many were deleted, the latest `expires_at` of
--- the rows behind which the next call may begin, and how many rows stayed.
-CREATE FUNCTION prune(moment float8, most int, look int, past float8, OUT went int, OUT reached float8, OUT stayed int)
-LANGUAGE plpgsql
+-- most: rows to delete; scan_limit: rows to look at, at least as many. -> how many were deleted, the latest
+-- `expires_at` of the rows behind which the next call may begin, and how many rows stayed.
+CREATE FUNCTION prune(moment float8, most int, scan_limit int, past float8, OUT went int, OUT reached float8,
+    OUT stayed int) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     picked tid[];
@@ -20,7 +21,7 @@ DECLARE
     named boolean;
     passed float8;
 BEGIN
-    PERFORM enter(NULL);
+    PERFORM begin_call(NULL);
     PERFORM advance_due(t);
     PERFORM fold_counts();
     PERFORM drop_empty_counts();
@@ -31,8 +32,8 @@ BEGIN
             WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (
                 (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
                 AND is_needed(e.id, e.root))
-            ORDER BY e.expires_at, e.id LIMIT greatest(look, 0) FOR UPDATE SKIP LOCKED);
-        EXIT WHEN past IS NULL OR cardinality(picked) = look;
+            ORDER BY e.expires_at, e.id LIMIT greatest(scan_limit, 0) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN past IS NULL OR cardinality(picked) = scan_limit;
         past := NULL;
     END LOOP;
     went := 0;
@@ -70,7 +71,8 @@ BEGIN
             (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL) AND is_needed(e.id, e.root)))
         RETURNING e.id, e.expires_at, e.queue, e.task, e.state
     ), counted AS (
-        INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away GROUP BY queue, task, state
+        INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away
+            GROUP BY queue, task, state
     ) SELECT coalesce(array_agg(away.id), '{}'), max(away.expires_at) INTO gone, reached FROM away;
     DELETE FROM edge WHERE down = ANY (gone);
     DELETE FROM checkpoints WHERE id = ANY (gone);

@@ -4,15 +4,15 @@
 
 -- The verb. Each change is { do, name, the columns of a rule, why, until }. All limits that block jobs are checked.
 CREATE FUNCTION set_limits(moment float8, changes json) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off AS $$
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     line text;
     change json;
     anew boolean := false;
 BEGIN
-    PERFORM enter(NULL);
+    PERFORM begin_call(NULL);
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' limits', 0));
     FOR change IN SELECT value FROM json_array_elements(changes) LOOP
         IF apply_change(change) THEN
@@ -26,7 +26,7 @@ BEGIN
     -- waits for claims that count by the old rules: they would block jobs by a rule that is gone
     PERFORM pg_advisory_xact_lock(rules_lock());
     PERFORM derive_bounds();
-    PERFORM call_in_everybody(t);
+    PERFORM unblock_all_limits(t);
     LOOP
         SELECT queue INTO line FROM job WHERE queue_position IS NOT NULL AND queue > coalesce(line, '')
         ORDER BY queue LIMIT 1;
@@ -40,20 +40,20 @@ CREATE FUNCTION apply_change(change json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     c limit_fact := json_populate_record(NULL::limit_fact, change);
     paused text := change ->> 'why';
-    count_ int;
-    more int;
+    changed int;
+    opened int;
 BEGIN
     CASE change ->> 'do'
     WHEN 'remove' THEN
         DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind IN ('set', 'declared');
     WHEN 'resume' THEN
         DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind = paused AND (c.until IS NULL OR f.until <= c.until);
-        GET DIAGNOSTICS more = ROW_COUNT;
+        GET DIAGNOSTICS opened = ROW_COUNT;
         IF paused = 'paused' THEN
             DELETE FROM limit_fact f
             WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0 AND f.max_waiting IS NULL;
-            GET DIAGNOSTICS count_ = ROW_COUNT;
-            more := more + count_;
+            GET DIAGNOSTICS changed = ROW_COUNT;
+            opened := opened + changed;
             UPDATE limit_fact f SET slots = NULL, rate = NULL, per = 1, how = 'window', burst = NULL, hold = 'running'
             WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
         END IF;
@@ -65,8 +65,8 @@ BEGIN
             when_full = excluded.when_full, until = excluded.until
         WHERE f IS DISTINCT FROM excluded;
     END CASE;
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    RETURN count_ + coalesce(more, 0) > 0;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed + coalesce(opened, 0) > 0;
 END $$;
 
 -- The operator's rule, else the declared one; with 0 slots while there is a reason for a pause. A rate continues to
@@ -83,7 +83,8 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO rule (name, slots, rate, per, how, burst, hold)
-    VALUES (limited, f.slots, f.rate, coalesce(f.per, 1), coalesce(f.how, 'window'), f.burst, coalesce(f.hold, 'running'))
+    VALUES (limited, f.slots, f.rate, coalesce(f.per, 1), coalesce(f.how, 'window'), f.burst,
+        coalesce(f.hold, 'running'))
     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
         how = excluded.how, burst = excluded.burst, hold = excluded.hold;
 END $$;

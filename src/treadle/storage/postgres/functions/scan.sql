@@ -1,23 +1,23 @@
 -- A page of a query that bounds the rows it looks at: see pages.py, which writes the statement. A function for the sake
 -- of its settings: without statistics the planner would read and sort the whole table.
-CREATE FUNCTION scan_page(statement text, given text[]) RETURNS TABLE (
+CREATE FUNCTION scan_page(statement text, parameters text[]) RETURNS TABLE (
     n bigint, behind boolean, fits boolean, spec text, state smallint, version int, attempt int, lost int, worker text,
-    queue_position float8, return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8,
-    more text
+    queue_position float8, return_position float8, due_at float8, created_at float8, started_at float8,
+    updated_at float8, details text
 ) LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    RETURN QUERY EXECUTE statement USING given;
+    RETURN QUERY EXECUTE statement USING parameters;
 END $$;
 
 -- A number that such a statement counts.
-CREATE FUNCTION scan_count(statement text, given text[]) RETURNS bigint LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION scan_count(statement text, parameters text[]) RETURNS bigint LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    found bigint;
+    count_ bigint;
 BEGIN
-    EXECUTE statement INTO found USING given;
-    RETURN found;
+    EXECUTE statement INTO count_ USING parameters;
+    RETURN count_;
 END $$;

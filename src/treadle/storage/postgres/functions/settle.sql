@@ -4,14 +4,12 @@
 -- Never one writing CTE that ends a job and counts down others: its snapshot is from before its wait for the row, and
 -- would leave them waiting for ever. A later statement counts, with a new snapshot.
 --
--- outs, in the order of their ids: n (the index in the call), id, version, state, attempt, result, value, error,
--- reason, note, keep, fast (an ending, and at most an act besides, of a job this call names once), act (the nonce of a
--- person's act on a job this call names once; its checkpoints hold nothing else), and if not fast: delay,
--- function_done, required, failures_allowed, checkpoints, after, followups, reach. told: the number of outcomes,
--- because counting them in the text takes 2 % of a trip of 128. slow: some are not fast.
+-- outcomes: an array of job_outcome, in the order of their ids. number: how many, because counting them in the text
+-- takes 2 % of a trip of 128. slow: some are not fast.
 --
 -- -> for each that was not simply applied: n, status ('stale', 'refused'), and the reason.
-CREATE FUNCTION settle(moment float8, outs json, told int, slow boolean) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle(moment float8, outcomes json, number int, slow boolean)
+RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -25,38 +23,43 @@ DECLARE
     notified text[];        -- workers that ran one of those
     others text[];              -- jobs that acts changed in another way
     alone boolean;              -- this call changes no other jobs
-    o record;
-    found record;
+    o job_outcome;
+    settled record;
 BEGIN
     LOOP
         BEGIN
-            PERFORM lock_for_outcomes(outs, slow);
+            PERFORM lock_for_outcomes(outcomes, slow);
             t := instant(moment);   -- after the wait: what ended meanwhile ended before these jobs and their children
-            others := CASE WHEN slow THEN settle_acts(outs, t) END;
-            WITH met AS (
-                SELECT x.*, j.spot FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
-                    result text, value text, error text, reason text, note text, keep float8, fast boolean, act text)
-                CROSS JOIN LATERAL (SELECT ctid AS spot FROM job WHERE id = x.id OFFSET 0) AS j     -- see claim.sql
+            others := CASE WHEN slow THEN settle_acts(outcomes, t) END;
+            WITH stored AS (
+                SELECT x.*, j.spot FROM json_to_recordset(outcomes) AS x (id text, version int, state smallint,
+                    attempt int, result text, value text, error text, reason text, note text, keep float8, fast boolean,
+                    act text)
+                CROSS JOIN LATERAL (    -- see settle_and_claim.sql
+                    SELECT ctid AS spot FROM job WHERE id = x.id OFFSET 0) AS j
                 WHERE x.fast
             ), gone AS (
-                DELETE FROM job USING met AS x WHERE job.ctid = x.spot AND job.version = x.version
-                    AND (job.state + 0 = 2 OR x.act IS NOT NULL AND (job.state + 0 = 1     -- a waiting job may be doomed by another
+                DELETE FROM job USING stored AS x WHERE job.ctid = x.spot AND job.version = x.version
+                    -- an upstream of the same call may end a waiting job
+                    AND (job.state + 0 = 2 OR x.act IS NOT NULL AND (job.state + 0 = 1
                         OR NOT EXISTS (SELECT 1 FROM edge WHERE edge.down = x.id AND edge.open)))
-                RETURNING job.id, job.version, job.state, rank, function_done, checkpoints, lost, reopenings, failures_allowed, return_position, deadline_at, created_at, started_at,
-                    job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
-                    kind_of(job.state, job.queue_position, job.blocked_on) AS was, job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
-                    x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep, x.act
+                RETURNING job.id, job.version, job.state, rank, function_done, checkpoints, lost, reopenings,
+                    failures_allowed, return_position, deadline_at, created_at, started_at, job.keep, keep_failed,
+                    lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec, job.note,
+                    kind_of(job.state, job.queue_position, job.blocked_on) AS was, x.state AS to_state,
+                    x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value, x.error AS to_error,
+                    x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep, x.act
             ), kept AS (
-                INSERT INTO ended (id, version, state, rank, function_done, checkpoints, attempt, lost, reopenings, failures_allowed, return_position, deadline_at,
-                    created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker,
-                    key, lane, root, parent, limits, costs, after, words, spec, reason, note, result, value, error)
-                SELECT id, version + 1, to_state, rank, function_done, checkpoints OR act IS NOT NULL, to_attempt, lost, reopenings, failures_allowed, return_position, deadline_at,
-                    created_at, started_at, t, t,
-                    greatest(t + greatest(coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END), ${KEEP_LEAST}),
-                        created_at + (words ->> 'window')::float8),
-                    keep, keep_failed, lease, queue, task, CASE WHEN state = 2 THEN worker END,
-                    key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
-                    to_result, to_value, to_error
+                INSERT INTO ended (id, version, state, rank, function_done, checkpoints, attempt, lost, reopenings,
+                    failures_allowed, return_position, deadline_at, created_at, started_at, updated_at, ended_at,
+                    expires_at, keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs,
+                    after, words, spec, reason, note, result, value, error)
+                SELECT id, version + 1, to_state, rank, function_done, checkpoints OR act IS NOT NULL, to_attempt, lost,
+                    reopenings, failures_allowed, return_position, deadline_at, created_at, started_at, t, t,
+                    greatest(created_at + (words ->> 'window')::float8, t + greatest(${KEEP_LEAST},
+                        coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END))),
+                    keep, keep_failed, lease, queue, task, CASE WHEN state = 2 THEN worker END, key, lane, root, parent,
+                    limits, costs, after, words, spec, to_reason, coalesce(to_note, note), to_result, to_value, to_error
                 FROM gone
             ), counted AS (
                 INSERT INTO count_change SELECT queue, task, was, kind_of(to_state, NULL, NULL), count(*) FROM gone
@@ -72,11 +75,12 @@ BEGIN
             END IF;
             SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
             IF awaited IS NOT NULL THEN
-                PERFORM lock_late(awaited);
+                PERFORM lock_late_dependents(awaited);
             END IF;
-            alone := awaited IS NULL AND coalesce(cardinality(done), 0) + coalesce(cardinality(others), 0) = told;
+            alone := awaited IS NULL AND coalesce(cardinality(done), 0) + coalesce(cardinality(others), 0) = number;
             IF held IS NOT NULL THEN
-                gates := ARRAY(SELECT DISTINCT unnest(n.named::text[]) FROM (SELECT DISTINCT unnest(named)) AS n (named));
+                gates := ARRAY(SELECT DISTINCT unnest(n.named::text[])
+                    FROM (SELECT DISTINCT unnest(named)) AS n (named));
                 PERFORM free_slots(held, named, gates);
             END IF;
             EXIT;
@@ -93,19 +97,15 @@ BEGIN
         END;
     END LOOP;
     -- many endings in one hint
-    PERFORM note_topics('ends', said)
-    FROM (SELECT string_agg(to_json('job:' || id)::text, ',') AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
+    PERFORM note_topics('ends', topics)
+    FROM (SELECT string_agg(to_json('job:' || id)::text, ',') AS topics FROM unnest(done) AS id) AS endings
+    WHERE topics IS NOT NULL;
     IF alone THEN
-        PERFORM call_in_freed(gates, t);
+        PERFORM unblock_freed_limits(gates, t);
         RETURN;
     END IF;
     -- other jobs change too: then each in its turn, because the first that joins a lane is ahead
-    FOR o IN
-        SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
-            result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,
-            function_done boolean, required int, failures_allowed int, checkpoints json, after text[], followups json, reach text[])
-        ORDER BY x.n
-    LOOP
+    FOR o IN SELECT * FROM json_populate_recordset(NULL::job_outcome, outcomes) AS x ORDER BY x.n LOOP
         CONTINUE WHEN o.id = ANY (others);
         IF o.fast AND o.id = ANY (done) THEN
             IF o.id = ANY (awaited) THEN
@@ -113,17 +113,17 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
-        SELECT * INTO found FROM settle_one(row_to_json(o), moment, t);
-        IF found.status <> 'applied' THEN
-            RETURN QUERY SELECT o.n, found.status, found.why;
+        settled := settle_one(o, moment, t);
+        IF settled.status <> 'applied' THEN
+            RETURN QUERY SELECT o.n, settled.status, settled.why;
         END IF;
     END LOOP;
-    PERFORM call_in_freed(gates, t);
+    PERFORM unblock_freed_limits(gates, t);
 END $$;
 
 -- Locks the keys and rows that these outcomes need, in their order. Plain endings that no job waits for lock their rows
 -- as they delete them.
-CREATE FUNCTION lock_for_outcomes(outs json, slow boolean) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_for_outcomes(outcomes json, slow boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     own text[];
     failing text[];
@@ -132,25 +132,24 @@ BEGIN
         RETURN;
     END IF;
     SELECT array_agg(x.id), array_agg(x.id) FILTER (WHERE x.state IN (4, 5)) INTO own, failing
-    FROM json_to_recordset(outs) AS x (id text, state smallint);
+    FROM json_to_recordset(outcomes) AS x (id text, state smallint);
     IF slow THEN
-        PERFORM lock_ahead((SELECT json_agg(born.job) FROM json_to_recordset(outs) AS x (followups json)
+        PERFORM lock_keys_and_rows((SELECT json_agg(born.job) FROM json_to_recordset(outcomes) AS x (followups json)
             CROSS JOIN LATERAL (SELECT * FROM json_array_elements(x.followups) OFFSET 0) AS born (job)), own, failing);
     ELSIF EXISTS (SELECT 1 FROM edge WHERE up = ANY (own) AND open) THEN
-        PERFORM lock_below(own, failing, true);
+        PERFORM lock_with_dependents(own, failing, true);
     END IF;
 END $$;
 
-CREATE FUNCTION settle_one(told json, moment float8, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
-DECLARE
-    o record;
+-- -> status: 'applied', 'stale' or 'refused', and the reason.
+CREATE FUNCTION settle_one(o job_outcome, moment float8, t float8, OUT status text, OUT why text)
+LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT * INTO o FROM json_to_record(told) AS x (id text, version int, state smallint, attempt int,
-        result text, value text, error text, reason text, note text, keep float8, delay float8,
-        function_done boolean, required int, failures_allowed int, checkpoints json, after text[], followups json, reach text[]);
-    SELECT s.status, s.why INTO status, why FROM settle_row(o.id, o.version, o.state, o.attempt, o.result, o.value,
-        o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.function_done, false), o.required, o.failures_allowed, o.checkpoints,
-        coalesce(o.after, '{}'), coalesce(o.followups, '[]'), o.reach, moment, t) AS s;
+    o.delay := coalesce(o.delay, 0);
+    o.function_done := coalesce(o.function_done, false);
+    o.after := coalesce(o.after, '{}');
+    o.followups := coalesce(o.followups, '[]');
+    SELECT s.status, s.why INTO status, why FROM settle_row(o, moment, t) AS s;
 EXCEPTION
     WHEN SQLSTATE 'TR001' THEN
         status := 'refused';
@@ -161,96 +160,78 @@ EXCEPTION
         PERFORM set_config('lock_timeout', '10ms', true);   -- one second of waiting in all is enough
 END $$;
 
-CREATE FUNCTION settle_row(named text, of_version int, to_state smallint, attempt int, result text, value text,
-    error text, reason text, note text, keep float8, delay float8, to_ran boolean, required int, failures_allowed int, checkpoints json,
-    ups text[], jobs json, reach text[], moment float8, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_row(o job_outcome, moment float8, t float8, OUT status text, OUT why text)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    r job := row_of(named, to_state > 2);
-    old job;
+    r job := lock_row(o.id, o.state > 2);
     p record;
-    all_fresh boolean;
-    act text;
     circle text[] := '{}';      -- rows it must not wait for
     alone boolean;              -- it creates no jobs, and does not wait
 BEGIN
     status := 'applied';
-    IF r.id IS NULL OR NOT coalesce(r.queue = ANY (reach), true) THEN
+    IF r.id IS NULL OR NOT coalesce(r.queue = ANY (o.reach), true) THEN
         status := 'stale';
         why := json_build_array('gone');
         RETURN;
-    END IF;
-    act := act_in(checkpoints);
-    IF r.version = of_version + 1 AND r.state <> 2 AND act IS NOT NULL THEN
-        -- only the same act is a repetition, whatever another one assigned
-        IF EXISTS (SELECT 1 FROM checkpoints m WHERE m.id = named AND m.name = 'treadle:act' AND m.value = act) THEN
-            RETURN;
-        END IF;
-    ELSIF r.version = of_version + 1 AND r.state <> 2
-        AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.function_done = to_ran)) AND r.attempt = attempt
-        AND r.result IS NOT DISTINCT FROM result AND r.value IS NOT DISTINCT FROM value
-        AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason AND remembers(named, checkpoints)
-    THEN
-        RETURN;                 -- this very outcome has been applied, and the row has not changed since
-    END IF;
-    IF r.version <> of_version THEN
+    ELSIF is_repetition(o, r) THEN
+        RETURN;
+    ELSIF r.version <> o.version THEN
         status := 'stale';
         why := json_build_array('moved', r.state, r.version);
         RETURN;
-    END IF;
-    IF r.state > 2 THEN
-        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, coalesce(checkpoints, '[]'), reach, t) AS s;
+    ELSIF r.state > 2 THEN
+        SELECT s.status, s.why INTO status, why FROM settle_ended(r, o, t) AS s;
         RETURN;
     END IF;
-    IF to_state > 2 AND cardinality(ups) > 0 THEN
-        why := overtaken(r, ups);
+    IF o.state > 2 AND cardinality(o.after) > 0 THEN
+        why := stale_because_reopened(r, o.after);
         IF why IS NOT NULL THEN
             status := 'stale';
             RETURN;
         END IF;
-        ups := '{}';
+        o.after := '{}';
     END IF;
-    alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- skipping the rest saves about a third of a cancel
+    alone := o.state <> 0 AND json_array_length(o.followups) = 0;   -- skipping the rest saves about a third of a cancel
     IF NOT alone THEN
-        SELECT * INTO p FROM prepare(jobs, moment, t, CASE WHEN to_state > 2 THEN named END, named, ups);
-        all_fresh := cardinality(p.fresh) = cardinality(p.asked);
-        IF to_state = 0 AND (NOT all_fresh OR mentions(jobs, 'after')) THEN
-            circle := circle_of(named, jobs, ups, p.asked, p.answers, p.fresh);
+        SELECT * INTO p FROM prepare_jobs(o.followups, moment, t, CASE WHEN o.state > 2 THEN o.id END, o.id, o.after);
+        IF o.state = 0 AND (cardinality(p.fresh) < cardinality(p.requested) OR mentions(o.followups, 'after')) THEN
+            circle := waiting_circle(o.id, o.followups, o.after, p.requested, p.answers, p.fresh);
         END IF;
-        IF reach IS NOT NULL THEN
-            PERFORM refuse_ups(named, ups, coalesce(r.after, '{}') || p.asked, reach);
+        IF o.reach IS NOT NULL THEN
+            PERFORM refuse_ups(o.id, o.after, coalesce(r.after, '{}') || p.requested, o.reach);
         END IF;
     END IF;
-    IF r.state = 2 AND reason IN ('asked', 'superseded') THEN
+    IF r.state = 2 AND o.reason IN ('asked', 'superseded') THEN
         PERFORM notify_worker(r.worker);
     END IF;
-    IF json_array_length(checkpoints) > 0 THEN
-        PERFORM remember(named, checkpoints);
+    IF json_array_length(o.checkpoints) > 0 THEN
+        PERFORM store_checkpoints(o.id, o.checkpoints);
         r.checkpoints := true;
     END IF;
-    old := r;
-    r.attempt := attempt;
-    r.result := result;
-    r.value := value;
-    r.error := error;
-    r.reason := reason;
-    r.note := coalesce(note, r.note);
+    r.attempt := o.attempt;
+    r.result := o.result;
+    r.value := o.value;
+    r.error := o.error;
+    r.reason := o.reason;
+    r.note := coalesce(o.note, r.note);
     r.updated_at := t;
-    r.function_done := r.function_done OR to_ran;
-    IF to_state > 2 THEN
+    r.function_done := r.function_done OR o.function_done;
+    IF o.state > 2 THEN
         IF r.state <> 2 THEN
             r.worker := NULL;
         END IF;
-        PERFORM finish(r, to_state, reason, error, keep, t);
+        PERFORM end_job(r, o.state, o.reason, o.error, o.keep, t);
         IF alone THEN
-            PERFORM count_endings(ARRAY[named], ARRAY[to_state::int], t);
+            PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
         ELSE
-            PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, ARRAY[named], ARRAY[to_state::int]);
+            PERFORM place_new_jobs(o.followups, t, p.requested, p.answers, p.fresh, NULL, ARRAY[o.id],
+                ARRAY[o.state::int]);
         END IF;
         RETURN;
     END IF;
-    IF result IS NOT NULL THEN
-        PERFORM publish('job:' || named);
+    IF o.result IS NOT NULL THEN
+        PERFORM publish('job:' || o.id);
     END IF;
     r.version := r.version + 1;
     r.worker := NULL;
@@ -258,34 +239,54 @@ BEGIN
     r.blocked_on := NULL;
     r.due_at := NULL;
     r.state := 0;
-    PERFORM put(r);
+    PERFORM update_job(r);
     IF NOT alone THEN
-        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, named, '{}', '{}');
+        PERFORM place_new_jobs(o.followups, t, p.requested, p.answers, p.fresh, o.id, '{}', '{}');
     END IF;
-    IF to_state = 1 AND delay <= 0 THEN
-        PERFORM join_line(r, t);
-    ELSIF to_state = 1 THEN
-        PERFORM schedule(r, t + delay);
+    IF o.state = 1 AND o.delay <= 0 THEN
+        PERFORM queue_job(r, t);
+    ELSIF o.state = 1 THEN
+        PERFORM schedule_job(r, t + o.delay);
     ELSE
-        IF all_fresh THEN
+        IF cardinality(p.fresh) = cardinality(p.requested) THEN
             SELECT array_agg(u.up ORDER BY u.n) INTO r.after
-            FROM (SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS a (up, n) GROUP BY up) AS u;
+            FROM (SELECT up, min(n) AS n FROM unnest(o.after) WITH ORDINALITY AS a (up, n) GROUP BY up) AS u;
         ELSE
-            r.after := answered(ups, p.asked, p.answers, circle);
+            r.after := awaited_rows(o.after, p.requested, p.answers, circle);
         END IF;
-        r.pending := least(required, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
-        r.failures_allowed := failures_allowed;
-        r.due_at := least(CASE WHEN NOT r.function_done THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
-        PERFORM put(r);
-        PERFORM watch_ups(r, t, '{}', '{}', '{}');
+        r.pending := least(o.required, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
+        r.failures_allowed := o.failures_allowed;
+        r.due_at := least(CASE WHEN NOT r.function_done THEN r.deadline_at END,
+            CASE WHEN o.delay > 0 THEN t + o.delay END);
+        PERFORM update_job(r);
+        PERFORM wait_for_upstreams(r, t, '{}', '{}', '{}');
     END IF;
-    PERFORM note_freed(old.limits);
+    PERFORM note_freed(r.limits);
 END $$;
 
--- Why an ending that names failed jobs is stale: one of them was reopened, and is open or has succeeded since. NULL: none
--- was, and none is reopened before the end of this transaction. Raises an error if one is just being reopened, because
--- that transaction may wait for the row of this job.
-CREATE FUNCTION overtaken(r job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
+-- Whether this very outcome has been applied, and the row has not changed since. Of a person's acts only the same one
+-- is a repetition, whatever another one assigned.
+CREATE FUNCTION is_repetition(o job_outcome, r job) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    nonce text;
+BEGIN
+    IF r.version <> o.version + 1 OR r.state = 2 THEN
+        RETURN false;
+    END IF;
+    nonce := act_nonce(o.checkpoints);
+    IF nonce IS NOT NULL THEN
+        RETURN EXISTS (SELECT 1 FROM checkpoints m WHERE m.id = r.id AND m.name = 'treadle:act' AND m.value = nonce);
+    END IF;
+    RETURN (r.state = o.state OR (o.state = 0 AND r.state = 1 AND r.function_done = o.function_done))
+        AND r.attempt = o.attempt AND r.result IS NOT DISTINCT FROM o.result AND r.value IS NOT DISTINCT FROM o.value
+        AND r.error IS NOT DISTINCT FROM o.error AND r.reason IS NOT DISTINCT FROM o.reason
+        AND has_checkpoints(r.id, o.checkpoints);
+END $$;
+
+-- Why an ending that names failed jobs is stale: one of them was reopened, and is open or has succeeded since. NULL:
+-- none was, and none is reopened before the end of this transaction. Raises an error if one is just being reopened,
+-- because that transaction may wait for the row of this job.
+CREATE FUNCTION stale_because_reopened(r job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     up text;
 BEGIN
@@ -303,7 +304,7 @@ END $$;
 
 -- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait
 -- meanwhile. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
-CREATE FUNCTION lock_late(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_late_dependents(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);
 BEGIN

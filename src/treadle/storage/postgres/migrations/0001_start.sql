@@ -58,7 +58,8 @@ CREATE INDEX job_limited ON job (queue) WHERE queue_position IS NOT NULL AND lim
 CREATE INDEX job_lane ON job (queue, rank, lane, queue_position) WHERE lane IS NOT NULL AND queue_position IS NOT NULL;
 CREATE INDEX job_exempt ON job (queue, rank DESC, queue_position, id)
     WHERE queue_position IS NOT NULL AND (function_done OR started_at IS NOT NULL);
-CREATE INDEX job_aside ON job (blocked_on, queue, rank DESC, return_position, id) WHERE blocked_on IS NOT NULL AND queue_position IS NULL;
+CREATE INDEX job_aside ON job (blocked_on, queue, rank DESC, return_position, id)
+    WHERE blocked_on IS NOT NULL AND queue_position IS NULL;
 CREATE INDEX job_keepers ON job (blocked_on, queue, rank DESC, return_position, id)
     WHERE blocked_on IS NOT NULL AND queue_position IS NULL AND started_at IS NOT NULL;
 CREATE INDEX job_back ON job (blocked_on, queue) WHERE blocked_on IS NOT NULL AND queue_position IS NOT NULL;
@@ -67,15 +68,16 @@ CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 -- For looks, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the server, of
--- 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second entry; they are
--- few, and found by `job_lease`. A plain job is never in the other two. With `ended_system` and `ended_bad` these cost a
--- job 2,000 instructions together.
+-- 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second entry; they
+-- are few, and found by `job_lease`. A plain job is never in the other two. With `ended_system` and `ended_bad` these
+-- cost a job 2,000 instructions together.
 CREATE INDEX job_created ON job (created_at, id) WHERE state <> 2;
 CREATE INDEX job_later ON job (state, due_at, id)           -- waiting (0) and scheduled (1) jobs
     WHERE state < 2 AND queue_position IS NULL AND blocked_on IS NULL;
 CREATE INDEX job_system ON job (created_at, id) WHERE queue = 'treadle';
 
--- Ended jobs, with the same columns in the same order: a row moves whole, and `more_of` (functions/) reads both tables.
+-- Ended jobs, with the same columns in the same order: a row moves whole, and `details_of` (functions/) reads both
+-- tables.
 CREATE TABLE ended (LIKE job INCLUDING DEFAULTS) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
 ALTER TABLE ended ADD PRIMARY KEY (id);
 CREATE INDEX ended_old ON ended (expires_at);
@@ -88,8 +90,8 @@ CREATE INDEX ended_system ON ended (created_at, id) WHERE queue = 'treadle';
 -- Failed (4) and cancelled (5) jobs. A success is never in it.
 CREATE INDEX ended_bad ON ended (state, ended_at DESC, id) WHERE state > 3;
 
--- How many jobs there are by queue, task and kind (`kind_of` in functions/counts.sql): the number in `job_count` and the
--- sum of `count_change`, to which each call appends what it changes. The fold of the changes updates a row of
+-- How many jobs there are by queue, task and kind (`kind_of` in functions/counts.sql): the number in `job_count` and
+-- the sum of `count_change`, to which each call appends what it changes. The fold of the changes updates a row of
 -- `job_count` in place, and leaves only dead rows in `count_change`, which is scanned whole.
 CREATE TABLE job_count (
     queue text COLLATE "C" NOT NULL,
@@ -217,7 +219,8 @@ CREATE TABLE limit_fact (
 -- again. Not unique, because two calls that note the same limit would wait for each other.
 CREATE TABLE recheck (key text COLLATE "C" NOT NULL);
 CREATE INDEX recheck_key ON recheck (key);
--- For publications of all tables, which refuse deletes from a table without a key. migrate.py gives it to older schemas.
+-- For publications of all tables, which refuse deletes from a table without a key. migrate.py gives it to older
+-- schemas.
 ALTER TABLE count_change REPLICA IDENTITY FULL;
 ALTER TABLE recheck REPLICA IDENTITY FULL;
 -- The measurements of workers. By span first: there are few spans, and the rows of an interval are found span by span.

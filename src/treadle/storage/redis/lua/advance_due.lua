@@ -1,42 +1,42 @@
 -- Advances due rows: queues scheduled jobs and jobs whose lease expired, ends jobs past a deadline or wait_timeout, and
 -- queues blocked jobs that their rate admits.
-T = {}
+Due = {}
 local MOST = ${DUE_STEP}                        -- due rows advanced by one call; the next call takes more
 
-local function act(r)
-  if r.deadline_at and r.deadline_at <= now and not r.function_done then
-    E.finish(r, FAILED, 'expired', 'its deadline passed')
-  elseif r.state == RUNNING then
-    r.lost, r.updated_at = r.lost + 1, now
-    r.reason = 'lost by ' .. (string.match(r.worker or '', '^(.+)#[^#]*$') or r.worker or '')
-    B.join(r, now)
-    A.unblock_for(r)
-  elseif r.state == READY then
-    B.join(r, r.due_at or now)
-  elseif not r.started_at and not r.function_done then
-    E.finish(r, FAILED, 'expired', 'what it waited for did not come in time')
-  elseif r.j.task ~= '' then
-    B.join(r, now)
+local function advance_row(row)
+  if row.deadline_at and row.deadline_at <= now and not row.function_done then
+    Endings.end_job(row, FAILED, 'expired', 'its deadline passed')
+  elseif row.state == RUNNING then
+    row.lost, row.updated_at = row.lost + 1, now
+    row.reason = 'lost by ' .. (string.match(row.worker or '', '^(.+)#[^#]*$') or row.worker or '')
+    Unit.queue_job(row, now)
+    Admission.unblock_limits(row)
+  elseif row.state == READY then
+    Unit.queue_job(row, row.due_at or now)
+  elseif not row.started_at and not row.function_done then
+    Endings.end_job(row, FAILED, 'expired', 'what it waited for did not come in time')
+  elseif row.job.task ~= '' then
+    Unit.queue_job(row, now)
   else
-    r.due_at = nil                       -- a promise that was claimed: it only waits to be settled
-    if not r.function_done then r.due_at = r.deadline_at end
-    B.put(r)
+    row.due_at = nil                       -- a promise that was claimed: it only waits to be settled
+    if not row.function_done then row.due_at = row.deadline_at end
+    Unit.put(row)
   end
-  E.count_endings()
+  Endings.count_endings()
 end
 
-function T.advance_due()
-  B.flush()
+function Due.advance_due()
+  Unit.flush()
   local due = call('ZRANGEBYSCORE', DUE, '-inf', num(now), 'WITHSCORES', 'LIMIT', 0, MOST)
   if #due > 0 then
-    make_way()
+    write_without_memory()
     local ids = {}
     for k = 1, #due, 2 do ids[#ids + 1] = due[k] end
-    B.load(ids)
+    Unit.load(ids)
     for k = 1, #due, 2 do
-      local r, at = B.get(due[k]), tonumber(due[k + 1])
-      if r and r.due_at == at and (r.state ~= RUNNING or at < now) then act(r) end
+      local row, score = Unit.get(due[k]), tonumber(due[k + 1])
+      if row and row.due_at == score and (row.state ~= RUNNING or score < now) then advance_row(row) end
     end
   end
-  for _, key in ipairs(call('ZRANGEBYSCORE', OPENS, '-inf', num(now))) do A.call_in_for(key) end
+  for _, key in ipairs(call('ZRANGEBYSCORE', OPENS, '-inf', num(now))) do Admission.unblock_limit(key) end
 end

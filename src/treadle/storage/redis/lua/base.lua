@@ -9,31 +9,31 @@ else
 end
 local NOW_BYTES = struct.pack('>d', now)
 
--- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `but`.
+-- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `allowed`.
 local MOVE, mark = ns .. ':move', nil     -- read once, even by two verbs in one script
-local quiet                              -- true: no mark, rule, opening or recount (after a settle also no parent)
-local function away(but)
-  if mark == nil then mark = not quiet and call('GET', MOVE) end
-  if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
+local nothing_rare  -- true: no mark, rule, opening or recount (after a settle also no parent)
+local function stopped_by_move(allowed)
+  if mark == nil then mark = not nothing_rare and call('GET', MOVE) end
+  if mark and byte(mark) ~= 97 and byte(mark) ~= allowed then return { '\0', mark } end
 end
 local CLOSING = 99
 
 -- Whether one of these ids has a pointer to another shard. A pointer marked for dropping ("x") is kept again.
-local function has_left(ids)
-  if not KEYS[3] or #ids == 0 or call('EXISTS', LEFT) == 0 then return false end
-  local any = false
-  for at = 1, #ids, 1000 do
-    local some = { unpack(ids, at, math.min(at + 999, #ids)) }
-    for k, since in ipairs(call('HMGET', LEFT, unpack(some))) do
-      if since then
-        any = true
-        if byte(since) == 120 then
-          call('HSET', LEFT, some[k], (string.gsub(since, '^[^@]*', string.format('%.17g', now))))
+local function has_pointer(ids)
+  if not KEYS[3] or #ids == 0 or call('EXISTS', POINTERS) == 0 then return false end
+  local is_known = false
+  for from = 1, #ids, 1000 do
+    local batch = { unpack(ids, from, math.min(from + 999, #ids)) }
+    for k, pointer in ipairs(call('HMGET', POINTERS, unpack(batch))) do
+      if pointer then
+        is_known = true
+        if byte(pointer) == 120 then
+          call('HSET', POINTERS, batch[k], (string.gsub(pointer, '^[^@]*', string.format('%.17g', now))))
         end
       end
     end
   end
-  return any
+  return is_known
 end
 
 -- tostring writes only 14 digits
@@ -51,23 +51,23 @@ local function earlier(a, b)
 end
 
 -- A call with any number of values, made in steps; groups of `width` values stay together.
-local function many(verb, key, values, width)
+local function call_many(verb, key, values, width)
   local n, step = #values, STEP * (width or 1)
   if n == 0 then return 0 end
   if n <= step then return call(verb, key, unpack(values)) end
   local sum = 0
-  for at = 1, n, step do
-    sum = sum + (tonumber(call(verb, key, unpack(values, at, math.min(at + step - 1, n)))) or 0)
+  for from = 1, n, step do
+    sum = sum + (tonumber(call(verb, key, unpack(values, from, math.min(from + step - 1, n)))) or 0)
   end
   return sum
 end
 
 -- A full server refuses a script at its first write if that command may need memory; later writes are not checked. A
 -- script that frees memory or keeps running jobs alive must not fail, so it begins with a write that needs none.
-local function make_way() call('DEL', ns .. ':none') end
+local function write_without_memory() call('DEL', ns .. ':none') end
 
 -- Remove a list from its index if it is empty; return whether it was.
-local function swept(kind, key, rank, list)
+local function drop_if_empty(kind, key, rank, list)
   if call('EXISTS', list) == 1 then return false end
   call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
   if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
@@ -75,85 +75,88 @@ local function swept(kind, key, rank, list)
 end
 
 -- append an answer, after its length
-local function join(all, answer)
-  local n, count = #all, #answer
-  all[n + 1] = count
-  for k = 1, count do all[n + 1 + k] = answer[k] end
+local function append_answer(answers, answer)
+  local n, count = #answers, #answer
+  answers[n + 1] = count
+  for k = 1, count do answers[n + 1 + k] = answer[k] end
 end
 
 -- Slots taken and released, by limit. They are written at the end of the script, or before slots are counted
--- (`slowly`). Slots that one script releases and takes again are not written at all.
-local owed = {}
-local function owe(key, cost) owed[key] = (owed[key] or 0) + cost end
+-- (`define_shared`). Slots that one script releases and takes again are not written at all.
+local slot_changes = {}
+local function count_slots(key, cost) slot_changes[key] = (slot_changes[key] or 0) + cost end
 
 -- The limits of a job with their costs. A cost below 1, which earlier versions allowed, counts as 1: it must not free
 -- slots.
-local function priced(limits)
+local function costs_of(limits)
   for _, limit in ipairs(limits) do limit[2] = math.max(limit[2], 1) end
   return limits
 end
 
-local function pay()
-  for key, cost in pairs(owed) do
+local function write_slots()
+  for key, cost in pairs(slot_changes) do
     for _, hash in ipairs(cost ~= 0 and { LIVE, BEGUN } or {}) do
       if call('HINCRBY', hash, key, cost) == 0 then call('HDEL', hash, key) end
     end
   end
-  owed = {}
+  slot_changes = {}
 end
 
--- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks (line.lua). A
+-- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks
+-- (claim_queues.lua). A
 -- job that is queued before that spot moves the spot to its position.
-local skipping                           -- whether there are such spots
-local function unskip(rank, queue, position)
-  if skipping == nil then skipping = call('EXISTS', SKIPS) == 1 end
-  local found = skipping and call('HGET', SKIPS, rank .. ':' .. queue)
-  if not found then return end
-  local spots, changed = cmsgpack.unpack(found), false
-  for set, spot in pairs(spots) do
-    if spot[1] > position or (spot[1] == position and spot[2] ~= '') then
+local has_skips                           -- whether there are such spots
+local function adjust_skips(rank, queue, position)
+  if has_skips == nil then has_skips = call('EXISTS', SKIPS) == 1 end
+  local stored = has_skips and call('HGET', SKIPS, rank .. ':' .. queue)
+  if not stored then return end
+  local spots, changed = cmsgpack.unpack(stored), false
+  for set, recounting in pairs(spots) do
+    if recounting[1] > position or (recounting[1] == position and recounting[2] ~= '') then
       spots[set], changed = { position, '' }, true
     end
   end
   if changed then call('HSET', SKIPS, rank .. ':' .. queue, cmsgpack.pack(spots)) end
 end
 
-local function lane_of(queue, rank, lane) return ns .. ':lane:' .. rank .. ':' .. #queue .. ':' .. queue .. ':' .. lane end
+local function lane_key(queue, rank, lane)
+  return ns .. ':lane:' .. rank .. ':' .. #queue .. ':' .. queue .. ':' .. lane
+end
 
 local function fetch(key, fields)
   local n = #fields
   if n == 0 then return {} end
   if n <= STEP then return call('HMGET', key, unpack(fields)) end
-  local found = {}
-  for at = 1, n, STEP do
-    for _, value in ipairs(call('HMGET', key, unpack(fields, at, math.min(at + STEP - 1, n)))) do
-      found[#found + 1] = value
+  local values_found = {}
+  for from = 1, n, STEP do
+    for _, value in ipairs(call('HMGET', key, unpack(fields, from, math.min(from + STEP - 1, n)))) do
+      values_found[#values_found + 1] = value
     end
   end
-  return found
+  return values_found
 end
 
 -- The kept counts: COUNTS maps "<kind>:<queue>\0<task>" to the number of these jobs. Changes are collected here, and
--- written at the end of the script (counted.lua). The bulk paths add to them without a function: each closure or table
--- that a script creates costs as much as 1 % of a trip with 8 jobs.
+-- written at the end of the script (write_counts.lua). The bulk paths add to them without a function: each closure or
+-- table that a script creates costs as much as 1 % of a trip with 8 jobs.
 local counts = {}
-local spot                               -- the recount in progress (recount.lua); false: there is none
+local recounting                               -- the recount in progress (recount.lua); false: there is none
 
 -- -> the recount in progress. Changes of rows that it has read must also go into its own counts.
 local function recount()
-  if spot == nil then
-    local found = not quiet and call('HGET', RECOUNT, '')
-    spot = found and { changes = {}, moment = (struct.unpack('>d', found)), id = sub(found, 9) }
+  if recounting == nil then
+    local stored = not nothing_rare and call('HGET', RECOUNT, '')
+    recounting = stored and { changes = {}, moment = (struct.unpack('>d', stored)), id = sub(stored, 9) }
   end
-  if spot and not spot.follow then
-    local changes, moment, last = spot.changes, spot.moment, spot.id
+  if recounting and not recounting.follow then
+    local changes, moment, last = recounting.changes, recounting.moment, recounting.id
     -- A job created at `made` is counted elsewhere. `was` is nil: it is new; `is` is nil: it is deleted.
-    function spot.follow(made, id, was, is)
+    function recounting.follow(made, id, was, is)
       if made < moment or (made == moment and not earlier(last, id)) then
         if was then changes[was] = (changes[was] or 0) - 1 end
         if is then changes[is] = (changes[is] or 0) + 1 end
       end
     end
   end
-  return spot
+  return recounting
 end

@@ -1,5 +1,5 @@
--- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts; or the number and a new version of the
--- layout or '': the recount is over.
+-- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts; or the number and a new version of
+-- the layout or '': the recount is over.
 -- Returns for each count what was kept and what was counted, '' for none; or '' if the recount has expired.
 if call('HGET', RECOUNT, 'run') ~= ARGV[2] then return '' end
 if #ARGV == 3 then
@@ -7,21 +7,21 @@ if #ARGV == 3 then
   if ARGV[3] ~= '' then call('SET', ns .. ':schema', ARGV[3]) end
   return ''
 end
-local fields, told, set, gone = { unpack(ARGV, 4) }, {}, {}, {}
+local fields, numbers, corrected, vanished = { unpack(ARGV, 4) }, {}, {}, {}
 local kept, counted = call('HMGET', COUNTS, unpack(fields)), call('HMGET', RECOUNT, unpack(fields))
 for k, field in ipairs(fields) do
   local was, is = tonumber(kept[k] or 0), tonumber(counted[k] or 0)
-  told[2 * k - 1], told[2 * k] = was, is
+  numbers[2 * k - 1], numbers[2 * k] = was, is
   if was ~= is and is == 0 then
-    gone[#gone + 1] = field
+    vanished[#vanished + 1] = field
   elseif was ~= is then
-    set[#set + 1], set[#set + 2] = field, is
+    corrected[#corrected + 1], corrected[#corrected + 2] = field, is
   end
 end
 if ARGV[3] == '1' then
-  make_way()
-  many('HSET', COUNTS, set, 2)
-  many('HDEL', COUNTS, gone)
+  write_without_memory()
+  call_many('HSET', COUNTS, corrected, 2)
+  call_many('HDEL', COUNTS, vanished)
 end
 call('PEXPIRE', RECOUNT, 10000)
-return told
+return numbers

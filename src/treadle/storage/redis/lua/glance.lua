@@ -1,11 +1,12 @@
 -- ARGV: now, what to tell, then names "<kind>:<queue>" ('all' and 'counts': of all queues). kind: queued, running, or
 -- one of kinds.lua.
 -- Returns { now as 8 bytes, { kind, queue, jobs, position of the first queued job or '', ... }, { the names that were
--- not counted, because one call counts only so many } }. With 'all' it adds { what `uses_of` returns }. Changes nothing.
+-- not counted, because one call counts only so many } }. With 'all' it adds { what `limit_uses` returns }. Changes
+-- nothing.
 local MOST = 1000
 local counts, rest, what = {}, {}, ARGV[2]
 
-local function said(kind, queue, jobs, first)
+local function add_count(kind, queue, jobs, first)
   if jobs > 0 then
     local n = #counts
     counts[n + 1], counts[n + 2], counts[n + 3], counts[n + 4] = kind, queue, jobs, first
@@ -15,13 +16,13 @@ end
 local function count(name)
   local kind, queue = string.match(name, '^(%a+):(.*)$')
   if kind == 'queued' then
-    local jobs, first = line_of(queue)
-    said(kind, queue, jobs, first and num(first) or '')
+    local jobs, first = size_and_head(queue)
+    add_count(kind, queue, jobs, first and num(first) or '')
   elseif kind == 'running' then
     local jobs = tonumber(call('HGET', LIVE, 'queue:' .. queue) or 0)
-    said(kind, queue, jobs + call('ZCARD', ns .. ':of:resumed:' .. queue), '')
+    add_count(kind, queue, jobs + call('ZCARD', ns .. ':of:resumed:' .. queue), '')
   else
-    said(kind, queue, call('ZCARD', ns .. ':of:' .. name), '')
+    add_count(kind, queue, call('ZCARD', ns .. ':of:' .. name), '')
   end
 end
 
@@ -30,11 +31,11 @@ if what == 'names' then
   for k = 3, #ARGV do names[k - 2] = ARGV[k] end
 else
   live = call('HGETALL', LIVE)
-  local known = {}
+  local seen = {}
   local function add(kind, queue)
     local name = kind .. ':' .. queue
-    if not known[name] then
-      known[name], names[#names + 1] = true, name
+    if not seen[name] then
+      seen[name], names[#names + 1] = true, name
     end
   end
   for _, queue in ipairs(call('SMEMBERS', ns .. ':lines')) do add('queued', queue) end
@@ -50,4 +51,4 @@ for k, name in ipairs(names) do
   if k <= MOST then count(name) else rest[k - MOST] = name end
 end
 if what ~= 'all' then return { NOW_BYTES, counts, rest } end
-return { NOW_BYTES, counts, rest, uses_of(live) }
+return { NOW_BYTES, counts, rest, limit_uses(live) }

@@ -1,16 +1,16 @@
 -- ARGV: now, worker, gone ('1'), presence, lease, the renewals as msgpack: { id, version, checkpoints, note, reach },
 -- ... Returns the ids whose lease is lost.
 do
-  local mark = away(CLOSING)
+  local mark = stopped_by_move(CLOSING)
   if mark then return mark end
 end
-slowly()
-local lost, lease = {}, tonumber(ARGV[5])
-make_way()
-local BACK_MOST = 10000                  -- rows corrected when the clock was set back: 0.1 s of the server's time
+define_shared()
+local lost_ids, lease = {}, tonumber(ARGV[5])
+write_without_memory()
+local CORRECTED_MOST = 10000                  -- rows corrected when the clock was set back: 0.1 s of the server's time
 
 -- Correct what a clock ahead of `now` wrote: starts count as now, and rows keep the time they had left.
-local function take_back()
+local function correct_clock()
   local workers = call('HGETALL', ns .. ':workers')
   for k = 1, #workers, 2 do
     if struct.unpack('>d', workers[k + 1]) > now then
@@ -28,77 +28,82 @@ local function take_back()
   end
   local buckets = call('HGETALL', ns .. ':bucket')
   for k = 1, #buckets, 2 do
-    local tokens, at = struct.unpack('>dd', buckets[k + 1])
-    if at > now then call('HSET', ns .. ':bucket', buckets[k], struct.pack('>dd', tokens, now)) end
+    local tokens, refilled_at = struct.unpack('>dd', buckets[k + 1])
+    if refilled_at > now then call('HSET', ns .. ':bucket', buckets[k], struct.pack('>dd', tokens, now)) end
   end
   for _, key in ipairs(call('ZRANGEBYSCORE', OPENS, '(' .. num(now), '+inf')) do call('ZADD', OPENS, num(now), key) end
-  local ids = call('ZRANGEBYSCORE', DUE, '(' .. num(now), '+inf', 'LIMIT', 0, BACK_MOST)
-  B.load(ids)
+  local ids = call('ZRANGEBYSCORE', DUE, '(' .. num(now), '+inf', 'LIMIT', 0, CORRECTED_MOST)
+  Unit.load(ids)
   for _, id in ipairs(ids) do
-    local r = B.get(id)
-    if r and (r.state == READY or r.state == RUNNING) and not r.queue_position and not r.blocked_on and r.updated_at > now then
-      r.due_at, r.updated_at = math.max(now, r.due_at - (r.updated_at - now)), now
-      B.put(r)
+    local row = Unit.get(id)
+    if row and (row.state == READY or row.state == RUNNING) and not row.queue_position and not row.blocked_on
+      and row.updated_at > now then
+      row.due_at, row.updated_at = math.max(now, row.due_at - (row.updated_at - now)), now
+      Unit.put(row)
     end
   end
 end
 
 local WORKERS = ns .. ':workers'
-local before, latest = call('HGET', WORKERS, ARGV[2]), 0
+local own_presence, latest_time = call('HGET', WORKERS, ARGV[2]), 0
 -- A new worker checks the heartbeats of all, because a machine is often restarted when its clock is corrected.
-for _, words in ipairs(before and { before } or call('HVALS', WORKERS)) do
-  latest = math.max(latest, (struct.unpack('>d', words)))
+for _, presence in ipairs(own_presence and { own_presence } or call('HVALS', WORKERS)) do
+  latest_time = math.max(latest_time, (struct.unpack('>d', presence)))
 end
-if latest > now + 1 then take_back() end
+if latest_time > now + 1 then correct_clock() end
 if ARGV[3] == '1' then
   call('HDEL', ns .. ':workers', ARGV[2])
 else
   call('HSET', ns .. ':workers', ARGV[2], NOW_BYTES .. ARGV[4])
 end
 
-local function fits_again(r)
-  local kept = r.started_at ~= nil
+local function may_go_on(row)
+  local kept = row.started_at ~= nil
   local function fits(key, cost)
-    local rule = A.rule(key)
-    return not rule or (kept and rule.hold == 'ended') or A.slots_fit(rule, key, cost)
+    local rule = Admission.rule(key)
+    return not rule or (kept and rule.hold == 'ended') or Admission.slots_fit(rule, key, cost)
   end
-  if not fits('queue:' .. r.j.queue, 1) then return false end
-  for _, cost in ipairs(r.j.limits) do
+  if not fits('queue:' .. row.job.queue, 1) then return false end
+  for _, cost in ipairs(row.job.limits) do
     if not fits(cost[1], cost[2]) then return false end
   end
   return true
 end
 
-local function beat(hold)
-  local r = B.get(hold[1])
-  if not r or not E.within(hold[5], r.j.queue) or r.version ~= hold[2] or not r.worker or (r.state ~= RUNNING and r.state ~= READY) then return false end
-  if r.state == READY and not r.function_done and not fits_again(r) then return false end
-  local checkpoints, at = {}, {}
-  for _, from in ipairs({ r.checkpoints, hold[3] }) do
-    for _, pair in ipairs(from) do
-      local position = at[pair[1]] or #checkpoints + 1
-      checkpoints[position], at[pair[1]] = pair, position
+local function renew_lease(renewal)
+  local row = Unit.get(renewal[1])
+  if not row or not Endings.is_within(renewal[5], row.job.queue) or row.version ~= renewal[2] or not row.worker
+    or (row.state ~= RUNNING and row.state ~= READY) then
+    return false
+  end
+  if row.state == READY and not row.function_done and not may_go_on(row) then return false end
+  local checkpoints, places = {}, {}
+  for _, list in ipairs({ row.checkpoints, renewal[3] }) do
+    for _, pair in ipairs(list) do
+      local place = places[pair[1]] or #checkpoints + 1
+      checkpoints[place], places[pair[1]] = pair, place
     end
   end
-  if hold[4] and hold[4] ~= r.note then
-    B.topics['job:' .. r.id] = true
-    r.note = hold[4]
+  if renewal[4] and renewal[4] ~= row.note then
+    Unit.topics['job:' .. row.id] = true
+    row.note = renewal[4]
   end
-  local own = r.j.lease
-  if not own or own == 0 or own > lease then own = lease end
-  r.checkpoints, r.state, r.queue_position, r.blocked_on, r.due_at, r.updated_at = checkpoints, RUNNING, nil, nil, now + own, now
-  B.put(r)
+  local seconds = row.job.lease
+  if not seconds or seconds == 0 or seconds > lease then seconds = lease end
+  row.checkpoints, row.state, row.queue_position, row.blocked_on, row.due_at, row.updated_at =
+    checkpoints, RUNNING, nil, nil, now + seconds, now
+  Unit.put(row)
   return true
 end
 
-local holds = cmsgpack.unpack(ARGV[6])
+local renewals = cmsgpack.unpack(ARGV[6])
 local ids = {}
-for k, hold in ipairs(holds) do ids[k] = hold[1] end
-B.load(ids)
-for _, hold in ipairs(holds) do
-  if not beat(hold) then lost[#lost + 1] = hold[1] end
+for k, renewal in ipairs(renewals) do ids[k] = renewal[1] end
+Unit.load(ids)
+for _, renewal in ipairs(renewals) do
+  if not renew_lease(renewal) then lost_ids[#lost_ids + 1] = renewal[1] end
 end
-T.advance_due()
-A.write()
-B.finish()
-return lost
+Due.advance_due()
+Admission.write()
+Unit.finish()
+return lost_ids

@@ -1,7 +1,7 @@
 -- ARGV: now, the name of a call, its jobs. Stores a call over several shards. From now on it will be carried out, by
 -- any process that finds it. Returns { now }.
 do
-  local mark = away()
+  local mark = stopped_by_move()
   if mark then return mark end
 end
 call('HSET', ns .. ':calls', ARGV[2], ARGV[3])

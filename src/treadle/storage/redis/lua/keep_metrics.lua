@@ -1,6 +1,6 @@
 -- ARGV: now, then the rows to remove and those to store, as metrics.lua reads them.
 do
-  local mark = away(CLOSING)
+  local mark = stopped_by_move(CLOSING)
   if mark then return mark end
 end
 drop_metrics(2)

@@ -1,7 +1,7 @@
 -- Reads what `glance` and `stats` have in common.
 
 -- the number of jobs in a queue, and the position of the first one
-local function line_of(queue)
+local function size_and_head(queue)
   local jobs, first = 0, nil
   for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do
     local list = ns .. ':line:' .. rank .. ':' .. queue
@@ -14,8 +14,9 @@ local function line_of(queue)
   return jobs, first
 end
 
--- what limits and workers are read from: { facts, live, begun, the limits that block a job, the limits with a rate, workers }
-local function uses_of(live)
+-- what limits and workers are read from: { facts, live, begun, the limits that block a job, the limits with a rate,
+-- workers }
+local function limit_uses(live)
   local rated = call('HKEYS', ns .. ':spent')
   for _, key in ipairs(call('HKEYS', ns .. ':bucket')) do rated[#rated + 1] = key end
   return { call('HGETALL', ns .. ':facts'), live, call('HGETALL', BEGUN), call('SMEMBERS', ns .. ':asides'), rated,

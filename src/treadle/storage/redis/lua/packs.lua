@@ -6,28 +6,28 @@ local PACKS = ns .. ':packs'
 local PACKS_OLD, PACKS_ENDED = PACKS .. ':old', PACKS .. ':ended'
 
 -- Merges ids from several lists as into one sorted set: by score and id, each once.
-local function gathered() return { scores = {}, at = {}, n = 0 } end
+local function new_merge() return { scores = {}, at = {}, n = 0 } end
 
-local function gather(all, score, id)
-  local there = all.at[score]
-  if not there then
-    there = {}
-    all.at[score], all.scores[#all.scores + 1] = there, score
+local function merge_in(merged, score, id)
+  local ids_at = merged.at[score]
+  if not ids_at then
+    ids_at = {}
+    merged.at[score], merged.scores[#merged.scores + 1] = ids_at, score
   end
-  if not there[id] then
-    there[#there + 1], there[id] = id, true
-    all.n = all.n + 1
+  if not ids_at[id] then
+    ids_at[#ids_at + 1], ids_at[id] = id, true
+    merged.n = merged.n + 1
   end
 end
 
 -- -> ids, scores: the first `most`
-local function first_of(all, most)
+local function take_first(merged, most)
   local ids, scores, n = {}, {}, 0
-  table.sort(all.scores)
-  for _, score in ipairs(all.scores) do
-    local there = all.at[score]
-    table.sort(there, earlier)
-    for _, id in ipairs(there) do
+  table.sort(merged.scores)
+  for _, score in ipairs(merged.scores) do
+    local ids_at = merged.at[score]
+    table.sort(ids_at, earlier)
+    for _, id in ipairs(ids_at) do
       if n == most then return ids, scores end
       n = n + 1
       ids[n], scores[n] = id, score
@@ -36,13 +36,13 @@ local function first_of(all, most)
   return ids, scores
 end
 
--- Read packs from index `from` on while `wanted(score)`, and pass each to `take(score, ids, name)`.
-local function unpacked(list, from, wanted, take)
+-- Read packs from `index` on while `wanted(score)`, and pass each to `take(score, ids, name)`.
+local function read_packs(list, index, wanted, take)
   while true do
-    local found = call('ZRANGE', list, from, from, 'WITHSCORES')
-    local name, score = found[1], tonumber(found[2])
+    local entry = call('ZRANGE', list, index, index, 'WITHSCORES')
+    local name, score = entry[1], tonumber(entry[2])
     if not name or not wanted(score) then return end
     take(score, cmsgpack.unpack(call('HGET', PACKS, name)), name)
-    from = from + 1
+    index = index + 1
   end
 end

@@ -6,16 +6,16 @@
 -- the last step of a process that died; the next step then begins anew.
 local run, last = unpack(call('HMGET', RECOUNT, 'run', ''))
 if run and run ~= ARGV[2] then return '' end
-make_way()
+write_without_memory()
 local most, from = tonumber(ARGV[3]), 0
 if last then
   local score = struct.unpack('>d', last)
   if score == math.huge then return '1' end
-  local before, at = standing(MADE, call('ZCARD', MADE), score, sub(last, 9))
-  from = before + at
+  local before, is_there = members_before(MADE, call('ZCARD', MADE), score, sub(last, 9))
+  from = before + is_there
 end
-local found, ids = call('ZRANGE', MADE, from, from + most - 1, 'WITHSCORES'), {}
-for k = 1, #found, 2 do ids[#ids + 1] = found[k] end
+local entries, ids = call('ZRANGE', MADE, from, from + most - 1, 'WITHSCORES'), {}
+for k = 1, #entries, 2 do ids[#ids + 1] = entries[k] end
 local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
 
 local function kind_of(raw)
@@ -27,17 +27,17 @@ local function kind_of(raw)
   return cmsgpack.unpack(sub(raw, 121 + wl + ql))[2] and 'blocked' or 'scheduled'
 end
 
-local read = {}
+local counted = {}
 for k = 1, #ids do
   local body = bodies[k]
   if body then
     local tl, ql = struct.unpack('>HH', body, 20)
     local field = kind_of(raws[k]) .. ':' .. sub(body, 28 + tl, 27 + tl + ql) .. '\0' .. sub(body, 28, 27 + tl)
-    read[field] = (read[field] or 0) + 1
+    counted[field] = (counted[field] or 0) + 1
   end
 end
-local last = #ids < most and struct.pack('>d', math.huge) or struct.pack('>d', tonumber(found[#found])) .. ids[#ids]
+local last = #ids < most and struct.pack('>d', math.huge) or struct.pack('>d', tonumber(entries[#entries])) .. ids[#ids]
 call('HSET', RECOUNT, 'run', ARGV[2], '', last)
-for field, jobs in pairs(read) do call('HINCRBY', RECOUNT, field, jobs) end
+for field, jobs in pairs(counted) do call('HINCRBY', RECOUNT, field, jobs) end
 call('PEXPIRE', RECOUNT, 10000)
 return #ids < most and '1' or '0'

@@ -1,105 +1,112 @@
 -- Applies outcomes to ended jobs: changes how long a row is kept, or reopens a job with all that ended because of it.
-O = {}
+Reopen = {}
 
 -- the job, the jobs that its ending doomed, each ancestor that failed because of a child, and the jobs doomed by those
-local function would_reopen(r)
-  local found, known, stack = { r }, { [r.id] = true }, { r }
+local function jobs_to_reopen(row)
+  local reopening, known, stack = { row }, { [row.id] = true }, { row }
   while #stack > 0 do
-    local each = table.remove(stack)
+    local current = table.remove(stack)
     local related = {}
-    local downs = E.downs(each.id)
-    B.load(downs)
+    local downs = Endings.dependents(current.id)
+    Unit.load(downs)
     for _, down in ipairs(downs) do
-      local d = B.get(down)
+      local d = Unit.get(down)
       if d and d.reason == 'upstream' and d.state == CANCELLED then related[#related + 1] = d end
     end
-    local parent = each.j.parent and B.get(each.j.parent)
+    local parent = current.job.parent and Unit.get(current.job.parent)
     if parent and parent.state == FAILED and parent.reason == 'children' then related[#related + 1] = parent end
     for _, other in ipairs(related) do
       if not known[other.id] then
         known[other.id] = true
-        found[#found + 1], stack[#stack + 1] = other, other
+        reopening[#reopening + 1], stack[#stack + 1] = other, other
       end
     end
   end
-  return found
+  return reopening
 end
 
 -- A job that still waits and has counted this ending waits for it again.
-local function uncount(up, down)
-  local open, soft, version = E.edge_of(up.id, down)
-  local r = B.get(down)
-  if not r or r.state ~= WAITING or open or soft or version ~= r.version then return end
-  E.open_again(up.id, down, soft, version)
-  if not r.failures_allowed or up.state == SUCCEEDED then r.pending = r.pending + 1 else r.failures_allowed = r.failures_allowed + 1 end
-  B.put(r)
+local function undo_count_down(up, down)
+  local open, soft, version = Endings.edge_of(up.id, down)
+  local row = Unit.get(down)
+  if not row or row.state ~= WAITING or open or soft or version ~= row.version then return end
+  Endings.reopen_edge(up.id, down, soft, version)
+  if not row.failures_allowed or up.state == SUCCEEDED then
+    row.pending = row.pending + 1
+  else
+    row.failures_allowed = row.failures_allowed + 1
+  end
+  Unit.put(row)
 end
 
-local function reopen(r)
-  local j = r.j
-  if j.key then call('HSET', ns .. ':keys', j.key, r.id) end
-  r.function_done = j.function_done or r.reason == 'children'
-  r.deadline_at, r.due_at = nil, nil
-  if j.deadline then r.deadline_at = now + j.deadline end
-  if not r.function_done then r.due_at = r.deadline_at end
-  r.version, r.state, r.attempt, r.lost, r.reopenings, r.worker = r.version + 1, WAITING, 0, 0, r.reopenings + 1, nil
-  r.result, r.value, r.error, r.reason, r.return_position, r.started_at = nil, nil, nil, nil, nil, nil
-  r.ended_at, r.expires_at, r.updated_at = nil, nil, now
-  B.put(r)
+local function reopen_row(row)
+  local job = row.job
+  if job.key then call('HSET', ns .. ':keys', job.key, row.id) end
+  row.function_done = job.function_done or row.reason == 'children'
+  row.deadline_at, row.due_at = nil, nil
+  if job.deadline then row.deadline_at = now + job.deadline end
+  if not row.function_done then row.due_at = row.deadline_at end
+  row.version, row.state, row.attempt, row.lost, row.reopenings, row.worker =
+    row.version + 1, WAITING, 0, 0, row.reopenings + 1, nil
+  row.result, row.value, row.error, row.reason, row.return_position, row.started_at = nil, nil, nil, nil, nil, nil
+  row.ended_at, row.expires_at, row.updated_at = nil, nil, now
+  Unit.put(row)
 end
 
 -- Start its wait again: the upstreams that were reopened have to end again.
-local function recount(r)
-  local required, failures_allowed = r.j.required, r.j.failures_allowed
-  if r.function_done and not r.j.function_done then required, failures_allowed = nil, nil end
-  r.pending, r.failures_allowed = E.needed(required, r.after), E.tolerated(failures_allowed, required, r.after)
-  B.put(r)
-  for _, up in ipairs(r.after) do E.drop_edge(up, r.id) end
-  E.watch_ups(r, r.after, true)
+local function restart_wait(row)
+  local required, failures_allowed = row.job.required, row.job.failures_allowed
+  if row.function_done and not row.job.function_done then required, failures_allowed = nil, nil end
+  row.pending, row.failures_allowed =
+    Endings.endings_needed(required, row.after), Endings.failures_tolerated(failures_allowed, required, row.after)
+  Unit.put(row)
+  for _, up in ipairs(row.after) do Endings.drop_edge(up, row.id) end
+  Endings.wait_for_upstreams(row, row.after, true)
 end
 
-function O.merged(checkpoints, more)
-  if #more == 0 then return checkpoints end
-  local list, at = {}, {}
-  for _, from in ipairs({ checkpoints, more }) do
-    for _, pair in ipairs(from) do
-      local position = at[pair[1]] or #list + 1
-      list[position], at[pair[1]] = pair, position
+function Reopen.merged_checkpoints(checkpoints, added)
+  if #added == 0 then return checkpoints end
+  local list, places = {}, {}
+  for _, pairs_given in ipairs({ checkpoints, added }) do
+    for _, pair in ipairs(pairs_given) do
+      local place = places[pair[1]] or #list + 1
+      list[place], places[pair[1]] = pair, place
     end
   end
   return list
 end
 
 -- the nonce of an act among checkpoints
-function O.act_in(checkpoints)
+function Reopen.act_nonce(checkpoints)
   for _, pair in ipairs(checkpoints) do
     if pair[1] == 'treadle:act' then return pair[2] end
   end
 end
 
-function O.after_the_end(r, out)
-  if out.state == r.state and out.keep then
-    r.checkpoints = O.merged(r.checkpoints, out.checkpoints)
-    if O.act_in(out.checkpoints) then r.version = r.version + 1 end    -- the next act must name the new version
-    r.expires_at = E.expires_at(r, r.state, r.ended_at or now, out.keep)
-    B.put(r)
+function Reopen.settle_ended(row, out)
+  if out.state == row.state and out.keep then
+    row.checkpoints = Reopen.merged_checkpoints(row.checkpoints, out.checkpoints)
+    -- the next act must name the new version
+    if Reopen.act_nonce(out.checkpoints) then row.version = row.version + 1 end
+    row.expires_at = Endings.expires_at(row, row.state, row.ended_at or now, out.keep)
+    Unit.put(row)
     return 'applied'
   end
-  if out.state ~= READY then return 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version end
-  local found = would_reopen(r)
-  for _, each in ipairs(found) do
-    local holder = each.j.key and E.holder(each.j.key)
-    if holder and holder ~= each.id then
-      return 'held', each.j.key, E.within(out.reach, B.get(holder).j.queue) and holder or ''
+  if out.state ~= READY then return 'stale', 'it is ' .. STATES[row.state] .. ' at version ' .. row.version end
+  local reopening = jobs_to_reopen(row)
+  for _, reopened in ipairs(reopening) do
+    local holder = reopened.job.key and Endings.holder_of(reopened.job.key)
+    if holder and holder ~= reopened.id then
+      return 'held', reopened.job.key, Endings.is_within(out.reach, Unit.get(holder).job.queue) and holder or ''
     end
   end
-  for _, each in ipairs(found) do
-    for _, down in ipairs(E.downs(each.id)) do uncount(each, down) end
+  for _, reopened in ipairs(reopening) do
+    for _, down in ipairs(Endings.dependents(reopened.id)) do undo_count_down(reopened, down) end
   end
-  r.checkpoints = O.merged(r.checkpoints, out.checkpoints)
-  for _, each in ipairs(found) do reopen(each) end
-  r.pending = 0
-  if out.delay > 0 then E.schedule(r, now + out.delay) else B.join(r, now) end
-  for k = 2, #found do recount(found[k]) end
+  row.checkpoints = Reopen.merged_checkpoints(row.checkpoints, out.checkpoints)
+  for _, reopened in ipairs(reopening) do reopen_row(reopened) end
+  row.pending = 0
+  if out.delay > 0 then Endings.schedule_job(row, now + out.delay) else Unit.queue_job(row, now) end
+  for k = 2, #reopening do restart_wait(reopening[k]) end
   return 'applied'
 end

@@ -1,30 +1,30 @@
 -- The per-row path of enqueue, for all jobs. ARGV: now, call, until (part.lua), then id body ...
 -- Returns { now, { body or '' if it is new, row, ... } } for all jobs; or { '', what is wrong, ... } and stores
 -- nothing.
-slowly()
+define_shared()
 local jobs = {}
 for at = 4, #ARGV, 2 do jobs[#jobs + 1] = { ARGV[at], ARGV[at + 1] } end
-if done then
+if is_stored then
   local ids, rows = {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
   local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
   for k = 1, #ids do rows[2 * k - 1], rows[2 * k] = bodies[k] or '', raws[k] or '' end
   return { num(now), rows }
-elseif asks then
+elseif check_pointers then
   local ids = {}
   for _, new in ipairs(jobs) do
     ids[#ids + 1] = new[1]
-    ids[#ids + 1] = R.job(new[1], new[2]).root
+    ids[#ids + 1] = Row.job(new[1], new[2]).root
   end
-  if has_left(ids) then return { '\1' } end
+  if has_pointer(ids) then return { '\1' } end
 end
-local answers, wrong, one, other = E.answers(jobs)
-if not answers then return { '', wrong, one, other } end
-local refusal = bounded and make_room(jobs, answers)
+local answers, wrong, id_or_key, other = NewJobs.plan(jobs)
+if not answers then return { '', wrong, id_or_key, other } end
+local refusal = has_bounds and make_room(jobs, answers)
 if refusal then return refusal end
-local born, rows = E.store_all(jobs, answers), {}
+local born, rows = NewJobs.store_all(jobs, answers), {}
 if ARGV[2] ~= '' then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
-B.finish()
+Unit.finish()
 local ids = {}
 for k, new in ipairs(jobs) do ids[k] = answers[new[1]] end
 local raws = fetch(ROW, ids)

@@ -48,9 +48,11 @@ CREATE TABLE job (
 CREATE TABLE body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 
 CREATE INDEX job_line ON job (queue, rank DESC, queue_position, id) WHERE queue_position IS NOT NULL;
-CREATE INDEX job_line_ran ON job (queue, rank DESC, queue_position, id) WHERE queue_position IS NOT NULL AND function_done = 1;
+CREATE INDEX job_line_ran ON job (queue, rank DESC, queue_position, id)
+    WHERE queue_position IS NOT NULL AND function_done = 1;
 CREATE INDEX job_lane ON job (queue, rank, lane, queue_position) WHERE lane IS NOT NULL AND queue_position IS NOT NULL;
-CREATE INDEX job_aside ON job (blocked_on, queue, queue_position, rank DESC, return_position, id) WHERE blocked_on IS NOT NULL;
+CREATE INDEX job_aside ON job (blocked_on, queue, queue_position, rank DESC, return_position, id)
+    WHERE blocked_on IS NOT NULL;
 CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX job_old ON job (expires_at) WHERE expires_at IS NOT NULL;
 CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
@@ -66,7 +68,8 @@ CREATE INDEX job_held ON job (state, blocked_on, due_at, queue) WHERE state < 2 
 
 -- How many jobs there are by queue, task and kind: w(aiting) q(ueued) s(cheduled) b(locked) r(unning) d(one) f(ailed)
 -- c(ancelled); `b` is followed by the limit. The count of a group is the number in `job_count` and the sum of its
--- changes. Each transaction that changes rows stores one row of changes, [[queue, task, {kind: jobs}], ...] (counts.py).
+-- changes. Each transaction that changes rows stores one row of changes, [[queue, task, {kind: jobs}], ...]
+-- (counts.py).
 CREATE TABLE job_count (
     queue TEXT NOT NULL,
     task TEXT NOT NULL,

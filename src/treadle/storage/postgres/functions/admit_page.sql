@@ -1,0 +1,349 @@
+-- Admit the jobs of a page in queue order: each is admitted, blocked by a limit, or skipped. The decisions are written
+-- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
+-- the rate, 100 jobs behind one limit cost 19 times as much. `claim_with_limits` starts the admitted jobs.
+--
+-- They start not before starts recorded meanwhile, and not before the slots that count as free were freed. moment: the
+-- time of the test's clock, or NULL.
+CREATE FUNCTION admit_page(page claim_page, scan queue_scan, moment float8, t float8) RETURNS page_result
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    counts limit_counts;
+    counted_at float8 := t;     -- when the levels of the rates were counted
+    result page_result;
+    rated text[] := '{}';       -- limits whose next opening may have changed
+    being_freed text[];
+BEGIN
+    IF cardinality(page.held) > 0 THEN
+        counts := limit_states(page.held, scan.queue, t);
+        IF counts.last_start > t THEN
+            t := counts.last_start;
+            counts := limit_states(page.held, scan.queue, t);
+        END IF;
+        -- a new statement: the call that freed a slot has noted its limit in the same transaction
+        result.noted := ARRAY(SELECT DISTINCT key FROM recheck WHERE key = ANY (page.held));
+        result.t := t;
+        IF cardinality(result.noted) > 0 THEN
+            RETURN result;
+        END IF;
+        counted_at := t;
+        t := greatest(t, instant(moment));
+        result.heads := first_blocked(counts, scan.queue);
+    END IF;
+    result := (t, NULL, '{}', '{}', scan.rooms, 0, 1, false, false, NULL, false, false, false, scan.barred,
+        counts.levels, counts.taken, result.heads, '{}', '{}')::page_result;
+    WHILE result.last < cardinality(page.ids) AND cardinality(result.taken) < scan.share AND NOT result.stop LOOP
+        result := check_jobs(result, page, scan, counts);
+    END LOOP;
+    IF result.levels IS NOT NULL THEN
+        rated := charge_rates(counts, result.levels, counted_at, t);
+    END IF;
+    IF cardinality(result.blocked_spots) > 0 THEN
+        being_freed := limits_being_freed(counts, result.blocked_on);
+        WITH blocked AS (
+            UPDATE job SET queue_position = NULL, blocked_on = x.limited, due_at = deadline_at
+            FROM unnest(result.blocked_spots, result.blocked_on) AS x (spot, limited)
+            WHERE job.ctid = x.spot AND NOT x.limited = ANY (being_freed)
+            RETURNING job.queue, job.task, job.blocked_on
+        )
+        INSERT INTO count_change SELECT b.queue, b.task, 'q', 'b' || b.blocked_on, count(*) FROM blocked b
+        GROUP BY b.queue, b.task, b.blocked_on;
+        result.moving := cardinality(being_freed) > 0;
+        result.barred := result.barred || being_freed;  -- it may be free for the next page, which counts it again
+        IF result.blocked_on[cardinality(result.blocked_on)] = ANY (being_freed) THEN
+            result.freed := NULL;
+        END IF;
+        rated := rated || ARRAY(SELECT k.key FROM unnest(counts.keys, counts.caps) AS k (key, cap)
+            WHERE k.cap IS NOT NULL AND k.key = ANY (result.blocked_on));
+    END IF;
+    IF cardinality(rated) > 0 THEN
+        -- as of the count: a rate that has opened since opens for the blocked jobs first
+        PERFORM set_opening(k, counted_at, result.taken) FROM unnest(blocking_limits(rated)) AS k;
+    END IF;
+    RETURN result;
+END $$;
+
+-- Decide which of the next jobs of a page start: of as many as are still wanted. Rows are locked only as far as they
+-- may be taken: another claim would skip them, and find nothing. A job that names a gate which is not held is skipped.
+-- r: the result so far.
+CREATE FUNCTION check_jobs(r page_result, page claim_page, scan queue_scan, counts limit_counts) RETURNS page_result
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    by_task constant boolean := scan.tasks IS NOT NULL AND (scan.named OR scan.rooms IS NOT NULL);
+    in_order constant boolean := scan.ruled AND NOT scan.named;
+    strict_order constant boolean := in_order AND counts.ordered;
+    ids constant text[] := page.ids;
+    chunk constant tid[] := page.spots[r.last + 1 : r.last + scan.share - cardinality(r.taken)];
+    -- arrays that are read or changed for each job; a field of a record would be copied each time
+    slots constant int[] := counts.slots;
+    caps constant int[] := counts.caps;
+    keeps constant boolean[] := counts.keeps;
+    used_up bigint[] := r.used_up;
+    levels float8[] := r.levels;
+    taken text[] := r.taken;
+    spots tid[] := r.spots;
+    blocked_spots tid[] := r.blocked_spots;
+    blocked_on text[] := r.blocked_on;
+    j record;
+    task_index int;
+    known text[];               -- the limits of the job before: usually they are the same
+    gates int[];                -- their indexes in `counts`; 0: that of the queue
+    absent boolean := false;    -- one of them is not held
+    full_gate int;
+    cost int;
+BEGIN
+    gates[0] := array_position(counts.keys, scan.own_limit);
+    FOR j IN
+        SELECT job.ctid AS spot, job.id, rank, queue_position, task, limits, costs, function_done,
+            started_at IS NOT NULL AS begun, job.blocked_on AS was_blocked_on
+        FROM job WHERE job.ctid = ANY (chunk) AND queue_position + 0 IS NOT NULL
+            -- leave the rows whose gates other transactions hold to these
+            AND (page.complete OR NOT in_order OR limits IS NULL OR limits <@ page.held)
+        ORDER BY rank DESC, queue_position, job.id FOR NO KEY UPDATE SKIP LOCKED
+    LOOP
+        IF ids[r.next] = j.id THEN
+            r.next := r.next + 1;
+        ELSIF in_order AND array_position(ids, j.id, r.next) > r.next THEN   -- those before it are locked, or gone
+            r := skipped_until(r, page, array_position(ids, j.id, r.next), scan.own_limit);
+            r.next := r.next + 1;
+        END IF;
+        IF by_task THEN
+            task_index := array_position(scan.tasks, j.task);
+            CONTINUE WHEN task_index IS NULL OR r.rooms[task_index] <= 0;
+        END IF;
+        CONTINUE WHEN j.id = ANY (scan.running);
+        IF scan.ruled AND j.limits IS DISTINCT FROM known THEN
+            known := j.limits;
+            absent := false;
+            FOR m IN 1 .. coalesce(cardinality(known), 0) LOOP
+                gates[m] := array_position(counts.keys, known[m]);
+                absent := absent OR gates[m] IS NULL;
+            END LOOP;
+        END IF;
+        full_gate := NULL;
+        IF scan.ruled AND NOT absent AND NOT j.function_done THEN  -- a job whose function is done passes all limits
+            full_gate := first_full_gate(gates, j.costs, j.begun, slots, used_up, caps, levels, keeps);
+            IF full_gate IS NULL AND 1 < ANY ((r.heads).costs) THEN
+                full_gate := gate_for_earlier(gates, j, r.heads, slots, used_up, caps, levels, keeps);
+            END IF;
+        END IF;
+        IF absent OR (strict_order AND full_gate IS NULL AND NOT (j.function_done OR j.begun)
+            AND must_yield(gates, j, r.barred, scan, counts, r.t))
+        THEN
+            r.passed := true;
+            r.barred := r.barred || known;
+            CONTINUE;
+        END IF;
+        IF full_gate IS NOT NULL THEN
+            CONTINUE WHEN full_gate = gates[0] AND (scan.closed OR scan.named);
+            r.closed := full_gate IS NOT DISTINCT FROM gates[0];
+            IF NOT r.closed THEN
+                blocked_spots := blocked_spots || j.spot;
+                blocked_on := blocked_on || counts.keys[full_gate];
+                r.heads := with_blocked_job(r.heads, j, full_gate, j.costs[array_position(gates, full_gate)],
+                    j.begun AND keeps[full_gate]);
+                r.late := clock_timestamp() > scan.until;
+                r.freed := CASE WHEN j.was_blocked_on <> counts.keys[full_gate] THEN j.was_blocked_on END;
+            END IF;
+            r.stop := r.closed OR r.late OR r.freed IS NOT NULL OR cardinality(blocked_spots) >= scan.max_blocked;
+            IF r.stop THEN
+                r.last := array_position(ids, j.id);
+                EXIT;
+            END IF;
+            CONTINUE;
+        END IF;
+        FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(known), 0) LOOP
+            cost := CASE m WHEN 0 THEN 1 ELSE greatest(j.costs[m], 1) END;
+            -- where slots are held until the end, a job whose function is done takes one too
+            IF (CASE WHEN keeps[gates[m]] THEN NOT j.begun ELSE NOT j.function_done END) THEN
+                used_up[gates[m]] := used_up[gates[m]] + cost;
+            END IF;
+            IF NOT j.function_done AND caps[gates[m]] IS NOT NULL THEN
+                levels[gates[m]] := levels[gates[m]] - least(cost, caps[gates[m]]);
+            END IF;
+        END LOOP;
+        taken := taken || j.id;
+        spots := spots || j.spot;
+        IF r.rooms[task_index] IS NOT NULL THEN
+            r.rooms[task_index] := r.rooms[task_index] - 1;
+        END IF;
+    END LOOP;
+    IF NOT r.stop THEN
+        r.last := r.last + cardinality(chunk);
+        IF in_order AND r.next <= r.last THEN
+            r := skipped_until(r, page, r.last + 1, scan.own_limit);
+        END IF;
+    END IF;
+    r.used_up := used_up;
+    r.levels := levels;
+    r.taken := taken;
+    r.spots := spots;
+    r.blocked_spots := blocked_spots;
+    r.blocked_on := blocked_on;
+    RETURN r;
+END $$;
+
+-- The jobs of a page up to this index are locked, or gone: strict order bars later jobs of their limits.
+CREATE FUNCTION skipped_until(r page_result, page claim_page, here int, own_limit text) RETURNS page_result
+LANGUAGE plpgsql AS $$
+BEGIN
+    r.barred := r.barred || named_limits(page.wants[r.next : here - 1]) || own_limit;
+    r.passed := true;
+    r.next := here;
+    RETURN r;
+END $$;
+
+-- The first of these gates behind which there is no room for a job; NULL: there is room behind all.
+CREATE FUNCTION first_full_gate(gates int[], costs int[], begun boolean, slots int[], used_up bigint[], caps int[],
+    levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    gate int;
+    cost int;
+BEGIN
+    FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(costs), 0) LOOP
+        gate := gates[m];
+        cost := CASE m WHEN 0 THEN 1 ELSE greatest(costs[m], 1) END;
+        IF levels[gate] < least(cost, caps[gate]) - 1e-9 OR NOT coalesce((begun AND keeps[gate])
+            OR (slots[gate] > 0 AND used_up[gate] + least(cost, slots[gate]) <= slots[gate]), true)
+        THEN
+            RETURN gate;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+-- The first of these gates that blocks an earlier job, which needs more room than there is: cheap jobs would starve it.
+CREATE FUNCTION gate_for_earlier(gates int[], j record, heads blocked_heads, slots int[], used_up bigint[], caps int[],
+    levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    gate int;
+    cost int;
+BEGIN
+    FOR m IN 1 .. coalesce(cardinality(j.costs), 0) LOOP
+        gate := gates[m];
+        cost := heads.costs[gate];
+        IF cost > 1 AND NOT (j.begun AND keeps[gate])
+            AND (heads.ranks[gate], heads.positions[gate], heads.ids[gate]) < (-j.rank, j.queue_position, j.id)
+            AND (levels[gate] < least(cost, caps[gate]) - 1e-9 OR NOT (heads.kept[gate]
+                OR coalesce(used_up[gate] + least(cost, slots[gate]) <= slots[gate], true)))
+        THEN
+            RETURN gate;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+-- Strict order: whether an earlier job of one of these limits starts first all the same, although this claim cannot
+-- take it.
+CREATE FUNCTION must_yield(gates int[], j record, barred text[], scan queue_scan, counts limit_counts, t float8)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    gate int;
+BEGIN
+    FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(j.costs), 0) LOOP
+        gate := gates[m];
+        IF counts.keeps[gate] AND counts.slots[gate] = 1 AND (counts.keys[gate] = ANY (barred)
+            OR (counts.contested[gate] AND has_earlier_job(counts.keys[gate], scan.queue, j.rank, j.queue_position,
+                j.id, scan.open_tasks, scan.running, t)))
+        THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- The first blocked job of a queue by limit; see limit_counts. A job that holds its slot is `kept`: only the rate
+-- blocks it. A limit has none if nothing of it is used, because any job starts then, or nothing is left, because none
+-- does.
+CREATE FUNCTION first_blocked(counts limit_counts, line text) RETURNS blocked_heads LANGUAGE plpgsql AS $$
+DECLARE
+    heads blocked_heads;
+BEGIN
+    SELECT array_agg(b.cost ORDER BY k.n), array_agg(b.rank ORDER BY k.n), array_agg(b.return_position ORDER BY k.n),
+        array_agg(b.id ORDER BY k.n), array_agg(b.begun AND k.keeps ORDER BY k.n)
+    INTO heads.costs, heads.ranks, heads.positions, heads.ids, heads.kept
+    FROM unnest(counts.keys, counts.slots, counts.taken, counts.caps, counts.levels, counts.keeps)
+        WITH ORDINALITY AS k (key, slots, used, cap, level, keeps, n)
+    LEFT JOIN LATERAL (
+        SELECT cost_of(j, k.key) AS cost, -j.rank AS rank, j.return_position, j.id, j.started_at IS NOT NULL AS begun
+        FROM job j WHERE j.blocked_on = k.key AND j.queue = line AND j.queue_position IS NULL
+            AND ((k.used > 0 AND k.used < k.slots) OR (k.level > 0 AND k.level < k.cap))
+        ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1) AS b ON true;
+    RETURN heads;
+END $$;
+
+-- The first blocked jobs, after this job of the page was blocked too.
+CREATE FUNCTION with_blocked_job(heads blocked_heads, j record, gate int, cost int, kept boolean) RETURNS blocked_heads
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF heads.costs[gate] IS NULL
+        OR (-j.rank, j.queue_position, j.id) < (heads.ranks[gate], heads.positions[gate], heads.ids[gate])
+    THEN
+        heads.costs[gate] := greatest(cost, 1);
+        heads.ranks[gate] := -j.rank;
+        heads.positions[gate] := j.queue_position;
+        heads.ids[gate] := j.id;
+        heads.kept[gate] := kept;
+    END IF;
+    RETURN heads;
+END $$;
+
+-- The limits that these texts name.
+CREATE FUNCTION named_limits(wants text[]) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    keys text[] := '{}';
+    of_job text;
+BEGIN
+    FOREACH of_job IN ARRAY wants LOOP
+        keys := keys || of_job::text[];
+    END LOOP;
+    RETURN keys;
+END $$;
+
+-- Record what the rates were charged by jobs that start at t: the difference of their levels before, at `counted_at`,
+-- and now -> these limits.
+CREATE FUNCTION charge_rates(counts limit_counts, levels float8[], counted_at float8, t float8) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    charged record;
+BEGIN
+    IF counts.levels = levels THEN
+        RETURN '{}';
+    END IF;
+    SELECT array_agg(k.key) AS keys, array_agg(round(k.before - k.level)::int) AS costs, array_agg(k.per) AS pers,
+        array_agg(k.gone) AS gone, array_agg(k.level) AS levels INTO charged
+    FROM unnest(counts.keys, counts.levels, levels, counts.pers, counts.gone) AS k (key, before, level, per, gone)
+    WHERE k.level < k.before;
+    PERFORM record_starts(charged.keys, charged.costs, charged.pers, charged.gone, charged.levels, counted_at, t);
+    RETURN charged.keys;
+END $$;
+
+-- Those of these limits of which counted slots are being freed by an open transaction, or were freed since the count.
+-- That transaction may have looked for blocked jobs already, and would not see those that this claim is about to block.
+-- The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
+CREATE FUNCTION limits_being_freed(counts limit_counts, wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT k.key FROM unnest(counts.keys, counts.taken, counts.keeps) AS k (key, counted, keeps)
+        CROSS JOIN LATERAL (SELECT coalesce(sum(s.cost), 0) AS held FROM (
+            SELECT slot.cost FROM slot
+            WHERE slot.key = k.key AND (slot.live OR k.keeps) FOR SHARE SKIP LOCKED) AS s) AS h
+        WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
+END $$;
+
+-- Whether a job that this limit blocks, or that was unblocked, is ahead of this one. If something was freed and no job
+-- was unblocked yet, that happens now.
+CREATE FUNCTION has_earlier_job(limited text, line text, at_rank smallint, at_position float8, at_id text,
+    tasks text[], running text[], t float8) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT (-j.rank, j.return_position, j.id) < (-at_rank, at_position, at_id) FROM job j
+        WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
+        ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
+    THEN
+        PERFORM unblock_limit(limited, t);
+    END IF;
+    RETURN EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL
+        AND (-j.rank, j.queue_position, j.id) < (-at_rank, at_position, at_id)
+        AND (tasks IS NULL OR j.task = ANY (tasks)) AND NOT j.id = ANY (running));
+END $$;

@@ -1,0 +1,56 @@
+-- Drops what no call reads any more: claim ids older than a day, workers unseen for 30 days, and limits that hold
+-- nothing. Partitions (`user:<id>`) come and go, and each leaves a gate and its starts.
+
+-- The second half of the verb prune, in a transaction of its own: a claim waits for the gates it holds no longer than
+-- it takes. It checks `most` gates after the key `past` -> the key where the next call continues, or '' after the last.
+-- Gates are picked without locks, then the free ones are locked: it never waits for a gate in use.
+CREATE FUNCTION drop_unused(moment float8, most int, past text) RETURNS text LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    keys text[] COLLATE "C";
+    empty text[];
+BEGIN
+    PERFORM begin_call(NULL);
+    DELETE FROM recent_claim
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM recent_claim WHERE at < t - 86400 FOR UPDATE SKIP LOCKED));
+    DELETE FROM worker
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM worker WHERE seen < t - 30 * 86400 FOR UPDATE SKIP LOCKED));
+    keys := ARRAY(SELECT g.key FROM gate g WHERE g.key > past COLLATE "C" ORDER BY g.key LIMIT most);
+    empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (keys) AND NOT is_used(g, t));
+    empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) ORDER BY g.key FOR UPDATE SKIP LOCKED);
+    -- checked again under the lock: a transaction that writes a start holds the gate
+    empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) AND NOT is_used(g, t));
+    DELETE FROM start WHERE key = ANY (empty);
+    DELETE FROM gate WHERE key = ANY (empty);
+    RETURN CASE WHEN cardinality(keys) < most THEN '' ELSE keys[most] END;
+END $$;
+
+-- Whether a limit holds anything that a claim needs: slots, blocked jobs, starts within the window, a bucket that is
+-- not full. Starts and tokens that no rule counts are kept for 30 days, in case the rule comes back.
+CREATE FUNCTION is_used(g gate, t float8) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    month constant float8 := 30 * 86400;
+    r rule;
+    last float8;
+BEGIN
+    IF g.opens IS NOT NULL OR EXISTS (SELECT 1 FROM slot WHERE key = g.key)
+        OR EXISTS (SELECT 1 FROM job WHERE blocked_on = g.key AND queue_position IS NULL)
+    THEN
+        RETURN true;
+    END IF;
+    SELECT s.at INTO last FROM start s WHERE s.key = g.key ORDER BY s.at DESC LIMIT 1;
+    IF last IS NULL AND g.tokens IS NULL THEN
+        RETURN false;
+    END IF;
+    r := rule_of(g.key);
+    IF last + (CASE WHEN r.rate IS NOT NULL AND r.how <> 'bucket' THEN r.per ELSE month END) > t THEN
+        RETURN true;
+    END IF;
+    IF r.rate IS NOT NULL AND r.how = 'bucket' THEN
+        RETURN rate_level(g.key, r, t) < capacity(r);
+    END IF;
+    RETURN g.tokens IS NOT NULL AND g.at + month > t;
+END $$;

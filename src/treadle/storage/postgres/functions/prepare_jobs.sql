@@ -1,0 +1,310 @@
+-- Stores new jobs that are not plain: those of an enqueue (enqueue.sql) or of an outcome (settle.sql). `prepare_jobs`
+-- first finds the row to return for each, and refuses before anything is decided. Then `place_new_jobs`
+-- (place_new_jobs.sql) handles their waits, keys and queue positions. A refusal is raised as TR001; the caller undoes
+-- it.
+
+-- Whether a job of the call may have this field. The word may also be in a payload; reading all jobs costs 4 us each.
+CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT strpos(jobs::text, '"' || word || '":') > 0
+$$;
+
+-- Insert the jobs whose ids are new -> these ids. Jobs that affect no others get their final state at once; a key does
+-- not matter, because a job that does not get it is deleted again. The others wait for place_new_jobs. No other
+-- transaction sees them yet, and none can store these ids from here on.
+CREATE FUNCTION insert_jobs(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    fresh text[];
+    known text[];
+BEGIN
+    WITH x AS (
+        SELECT DISTINCT ON (x.id) x.*, d.later,
+            (x.key IS NULL OR x.conflict <> 'replace') AND (x.lane IS NULL OR d.later) AND x.after IS NULL AS simple,
+            CASE WHEN x.function_done THEN NULL ELSE t + x.deadline END AS over_at,
+            t - coalesce((x.words ->> 'aging')::float8 * (x.words ->> 'priority')::int, 0) AS turn,
+            (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
+        FROM ROWS FROM (json_to_recordset(jobs) AS (
+            id text, task text, queue text, rank smallint, keep float8, keep_failed float8, lease float8, delay float8,
+            deadline float8, timeout float8, function_done boolean, required int, failures_allowed int, key text,
+            lane text, root text, parent text, conflict text, limits text[], costs int[], after text[], words jsonb,
+            spec text
+        )) WITH ORDINALITY AS x
+        CROSS JOIN LATERAL (
+            SELECT coalesce(
+                x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
+        ORDER BY x.id, x.ordinality
+    ), put AS (
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key,
+            lane, root, parent, limits, costs, after, words, spec, created_at, updated_at, deadline_at, state,
+            queue_position, return_position, due_at)
+        SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}),
+            x.lease, coalesce(x.function_done, false), least(x.required, x.awaited),
+            allowed_failures(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root, x.parent, x.limits,
+            x.costs, x.after, x.words, x.spec, t, t, t + x.deadline, s.state,
+            CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
+            CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
+            CASE WHEN s.state = 0 THEN least(x.over_at, t + x.timeout)
+                WHEN x.later THEN least(x.over_at, t + x.delay)
+                ELSE x.over_at END
+        FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state) AS s
+        ORDER BY x.id
+        ON CONFLICT DO NOTHING RETURNING job.id, job.queue, job.task,
+            kind_of(job.state, job.queue_position, NULL) AS kind
+    ), counted AS (
+        INSERT INTO count_change SELECT put.queue, put.task, NULL, put.kind, count(*) FROM put
+            GROUP BY put.queue, put.task, put.kind
+    ) SELECT array_agg(put.id) INTO fresh FROM put;
+    -- a new statement: it sees jobs that ended since the last one
+    SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
+    IF known IS NOT NULL THEN
+        PERFORM delete_jobs(known);
+        fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
+    END IF;
+    RETURN coalesce(fresh, '{}');
+END $$;
+
+-- How many failures are tolerated: one more would leave fewer endings than are required.
+CREATE FUNCTION allowed_failures(failures_allowed int, required int, awaited bigint) RETURNS int
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL
+        THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
+$$;
+
+-- The payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The pattern
+-- cannot match inside an earlier text, because quotes are escaped there.
+CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
+$$;
+
+-- Refuse the first job with a nonce, so with a chosen id, whose row has another task or payload and was not stored by
+-- the same call; and the first with an id of Treadle's own whose row has another queue, root or parent. The rows that
+-- this call stored are there already.
+CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    x record;
+BEGIN
+    SELECT y.id, r.task AS found, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
+        y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent) AS misplaced
+    INTO x
+    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text,
+        spec text))
+        WITH ORDINALITY AS y (id, task, queue, root, parent, nonce, spec, n)
+    CROSS JOIN LATERAL (
+        SELECT j.task, j.queue, j.root, j.parent, j.spec FROM job j WHERE j.id = y.id
+        UNION ALL SELECT e.task, e.queue, e.root, e.parent, e.spec FROM ended e WHERE e.id = y.id
+        OFFSET 0) AS r
+    WHERE (y.nonce IS NOT NULL AND right(r.spec, length(y.nonce) + 11) <> '"nonce":"' || y.nonce || '"}'
+            AND (r.task <> y.task OR payload_of(r.spec) <> payload_of(y.spec)))
+        OR (y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent))
+    ORDER BY y.n LIMIT 1;
+    IF FOUND AND x.misplaced THEN
+        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.requested);
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'taken' USING ERRCODE = 'TR001',
+            DETAIL = json_build_array('taken', x.id, x.found, x.requested, CASE WHEN x.other THEN 'other' ELSE '' END);
+    END IF;
+END $$;
+
+-- -> the requested ids, the row that is returned for each, and which of them are new. `leaving` gives up its key
+-- meanwhile; `ups`: other jobs about to be waited for, which must be known. t: when the new jobs are created; moment:
+-- the time of the test's clock, or NULL.
+CREATE FUNCTION prepare_jobs(jobs json, moment float8, t float8, leaving text, self text, ups text[],
+    OUT requested text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
+SET jit = off SET enable_hashjoin = on AS $$
+DECLARE
+    x record;
+    keys text[];
+    unknown text[];
+    all_ups text[];
+    all_fresh boolean;
+    bound boolean := mentions(jobs, 'reach');
+    others text[];              -- jobs for which another row may be returned
+    their_answers text[];
+BEGIN
+    requested := '{}';
+    answers := '{}';
+    IF mentions(jobs, 'key') THEN
+        SELECT array_agg(k.key) INTO keys FROM json_to_recordset(jobs) AS k (key text) WHERE k.key IS NOT NULL;
+    END IF;
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+    END IF;
+    fresh := insert_jobs(jobs, t);
+    IF bound THEN
+        PERFORM refuse_foreign(jobs, moment, fresh, t, leaving);
+    END IF;
+    IF cardinality(fresh) < json_array_length(jobs) THEN
+        PERFORM refuse_taken(jobs);
+    END IF;
+    SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO requested FROM json_to_recordset(jobs) AS y (id text);
+    answers := requested;
+    IF keys IS NOT NULL THEN
+        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, requested, fresh);
+        answers := x.answers;
+        fresh := x.kept;
+    END IF;
+    all_fresh := cardinality(fresh) = cardinality(requested);
+    IF NOT all_fresh THEN
+        others := requested;
+        their_answers := answers;
+    END IF;
+    -- the jobs that they wait for must be known, and are locked
+    IF mentions(jobs, 'after') THEN
+        SELECT array_agg(DISTINCT coalesce(m.answer, u.up)) INTO all_ups
+        FROM json_to_recordset(jobs) AS y (id text, after text[]) CROSS JOIN LATERAL unnest(y.after) AS u (up)
+        LEFT JOIN unnest(others, their_answers) AS m (requested, answer) ON m.requested = u.up
+        WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
+    END IF;
+    ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(requested));  -- jobs of this call need no check
+    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but rows returned for them do
+        all_ups := all_ups || answers;
+    END IF;
+    all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
+        EXCEPT SELECT self);
+    IF cardinality(all_ups) > 0 THEN
+        unknown := lock_upstreams(all_ups);
+        IF cardinality(unknown) > 0 THEN
+            FOR x IN
+                SELECT w.id, w.up FROM (
+                    SELECT y.id, u.up, y.n, u.n AS nth
+                    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[], timeout float8))
+                        WITH ORDINALITY AS y (id, after, timeout, n)
+                    CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
+                    WHERE y.timeout IS NULL AND y.id IN (SELECT unnest(fresh)) AND u.up IN (SELECT unnest(unknown))
+                    UNION ALL SELECT self, u.up, NULL, NULL FROM unnest(ups) AS u (up) WHERE u.up = ANY (unknown)
+                ) AS w ORDER BY w.n, w.nth LIMIT 1
+            LOOP
+                RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', x.up, x.id);
+            END LOOP;
+        END IF;
+    END IF;
+    IF bound THEN
+        FOR x IN
+            SELECT y.id, y.after || coalesce(y.parent, y.root) AS named, y.parent, y.root, y.reach
+            FROM json_to_recordset(jobs) AS y (id text, after text[], parent text, root text, reach text[])
+            WHERE y.reach IS NOT NULL AND y.id = ANY (fresh)
+        LOOP
+            PERFORM refuse_ups(x.id, array_remove(x.named, NULL), ARRAY(
+                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)),
+                    x.reach);
+            IF x.parent IS NOT NULL AND x.root IS DISTINCT FROM (
+                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = x.parent
+                    UNION ALL SELECT id, root FROM ended WHERE id = x.parent) AS r)
+            THEN
+                PERFORM refuse_up(coalesce(x.root, x.parent), x.id);
+            END IF;
+        END LOOP;
+    END IF;
+    IF mentions(jobs, 'labels') THEN
+        INSERT INTO label (label, id)
+        SELECT l.label, y.id FROM json_to_recordset(jobs) AS y (id text, labels text[]), unnest(y.labels) AS l (label)
+        WHERE y.labels IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh))) ON CONFLICT DO NOTHING;
+    END IF;
+    PERFORM publish('queue:' || q.queue) FROM (
+        SELECT DISTINCT y.queue FROM json_to_recordset(jobs) AS y (id text, queue text)
+        WHERE all_fresh OR y.id IN (SELECT unnest(fresh))
+    ) AS q;
+END $$;
+
+-- The stored rows that new jobs name in `after`; `fresh`: only these jobs.
+CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
+    SELECT ARRAY(
+        SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
+        WHERE fresh IS NULL OR y.id = ANY (fresh)
+        EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
+$$;
+
+-- Of the rows returned for the jobs of an outcome, or named by them, those that are its job (`self`) or wait for it,
+-- directly or through others. Refuses a job that `self` would wait for, directly or through others, and that would wait
+-- for such a row.
+CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
+RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    stored text[] := ARRAY(
+        (SELECT unnest(answers) UNION SELECT unnest(stored_upstreams(jobs, fresh))) EXCEPT SELECT unnest(fresh));
+    circle text[] := '{}';
+    x record;
+BEGIN
+    IF cardinality(stored) > 0 THEN
+        circle := waiting_for(self, stored);
+    END IF;
+    IF cardinality(circle) > 0 THEN
+        FOR x IN
+            WITH RECURSIVE waits (id, answer) AS (
+                SELECT y.id, coalesce(answers[array_position(requested, u.up)], u.up)
+                FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
+                WHERE y.id = ANY (fresh)
+            ), reached (id) AS (
+                SELECT unnest(ups)
+                UNION SELECT w.answer FROM reached r JOIN waits w ON w.id = r.id
+            )
+            SELECT y.id, a.answer FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[]))
+                WITH ORDINALITY AS y (id, after, n), unnest(y.after) WITH ORDINALITY AS u (up, m),
+                LATERAL (SELECT coalesce(answers[array_position(requested, u.up)], u.up) AS answer) AS a
+            WHERE y.id IN (SELECT r.id FROM reached r) AND y.id = ANY (fresh) AND a.answer = ANY (circle)
+            ORDER BY y.n, u.m LIMIT 1
+        LOOP
+            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001', DETAIL = json_build_array('circle', x.id, x.answer, self);
+        END LOOP;
+    END IF;
+    RETURN circle;
+END $$;
+
+-- The rows that a job waits for if it names `ups`: each once, or the row returned for it, but none of `circle`.
+CREATE FUNCTION awaited_rows(ups text[], requested text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
+SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
+    SELECT array_agg(x.up ORDER BY x.n) FROM (
+        SELECT coalesce(a.answer, u.up) AS up, u.n
+        FROM (SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS every (up, n) GROUP BY up) AS u
+        LEFT JOIN unnest(requested, answers) AS a (id, answer) ON a.id = u.up
+    ) AS x WHERE NOT x.up = ANY (circle)
+$$;
+
+-- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
+-- are there already, and the keys are locked.
+CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    x record;
+    named text;
+BEGIN
+    FOR x IN
+        SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, key text, reach text[]))
+            WITH ORDINALITY AS y (id, task, key, reach, n)
+        WHERE y.reach IS NOT NULL ORDER BY y.n
+    LOOP
+        IF NOT queue_of(x.id) = ANY (x.reach) THEN
+            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.task);
+        END IF;
+        CONTINUE WHEN x.key IS NULL OR NOT x.id = ANY (fresh);
+        named := holder_of(x.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
+        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (x.reach)) OR EXISTS (
+            SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
+                WITH ORDINALITY AS y (queue, key, n)
+            WHERE y.n < x.n AND y.key = x.key AND NOT y.queue = ANY (x.reach))
+        THEN
+            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', x.key, '');
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION queue_of(wanted text) RETURNS text LANGUAGE sql AS $$
+    SELECT queue FROM job WHERE id = wanted UNION ALL SELECT queue FROM ended WHERE id = wanted
+$$;
+
+-- Refuse a job that names others outside its reach. `but`: ids that it may name.
+CREATE FUNCTION refuse_ups(waiting text, ups text[], but text[], reach text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    up text;
+BEGIN
+    FOREACH up IN ARRAY ups LOOP
+        IF NOT up = ANY (but) AND NOT coalesce(queue_of(up) = ANY (reach), false) THEN
+            PERFORM refuse_up(up, waiting);
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION refuse_up(up text, waiting text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', up, waiting);
+END $$;
