@@ -64,6 +64,8 @@ class Bounded(HttpToolsProtocol):
         self._size = 0  # bytes of the head read so far, or bytes discarded
         self._length, self._count = 0, 0  # bytes and number of the headers
         self._heads = 0  # complete heads that were accepted
+        self._pieces = 0  # pieces of bodies
+        self._beside = 0  # bytes since the last of them: of a chunk extension, or of headers behind a body
         self._is_full = False  # too many requests wait: they are answered, and those behind them are refused
         self._late_since: float | None = None  # since when the body still arrives after its response
         self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response
@@ -96,7 +98,7 @@ class Bounded(HttpToolsProtocol):
             if self._phase is Phase.BETWEEN:
                 self._phase, self._size = Phase.HEAD, 0
             self._since = now
-        before = self._heads
+        before, pieces = self._heads, self._pieces
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -107,6 +109,10 @@ class Bounded(HttpToolsProtocol):
             self._size += len(data)
             if self._size > self._bounds.head:
                 self._refuse_head()
+        is_beside = self._phase is Phase.BODY and (before, pieces) == (self._heads, self._pieces)
+        self._beside = self._beside + len(data) if is_beside else 0
+        if self._beside > self._bounds.head:  # the parser would keep it, and copy it with each piece
+            self._refuse_head()
 
     def _feed(self, data: bytes) -> None:
         """Parse the data. Raises HttpParserError.
@@ -173,6 +179,7 @@ class Bounded(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._phase is not Phase.BODY:
             return
+        self._pieces += 1
         if self._late_since is not None:
             self._size += len(body)
             if self._size > self._bounds.late_size:
