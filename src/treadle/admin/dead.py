@@ -12,7 +12,7 @@ from treadle.admin.jobs import Jobs, Told
 from treadle.core.errors import BadOption
 from treadle.core.model import State
 from treadle.core.query_model import Page
-from treadle.storage.move_marks import check_stays
+from treadle.storage import check_stays
 
 
 class Dead:

@@ -36,9 +36,8 @@ from treadle.durable import check_name
 from treadle.policy.retry import read_policy
 from treadle.producer import Client
 from treadle.serialization import call_codec
-from treadle.storage import whole_row
+from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage
-from treadle.storage.move_marks import check_stays
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import signals
