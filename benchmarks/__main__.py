@@ -8,7 +8,7 @@ backlog         the cost of a large backlog on a Redis server
 blocked         the cost of one tenant's blocked jobs for the others
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
-check           the cost of `treadle check` with a million jobs
+check           the cost of `treadle storage check` with a million jobs
 counting        the cost of statistics, and what kept counts add to a drain
 looks           the cost of lists and counts at a million jobs
 outbox          how fast a relay delivers the rows of an outbox, also while it is killed

@@ -1,6 +1,6 @@
 """`dev.py bench lateness`: how late delayed jobs are picked up on each storage, with the usual commands.
 
-A server and three workers run as processes. Jobs have due times spread over some seconds, and `treadle submit-jobs`
+A server and three workers run as processes. Jobs have due times spread over some seconds, and `treadle delayed submit`
 reports the lateness.
 """
 
@@ -53,7 +53,7 @@ def measure(url: str, folder: Path, port: int, jobs: int, seconds: float) -> dic
             line = up.stderr.readline()
             assert line, "it did not start"
             ready += "1 slot" in line
-        submit = [*TREADLE, "submit-jobs", "--json", "--endpoint", f"http://127.0.0.1:{port}"]
+        submit = [*TREADLE, "delayed", "submit", "--json", "--endpoint", f"http://127.0.0.1:{port}"]
         done = subprocess.run(
             [*submit, "--count", str(jobs), "--offset", str(seconds)], capture_output=True, text=True, check=True
         )

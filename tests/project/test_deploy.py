@@ -24,7 +24,7 @@ from tests.cli.tools import Command
 from tests.servers import valkey
 from tests.servers.process import free_port
 from tests.waiting import until_blocking
-from treadle.cli.fleet.child_process import MARGIN
+from treadle.cli.fleet.worker_process import MARGIN
 from treadle.cli.root import treadle as root
 from treadle.core import defaults
 from treadle.server.settings import GRACE

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from treadle.compat.delayed.delivery import Delivery
+from treadle.core import defaults
 from treadle.metrics import Numbers
 from treadle.worker import WorkerHealth
 from treadle.worker.jobs_of_others import Death, Lease, Place
@@ -51,6 +52,10 @@ class Orders(Struct, kw_only=True):
     count: bool = False  # the supervisor sends Count
     helps: bool = False  # the supervisor knows Suspects, Trial, Stopping and Found
     trial: bool = False  # it claims nothing, and runs the suspects that it gets, one at a time
+
+    @property
+    def lease_or_default(self) -> float:
+        return defaults.LEASE if self.lease is None else self.lease
 
 
 class Probe(Struct, tag="probe"):

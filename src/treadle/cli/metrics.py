@@ -1,4 +1,4 @@
-"""`treadle metrics`: prints what is stored as metrics for Prometheus, writes it to a file, or serves it to scrapers."""
+"""`treadle storage metrics`: prints what is stored as metrics for Prometheus, writes it to a file, or serves it."""
 
 from __future__ import annotations
 

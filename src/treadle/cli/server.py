@@ -14,8 +14,8 @@ import click
 from treadle.cli import event_loop
 from treadle.cli.announce import announced, kinds_of
 from treadle.cli.logs import simple
-from treadle.cli.output import USAGE, Stop, note, place, seconds
-from treadle.cli.probe_options import probes_of
+from treadle.cli.options import duration, number, probes_of
+from treadle.cli.output import USAGE, Stop, note, place
 from treadle.cli.reload import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
@@ -41,13 +41,11 @@ MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs
     help="Serve the protocol of another system.",
 )
 @click.option("--api", is_flag=True, help="With --protocol: also serve /v1.")
-@click.option(
+@duration(
     "--abandoned-age",
-    type=seconds,
-    metavar="SECONDS",
     help="queuey: seconds of silence after which a runner counts as gone. [default: 300]",
 )
-@click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails. [default: 3]")
+@number("--max-attempts", help="queuey: attempts before a job fails. [default: 3]")
 @click.option(
     "--abandon-counting",
     type=click.Choice(("literal", "claims")),
@@ -60,7 +58,7 @@ MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs
     help="Serve content-addressed blobs from a folder, or s3://bucket/prefix?endpoint=URL. [default: treadle-blobs "
     "with --protocol queuey]",
 )
-@click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob. [default: 268435456]")
+@number("--max-blob", help="Bytes of the largest blob. [default: 268435456]")
 @click.option("--sha1", is_flag=True, help="Index new blobs by their SHA-1 as well.")
 @click.option(
     "--discovery/--no-discovery",

@@ -16,9 +16,8 @@ import click
 from treadle.cli import delivery_options
 from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
-from treadle.cli.placement_options import placed
-from treadle.cli.recording_options import recording
+from treadle.cli.options import duration, number, placed, recording
+from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.reload import again
 from treadle.cli.server import ServerWorkers, Stopping, run_server, server
 from treadle.cli.target import Target
@@ -35,19 +34,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
-@click.option(
+@number(
     "--concurrency",
     "-c",
-    type=click.IntRange(1),
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @placed
 @recording
-@click.option(
+@duration(
     "--grace",
-    type=seconds,
-    metavar="SECONDS",
     help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
 )
 @delivery_options.delivering

@@ -1,4 +1,4 @@
-"""`treadle wasi-runner`: runs the jobs of a queue of sandboxed modules."""
+"""`treadle wasi runner`: runs the jobs of a queue of sandboxed modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from treadle.discovery import Whereabouts
 
 
-@click.command(name="wasi-runner")
+@click.command(name="runner")
 @to_server
 @click.option(
     "--slots", type=click.IntRange(1), default=1, show_default=True, help="Number of modules that run at the same time."

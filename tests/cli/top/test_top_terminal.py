@@ -93,7 +93,7 @@ def on_terminal(*args: str, cwd: Path) -> Iterator[Terminal]:
 @shows("`treadle top` leaves the terminal as it was after q, Ctrl-C and SIGTERM")
 def test_the_terminal_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["migrate"]) == 0
+    assert run(["storage", "migrate"]) == 0
     with on_terminal("top", cwd=tmp_path) as terminal:
         terminal.wait_for(b"Queues")
         terminal.wait_for(b"live")
@@ -137,7 +137,7 @@ def test_once_prints_the_tables_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["migrate"]) == 0
+    assert run(["storage", "migrate"]) == 0
     capsys.readouterr()
     assert run(["top", "--once"]) == 0
     assert "0 workers, 0 of 0 slots taken" in capsys.readouterr().out

@@ -10,17 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from treadle.cli.child_protocol import Drain, Orders
+from treadle.cli.child_protocol import Orders
 from treadle.cli.fleet.recycling import Recycling
-from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
+from treadle.cli.fleet.worker_process import STARTING, WorkerProcess, first_of
 from treadle.cli.output import FAILED, OK
-from treadle.core import defaults
 from treadle.core.clock import monotonic
 
 BACKOFF: Final = (0.2, 30.0)  # s before the first restart, and at most
 HEALTHY: Final = 60.0  # s of running after which the back-off starts over
 STARTS: Final = 10  # starts in a row that end before their Hello, in about two minutes; then the others stop too
-MARGIN: Final = 20.0  # s beyond grace and lease until a process that stops is killed
 AGAIN: Final = 60.0  # s until a process whose replacement could not start may be replaced
 
 
@@ -207,12 +205,7 @@ class ChildProcess:
 
     async def _until_it_claims(self, new: WorkerProcess, old: WorkerProcess) -> None:
         """Until the new process claims or has ended, the old one has ended, the fleet stops, or STARTING s."""
-        waiting = [asyncio.create_task(each) for each in (new.claims.wait(), self._shared.stop.wait())]
-        try:
-            await asyncio.wait((*waiting, new.over, old.over), timeout=STARTING, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
+        await first_of(new.claims.wait(), self._shared.stop.wait(), over=(new.over, old.over), timeout=STARTING)
 
     async def _give_up(self, new: WorkerProcess, old: WorkerProcess) -> None:
         """The new process has ended, or does not come to claim: the old one continues."""
@@ -227,19 +220,15 @@ class ChildProcess:
 
     def _drain(self, old: WorkerProcess, reason: str) -> None:
         """Let the process end its running jobs and exit; kill it if it does not."""
-        grace = self._shared.recycling.drain
-        lease = defaults.LEASE if self._shared.orders.lease is None else self._shared.orders.lease
         self.draining = old
-        old.send(Drain(reason, grace))
-        killer = asyncio.get_running_loop().call_later(grace + lease + MARGIN, self._kill, old)
-        old.over.add_done_callback(functools.partial(self._drained, old, killer))
+        old.over.add_done_callback(functools.partial(self._drained, old))
+        old.drain(reason, self._shared.recycling.drain, lambda: self._kill(old))
 
     def _kill(self, old: WorkerProcess) -> None:
         self._shared.say(f"{old.label} was replaced and did not end; it will be killed")
         old.signal(signal.SIGKILL)
 
-    def _drained(self, old: WorkerProcess, killer: asyncio.TimerHandle, task: asyncio.Task[int]) -> None:
-        killer.cancel()
+    def _drained(self, old: WorkerProcess, task: asyncio.Task[int]) -> None:
         if self.draining is old:
             self.draining = None
         if not task.cancelled() and task.exception() is None and task.result():

@@ -15,7 +15,7 @@ import msgspec
 
 from treadle.cli.app_loader import refuse_hiding
 from treadle.cli.child_protocol import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
-from treadle.cli.fleet.child_process import MARGIN, ChildProcess, Shared
+from treadle.cli.fleet.child_process import ChildProcess, Shared
 from treadle.cli.fleet.deaths import Deaths
 from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.cli.fleet.fleet_health import verdict_of
@@ -23,7 +23,7 @@ from treadle.cli.fleet.orphans import reap_orphans
 from treadle.cli.fleet.recycling import Recycling
 from treadle.cli.fleet.stuck_watch import StuckWatch
 from treadle.cli.fleet.trials import Trials
-from treadle.cli.fleet.worker_process import WorkerProcess
+from treadle.cli.fleet.worker_process import MARGIN, WorkerProcess
 from treadle.cli.output import FAILED, note, plural, size
 from treadle.core import defaults
 from treadle.core.clock import monotonic
@@ -65,8 +65,7 @@ class Fleet:
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
-        lease = defaults.LEASE if orders.lease is None else orders.lease
-        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and lease < SHORT)
+        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and orders.lease_or_default < SHORT)
         self._deaths = Deaths(shared, say, self._trials.sent)
         self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
@@ -86,8 +85,7 @@ class Fleet:
     def patience(self) -> float:
         """Seconds that a stop may take until processes are killed."""
         grace = defaults.GRACE if self.orders.grace is None else self.orders.grace
-        lease = defaults.LEASE if self.orders.lease is None else self.orders.lease
-        return grace + lease + MARGIN
+        return grace + self.orders.lease_or_default + MARGIN
 
     async def run(self) -> int:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from treadle.cli.child_protocol import Drain, HandedOver, HandOver, Trial, TrialsFailed, Try
-from treadle.cli.fleet.child_process import BACKOFF, MARGIN, Shared
-from treadle.cli.fleet.worker_process import STARTING, WorkerProcess
+from treadle.cli.child_protocol import HandedOver, HandOver, Trial, TrialsFailed, Try
+from treadle.cli.fleet.child_process import BACKOFF, Shared
+from treadle.cli.fleet.worker_process import STARTING, WorkerProcess, first_of
 from treadle.worker.jobs_of_others import Lease
 from treadle.worker.trials import Suspect
 
@@ -144,7 +144,7 @@ class Trials:
             self._current, self._is_taken = suspect, False
             self._over.clear()
             process.send(Try(suspect))
-            await _first(self._over.wait(), over=(process.over,))  # also if the fleet stops: it runs there until then
+            await first_of(self._over.wait(), over=(process.over,))  # also if the fleet stops: it runs there until then
             is_proven = self._is_taken or self._over.is_set() or process.asked
             self._current = None
         await asyncio.wait((process.over,))
@@ -170,17 +170,13 @@ class Trials:
 
     async def _any(self, event: asyncio.Event, *over: asyncio.Task[int]) -> None:
         """Until the event is set, one of these processes is over, or the fleet stops."""
-        await _first(event.wait(), self._shared.stop.wait(), over=over)
+        await first_of(event.wait(), self._shared.stop.wait(), over=over)
 
     def _drain(self, process: WorkerProcess, reason: str) -> None:
         """Let the process end its suspect and exit; kill it if it does not."""
         if process.asked:
             return
-        grace = self._shared.recycling.drain
-        process.send(Drain(reason, grace))
-        later = asyncio.get_running_loop().call_later
-        killer = later(grace + process.lease + MARGIN, process.signal, signal.SIGKILL)
-        process.over.add_done_callback(lambda _: killer.cancel())
+        process.drain(reason, self._shared.recycling.drain, lambda: process.signal(signal.SIGKILL))
 
     def _give_up(self) -> None:
         """Leave the suspects to the workers that hold them."""
@@ -192,15 +188,6 @@ class Trials:
             holder.send(TrialsFailed())
         self._waiting = {}
         self._left.clear()  # their leases expire, uncounted
-
-
-async def _first(*events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]]) -> None:
-    waiting = [asyncio.create_task(each) for each in events]
-    try:
-        await asyncio.wait((*waiting, *over), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waiting:
-            each.cancel()
 
 
 def _key(suspect: Suspect) -> Lease:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +31,6 @@ from treadle.cli.child_protocol import (
     Vitals,
 )
 from treadle.cli.fleet.recycling import Recycling
-from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.metrics import Numbers
 from treadle.worker.jobs_of_others import Death, Lease, Place
@@ -43,6 +42,7 @@ UNRENEWED: Final = 4  # parts of a lease, one of which may pass without an answe
 PROBES: Final = 16  # parts of a lease, at least one Probe in each
 STARTING: Final = 600.0  # s that importing the app may take: no loop runs until then, and models take minutes to load
 LAST: Final = 0.2  # s for reading what an ended process has sent; a child of its own may keep the socket open
+MARGIN: Final = 20.0  # s beyond grace and lease until a process that stops is killed
 MESSAGE: Final = 16 * 2**20  # bytes of a message at most
 STACKS: Final = 2**20  # bytes of the stacks of all threads that are read
 _read = msgspec.json.Decoder(Message).decode
@@ -100,7 +100,7 @@ class WorkerProcess:
     @property
     def lease(self) -> float:
         """Seconds of the shortest lease that it renews."""
-        own = defaults.LEASE if self.orders.lease is None else self.orders.lease
+        own = self.orders.lease_or_default
         return own if self.vitals is None or not self.vitals.lease else min(own, self.vitals.lease)
 
     @property
@@ -145,6 +145,12 @@ class WorkerProcess:
         self.asked |= isinstance(request, Drain)
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(_line(request) + b"\n")
+
+    def drain(self, reason: str, grace: float, kill: Callable[[], None]) -> None:
+        """Let it end its running jobs and exit. `kill` is called if it has not ended by then."""
+        self.send(Drain(reason, grace))
+        killer = asyncio.get_running_loop().call_later(grace + self.orders.lease_or_default + MARGIN, kill)
+        self.over.add_done_callback(lambda _: killer.cancel())
 
     async def note(self, death: Death) -> list[Place] | None:
         """Let it note the end of another process -> the jobs of that one; None: it could not."""
@@ -268,6 +274,18 @@ class WorkerProcess:
                 # If this process itself stood still, for example because the machine slept, the other one did too.
                 self.unanswered += min(now - last, 2 * every)
             last = now
+
+
+async def first_of(
+    *events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]], timeout: float | None = None
+) -> None:
+    """Wait until one of these has ended, or for `timeout` seconds. Those of `events` are cancelled then."""
+    waiting = [asyncio.create_task(each) for each in events]
+    try:
+        await asyncio.wait((*waiting, *over), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def _own_group() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.listing import again, every
 from treadle.cli.output import OK, USAGE, Stop, note
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import again, every
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.cli.limits import bound_words
+from treadle.cli.listing import clear
 from treadle.cli.output import data, lasts, plural, table
-from treadle.cli.watch import clear
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.placement_words import has_words
 from treadle.core.queue_rules import QueueRules
