@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV, BOOT, PINS = ROOT / ".venv", ROOT / ".boot", ROOT / "requirements/dev.txt"
+TESTKIT = "packages/testkit"  # the distribution with the tests for storages, which our own tests use
 BIN, EXE = (VENV / "Scripts", ".exe") if sys.platform == "win32" else (VENV / "bin", "")
 PYTHON, UV = str(BIN / f"python{EXE}"), str(BIN / f"uv{EXE}")
 BASE = getattr(sys, "_base_executable", None) or sys.executable  # the interpreter itself, also when .venv runs us
@@ -137,7 +138,8 @@ def make_venv() -> str:
 
 
 def set_up() -> None:
-    inputs = PINS.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
+    projects = (ROOT / "pyproject.toml", ROOT / TESTKIT / "pyproject.toml")
+    inputs = PINS.read_bytes() + b"".join(each.read_bytes() for each in projects)
     wanted, stamp = [sys.version, str(ROOT), hashlib.sha256(inputs).hexdigest()], VENV / "stamp"
     BOOT.mkdir(exist_ok=True)
     with (BOOT / "lock").open("w") as lock:  # two commands started together must not both make .venv
@@ -153,7 +155,8 @@ def set_up() -> None:
             os.environ.setdefault("UV_SYSTEM_CERTS", "1")  # trust whom this machine trusts, as pip does
         uv = UV if found[:2] == wanted[:2] else make_venv()  # of another Python, moved, never finished: made anew
         stamp.unlink(missing_ok=True)
-        into, own = ["--quiet", "--python", PYTHON], ["--no-deps", "--no-build-isolation", "--editable", "."]
+        into = ["--quiet", "--python", PYTHON]
+        own = ["--no-deps", "--no-build-isolation", "--editable", ".", "--editable", TESTKIT]
         sync = [uv, "pip", "sync", *into, "--require-hashes", str(PINS)]
         must("the pinned packages did not install", "set-up: packages", sync)
         must("treadle itself did not install", "set-up: treadle", [uv, "pip", "install", *into, *own])

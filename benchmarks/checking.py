@@ -18,7 +18,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from treadle import App
-from treadle.code_check import Options, check_code
+from treadle.admin.code_check import Options, check_code
 from treadle.core.model import NewJob
 from treadle.storage import connect
 from treadle.storage.contract import Storage

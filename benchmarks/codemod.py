@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from treadle.migrate_from import celery
+from treadle.contrib import celery
 
 FILES = 2_000
 PER_PACKAGE = 40

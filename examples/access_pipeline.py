@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from treadle import Abort, App, Limit, Pipeline, Retry, Step
+from treadle import Abort, App, Limit, Retry
+from treadle.contrib.pipeline import Pipeline, Step
 
 app = App()
 

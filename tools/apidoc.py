@@ -23,7 +23,7 @@ MODULES = (
     "treadle",
     "treadle.errors",
     "treadle.testing",
-    "treadle.testing.conformance",
+    "treadle_testkit.conformance",
     "treadle.storage.contract",
     "treadle.storage.optional_parts",
 )

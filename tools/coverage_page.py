@@ -3,7 +3,7 @@
     python -m tools.coverage_page            write the page
     python -m tools.coverage_page --check    print how the page differs from the markers; exit 1 if it does
 
-A marker is the decorator `@shows("a sentence", ...)` of `treadle.testing.shows`. The script reads the markers from the
+A marker is the decorator `@shows("a sentence", ...)` of `treadle_testkit.shows`. The script reads the markers from the
 syntax trees and imports no test. The area of a sentence follows from the file of its test (see `AREAS`), unless the
 marker names one.
 """
@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/internals/coverage.md"
-LAWS = "src/treadle/testing/conformance/"
-HOMES = ("src/treadle/testing", "tests")  # where tests are
+TESTKIT = "packages/testkit/src/treadle_testkit"
+LAWS = f"{TESTKIT}/conformance/"
+HOMES = (TESTKIT, "tests")  # where tests are
 
 # Each area of the page, and the beginnings of the paths that belong to it. The longest beginning wins.
 AREAS: dict[str, tuple[str, ...]] = {
@@ -71,7 +72,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_retried_later.py",
     ),
     "Workflows": ("tests/types/", "tests/workflow/"),
-    "Pipelines": ("tests/pipeline/",),
+    "Pipelines": ("tests/contrib/pipeline/",),
     "Durable functions": ("tests/durable/",),
     "Batch tasks": ("tests/worker/test_batch.py",),
     "Schedules": ("tests/policy/test_cron.py", "tests/scheduling/"),
@@ -94,7 +95,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_scanning.py",
         "tests/admin/",
         "tests/cli/",
-        "tests/mcp/",
+        "tests/contrib/mcp/",
     ),
     "Statistics and metrics": (
         f"{LAWS}laws_counts.py",
@@ -109,14 +110,14 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Dead jobs and redrive": ("tests/admin/test_dead.py",),
     "Checks before a deployment": (
         "tests/cli/test_two_versions.py",
-        "tests/code_check/",
+        "tests/admin/code_check/",
         "tests/storage/test_look_only.py",
         "tests/worker/test_misfits.py",
     ),
     "Retention": (f"{LAWS}laws_prune.py",),
     "Crashes and outages": ("tests/faults/",),
     "Storages": ("tests/storage/",),
-    "Ports": ("src/treadle/testing/ports/", "tests/ports/"),
+    "Ports": (f"{TESTKIT}/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
     "Django": ("tests/integrations/django/",),
     "Traces and error reports": (
@@ -125,14 +126,18 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/integrations/test_header_room.py",
     ),
     "Delayed jobs over HTTP": (
-        "tests/compat/test_delayed.py",
-        "tests/compat/test_delayed_fleet.py",
-        "tests/compat/test_delivery.py",
+        "tests/contrib/delayed/test_delayed.py",
+        "tests/contrib/delayed/test_delayed_fleet.py",
+        "tests/contrib/delayed/test_delivery.py",
         "tests/server/test_compose.py",
     ),
-    "The queue protocol and its runners": ("tests/compat/test_queuey.py", "tests/discovery/", "tests/wasi/"),
-    "Blobs": ("src/treadle/testing/blobs.py", "tests/blobs/", "tests/compat/test_blobs.py"),
-    "Moving from other libraries": ("tests/migrate_from/",),
+    "The queue protocol and its runners": (
+        "tests/contrib/queuey/test_queuey.py",
+        "tests/contrib/discovery/",
+        "tests/contrib/wasi/",
+    ),
+    "Blobs": (f"{TESTKIT}/blobs.py", "tests/blobs/", "tests/contrib/queuey/test_blobs.py"),
+    "Moving from other libraries": ("tests/contrib/celery/",),
     "Examples": ("tests/project/test_examples.py",),
 }
 
@@ -151,11 +156,11 @@ HEAD = """\
 Each row is a behaviour and the test that shows it. `python -m tools.coverage_page` makes this page from the markers on
 the tests: do not edit it. `tests/docs/test_coverage.py` fails when the page differs from the markers.
 
-A marker is the decorator `@shows("a sentence")` of `treadle.testing.shows`. To add a row, put a marker on a test and
+A marker is the decorator `@shows("a sentence")` of `treadle_testkit.shows`. To add a row, put a marker on a test and
 run the script. The area of a row follows from the file of its test; `tools/coverage_page.py` lists the areas. No
 sentence is on two tests.
 
-The tests in `src/treadle/testing/conformance` run on every storage; other tests run on the storages that their fixtures
+The tests in `treadle_testkit.conformance` run on every storage; other tests run on the storages that their fixtures
 name. Two type checkers check the functions in `tests/types`.
 """
 TAIL = """\

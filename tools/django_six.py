@@ -41,10 +41,11 @@ def make(program: str) -> str:
     if stamp.exists() and stamp.read_text() == wanted and Path(python).exists():
         return python
     uv, into = str(Path(sys.executable).with_name("uv")), ["--quiet", "--python", python]
+    editable = ["--editable", str(ROOT), "--editable", str(ROOT / "packages/testkit")]
     for command in (
         [uv, "venv", "--quiet", "--clear", "--python", program, str(FOLDER)],
         [uv, "pip", "sync", *into, "--require-hashes", str(PINS)],
-        [uv, "pip", "install", *into, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
+        [uv, "pip", "install", *into, "--no-deps", "--no-build-isolation", *editable],
     ):
         subprocess.run(command, check=True, cwd=ROOT)
     stamp.write_text(wanted)

@@ -1,4 +1,4 @@
-"""Writes docs/guides/metrics.md: all metrics for Prometheus, from the catalogue in `treadle.prometheus`.
+"""Writes docs/guides/metrics.md: all metrics for Prometheus, from the catalogue in `treadle.server.prometheus`.
 
 python -m tools.metrics_page             write the page
 python -m tools.metrics_page --check     exit with 1 if it is stale
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from treadle.prometheus import HAPPENED, STORED, Metric
+from treadle.server.prometheus import HAPPENED, STORED, Metric
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs/guides/metrics.md"
 HEAD: Final = """# All metrics

@@ -4,8 +4,8 @@
     python -m tools.prose --draw 30 --seed 7 --kind KIND    print 30 sentences of a kind (see `KINDS`)
 
 It reads `docs/`, `changes/` and the pages at the root, and the docstrings, comments, strings and names of tests of
-`src/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a comment at
-its end or just above it: `prose: ok` and the reason.
+`src/`, `packages/` and `tests/`. Code blocks and `quoted code` are left out. If a list is wrong about a sentence, put a
+comment at its end or just above it: `prose: ok` and the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXCUSE = "prose: ok"
 EXAMPLES = ROOT / "tests/project/test_prose.py"  # its sentences break the rules on purpose
 ERRORS = frozenset(
     name
-    for path in (ROOT / "src/treadle/errors").glob("*.py")
+    for path in (ROOT / "src/treadle/core/errors").glob("*.py")
     for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
 )
 
@@ -310,9 +310,9 @@ def sentences(paths: Iterable[Path]) -> Iterator[Sentence]:
 
 
 def files(given: Sequence[str]) -> list[Path]:
-    starts = [ROOT / path for path in given] or [ROOT / name for name in ("docs", "changes", "src", "tests")] + sorted(
-        ROOT.glob("*.md")
-    )
+    starts = [ROOT / path for path in given] or [
+        ROOT / name for name in ("docs", "changes", "src", "packages", "tests")
+    ] + sorted(ROOT.glob("*.md"))
     found: list[Path] = []
     for start in starts:
         if not start.exists():
@@ -337,7 +337,7 @@ def broken(sentence: Sentence) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.prose")
     parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, tests, *.md]"
+        "paths", nargs="*", metavar="PATH", help="Files, folders. [default: docs, changes, src, packages, tests, *.md]"
     )
     parser.add_argument("--draw", type=int, metavar="N", help="Print N random sentences instead of checking.")
     parser.add_argument("--seed", type=int, default=0, help="With --draw: seed of the choice. [default: 0]")

@@ -1,4 +1,6 @@
-"""Builds the dashboard from `ui/` into `src/treadle/dashboard/static/`, which is committed: users need no Node.js.
+"""Builds the dashboard from `ui/` into `src/treadle/server/dashboard/static/`.
+
+The build is committed: users need no Node.js.
 
     python3 dev.py ui            check the types and build
     python3 dev.py ui --check    build elsewhere and compare every byte; with --hash only the hash of the sources
@@ -27,7 +29,7 @@ from tools import node
 
 ROOT: Final = node.ROOT
 SOURCE: Final = ROOT / "ui"
-STATIC: Final = ROOT / "src/treadle/dashboard/static"
+STATIC: Final = ROOT / "src/treadle/server/dashboard/static"
 NO_SOURCE: Final = {"node_modules", "dist", ".cache"}
 INSTALLED: Final = SOURCE / "node_modules/.treadle-lock"  # the hash of the lock whose packages are installed
 PAUSE: Final = 0.3  # s between looks at the sources with --watch

@@ -13,11 +13,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # what `typing` says, without importing it
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.events import Event
-    from treadle.core.job import Job, JobSpec
-    from treadle.core.limit_model import Limit
-    from treadle.core.model import Record, State
-    from treadle.errors import (
+    from treadle.core.errors import (
         AnswerTooLarge,
         BadArgument,
         BadCodec,
@@ -63,12 +59,14 @@ if TYPE_CHECKING:
         Unsupported,
         WorkflowFailed,
     )
+    from treadle.core.events import Event
+    from treadle.core.job import Job, JobSpec
+    from treadle.core.limit_model import Limit
+    from treadle.core.model import Record, State
     from treadle.execution.context import Context, JobFilter, current, current_batch
     from treadle.execution.middleware import Middleware
     from treadle.execution.run_outcome import RunOutcome
-    from treadle.health import Probes
     from treadle.outbox import Outbox
-    from treadle.pipeline import Pipeline, Step
     from treadle.policy.retry import Abort, Defer, Retry
     from treadle.policy.throttle import AIMD
     from treadle.resources import depends
@@ -78,6 +76,7 @@ if TYPE_CHECKING:
     from treadle.tasks.task import Task
     from treadle.tasks.when import all_done, all_succeeded, at_least
     from treadle.worker import Backlog, Redrive, Worker, WorkerHealth
+    from treadle.worker.probes import Probes
     from treadle.workflow.chain import chain
     from treadle.workflow.flow import Conclude, Flow, flow, gather
 else:
@@ -98,7 +97,7 @@ else:
                 "Record",
                 "State",
             ),
-            "treadle.errors": (
+            "treadle.core.errors": (
                 "AnswerTooLarge",
                 "BadArgument",
                 "BadCodec",
@@ -152,13 +151,9 @@ else:
             ),
             "treadle.execution.middleware": ("Middleware",),
             "treadle.execution.run_outcome": ("RunOutcome",),
-            "treadle.health": ("Probes",),
+            "treadle.worker.probes": ("Probes",),
             "treadle.outbox": ("Outbox",),
             "treadle.serialization.encryption": ("Keys",),
-            "treadle.pipeline": (
-                "Pipeline",
-                "Step",
-            ),
             "treadle.policy.retry": (
                 "Abort",
                 "Defer",
@@ -238,7 +233,6 @@ __all__ = [
     "NotADatabase",
     "OldRows",
     "Outbox",
-    "Pipeline",
     "Probes",
     "ProcessDied",
     "QueueFull",
@@ -253,7 +247,6 @@ __all__ = [
     "Sizes",
     "Stale",
     "State",
-    "Step",
     "StepMismatch",
     "StorageDenied",
     "StorageError",

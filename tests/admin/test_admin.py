@@ -29,7 +29,7 @@ from treadle import (
 from treadle.core.clock import moment
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def ids(app: App, **filters: Any) -> list[str]:

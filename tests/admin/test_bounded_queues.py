@@ -9,7 +9,7 @@ import pytest
 from treadle import App, BadOption, Limit, QueueFull, chain, flow
 from treadle.core.model import State
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def test_a_full_queue_refuses_calls(app: App) -> None:

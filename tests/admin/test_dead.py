@@ -12,9 +12,9 @@ from treadle import Abort, App, BadOption, JobFailed, Redrive, Retry
 from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.worker.redrive import Redriver
 from treadle.worker.state import WorkerState
+from treadle_testkit.shows import shows
 
 
 def failing(app: App) -> tuple[Any, list[int], list[bool]]:

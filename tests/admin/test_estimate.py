@@ -16,7 +16,7 @@ from treadle.core.model import Claim, NewJob, Outcome, Presence
 from treadle.core.query_model import MetricsRow
 from treadle.metrics import Cell, encode
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LENGTH = 10.0  # s that each measured run took
 

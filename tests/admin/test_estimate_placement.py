@@ -14,7 +14,7 @@ from treadle.core.model import Claim, NewJob, Outcome
 from treadle.core.placement import Needs
 from treadle.policy.misfits import left_to_others
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 GPU = Needs("t", (), (("gpu", 1),))
 A100 = Needs("t", (("gpu", ("a100",)),))

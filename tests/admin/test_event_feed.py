@@ -13,7 +13,7 @@ from tests.kit import Spy, work
 from treadle import App, Event, Retry
 from treadle.storage import connect
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from tests.kit import Spy, work
 from treadle import App, Limit
 from treadle.core.model import Claim, Presence
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def say(app: App, spy: Spy, job: Any, words: str) -> Any:

@@ -34,7 +34,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.storage.redis import RedisStorage, ShardedRedis
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 MODULES = (
     queued.situations,

@@ -12,7 +12,7 @@ from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, R
 from treadle.policy import attempts
 from treadle.policy.run_log import LogLine, RunLog
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def runs(app: App, job: object) -> list[tuple[int, int, str]]:

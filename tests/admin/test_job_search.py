@@ -14,7 +14,7 @@ from treadle.admin.error_signature import signature
 from treadle.admin.failure_groups import key_of, read_key
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def task(app: App) -> Any:

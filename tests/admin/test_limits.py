@@ -16,8 +16,8 @@ from treadle import App, BadOption, Defer, Limit, Retry, UnknownName
 from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.worker.state import WorkerState
+from treadle_testkit.shows import shows
 
 
 async def rules(app: App) -> dict[str, tuple[int | None, int | None]]:

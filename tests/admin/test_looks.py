@@ -17,7 +17,7 @@ from treadle.core.model import Claim, Presence, Record
 from treadle.core.query_model import Glance, Query
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

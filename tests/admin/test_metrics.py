@@ -13,7 +13,7 @@ from treadle.core.query_model import MetricsRow
 from treadle.metrics import POINTS, Cell, encode
 from treadle.metrics.histogram import bucket_of
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 HOUR = 3600.0
 

@@ -14,8 +14,8 @@ import pytest
 from tests.kit import work
 from treadle import App, BadArgument, BadOption, BadTask, BadUrl, BatchTask, Task, TooLarge, UnknownTask
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
 from treadle.worker.core import WorkerCore
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

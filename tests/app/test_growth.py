@@ -20,7 +20,7 @@ import pytest
 from tests.fixtures import KINDS, a_url
 from tests.kit import work
 from treadle import App, Flow, Limit, Task, chain, current, flow
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 CYCLES = 5
 # A loop keeps cancelled timers until they are due; sqlite3 keeps references to up to 200 ended cursors of a connection.

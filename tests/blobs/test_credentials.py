@@ -16,7 +16,7 @@ from treadle import App
 from treadle.blobs.credentials import Chain, source_of
 from treadle.blobs.signing import Credentials
 from treadle.errors import BadUrl, StorageUnavailable
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from treadle.blobs import DirectoryBlobs
 from treadle.errors import StorageFull
-from treadle.testing.blobs import *  # noqa: F403
+from treadle_testkit.blobs import *  # noqa: F403
 
 
 class Folder:

@@ -20,8 +20,8 @@ from treadle.blobs import S3Blobs
 from treadle.blobs.bucket import BucketAddress, read_url
 from treadle.blobs.signing import NOTHING, Credentials, sign
 from treadle.errors import BadUrl, StorageError, StorageUnavailable
-from treadle.testing.blobs import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.blobs import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 __all__ = ["endpoint"]
 
@@ -98,7 +98,7 @@ async def test_a_server_verifies_the_blobs_of_its_bucket(shelf: Store, tmp_path:
     import aiohttp
 
     from tests.served import memory_url
-    from treadle.compat.queuey.blobs import blob_routes
+    from treadle.contrib.queuey.blobs import blob_routes
 
     blobs = shelf.make(2_000_000)
     url, sent = memory_url(None, protocols=[blob_routes(blobs)]), os.urandom(1_500_000)

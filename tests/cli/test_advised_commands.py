@@ -12,7 +12,7 @@ import pytest
 from treadle import App, Limit, Worker
 from treadle.cli.root import run
 from treadle.core.command_lines import command
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 NAMES = (
     "$(touch${IFS}ran1)",

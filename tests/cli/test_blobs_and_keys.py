@@ -17,7 +17,7 @@ from treadle.core.clock import wall
 from treadle.server import Settings
 from treadle.storage.payloads.texts import name_of
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 URL = "sqlite:///jobs.db"
 LARGE = "x" * 5_000

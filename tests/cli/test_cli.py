@@ -21,7 +21,7 @@ from treadle.cli.root import COMMANDS, run
 from treadle.core.model import Presence
 from treadle.server.doctor.sqlite import loose_files
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 TASKS = """
 from treadle import App, Retry

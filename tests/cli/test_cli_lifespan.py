@@ -10,7 +10,7 @@ import pytest
 from tests.cli.tools import Command
 from treadle.cli.child_protocol import Orders
 from treadle.cli.fleet import Fleet, child_process
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

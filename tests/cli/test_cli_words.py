@@ -16,7 +16,7 @@ from tests.kit import Spy, presences
 from treadle import App, Retry, Worker, current
 from treadle.cli.logs import Json, Plain
 from treadle.cli.root import run
-from treadle.compat.delayed.ids import shown
+from treadle.contrib.delayed.ids import shown
 from treadle.storage import connect
 
 Run = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.tools import Command, alive, gone
 from treadle import App, Record
 from treadle.core.model import State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 

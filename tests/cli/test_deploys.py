@@ -17,7 +17,7 @@ from tests.fixtures import LASTING, a_url
 from tests.waiting import until
 from treadle import App, Job
 from treadle.core.model import Record, State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ import pytest
 from treadle import App, Limit
 from treadle.cli.root import run
 from treadle.core.model import Claim, Outcome, Presence, State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 FILE = """
 from treadle import App, Retry

@@ -22,8 +22,8 @@ from treadle.cli.fleet.recycling import JITTER, SETTLED
 from treadle.cli.fleet.worker_process import EVERY, STUCK
 from treadle.cli.recycling_options import memory
 from treadle.core.model import State
-from treadle.testing.shows import shows
 from treadle.worker import WorkerHealth
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 

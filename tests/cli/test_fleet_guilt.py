@@ -17,7 +17,7 @@ from treadle import Job
 from treadle.cli.fleet import Recycling, trials, worker_process
 from treadle.cli.fleet.fleet import SHORT
 from treadle.core.model import Record, State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,8 +17,8 @@ from tests.cli.test_cli_worker import TASKS
 from tests.cli.tools import Command
 from tests.servers import valkey
 from tests.waiting import patient, until
-from treadle.testing.proxy import Proxy
-from treadle.testing.shows import shows
+from treadle_testkit.proxy import Proxy
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_cli import Run, cli, found, here
 from treadle import App
 from treadle.core.clock import wall
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["cli", "here"]
 

@@ -14,7 +14,7 @@ from tests.kit import work
 from treadle import App, Retry
 from treadle.cli import logs
 from treadle.cli.logs import Json, Named, Plain, indented
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 RAISED = {"failed": "ERROR", "expired": "ERROR", "retrying": "WARNING"}
 WITHOUT_EXCEPTION = ("JobFailed", "JobExpired", "Abort")  # no code raised these, or on purpose with its own message

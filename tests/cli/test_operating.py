@@ -15,7 +15,7 @@ from treadle.cli.root import run
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 URL = "sqlite:///jobs.db"
 

@@ -18,7 +18,7 @@ from tests.servers import valkey
 from tests.waiting import until
 from treadle import App, Job
 from treadle.core.model import State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [
     pytest.mark.slow,

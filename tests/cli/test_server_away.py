@@ -14,8 +14,8 @@ from tests.cli.test_health import probe
 from tests.cli.tools import Command
 from tests.servers import valkey
 from tests.waiting import until
-from treadle.testing.proxy import Proxy
-from treadle.testing.shows import shows
+from treadle_testkit.proxy import Proxy
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
 

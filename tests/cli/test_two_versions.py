@@ -12,7 +12,7 @@ import pytest
 from tests.cli.tools import Command
 from tests.waiting import until
 from treadle import App
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PROGRAM = """
 from treadle import App

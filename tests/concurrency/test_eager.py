@@ -17,8 +17,8 @@ from tests.fixtures import KINDS, a_url
 from tests.served import memory_url
 from treadle import App, Worker
 from treadle.ports.memory import memory_backend
-from treadle.prometheus import StoredReader
-from treadle.prometheus.reader import FRESH
+from treadle.server.prometheus import StoredReader
+from treadle.server.prometheus.reader import FRESH
 from treadle.testing import HandClock
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")

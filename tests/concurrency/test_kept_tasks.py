@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SRC = Path(__file__).parents[2] / "src/treadle"
+ROOT = Path(__file__).parents[2]
+SOURCES = (ROOT / "src/treadle", ROOT / "packages/testkit/src/treadle_testkit")
 STARTS = {"create_task", "ensure_future"}
 
 
@@ -55,7 +56,7 @@ def test_the_rule_finds_what_it_forbids() -> None:
 
 
 def test_no_task_resets_the_attribute_that_keeps_it() -> None:
-    texts = {path: path.read_text("utf-8") for path in SRC.rglob("*.py")}
+    texts = {path: path.read_text("utf-8") for source in SOURCES for path in source.rglob("*.py")}
     candidates = {
         path: text for path, text in texts.items() if re.search(r"(create_task|ensure_future)\(\s*self\.", text)
     }

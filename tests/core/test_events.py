@@ -9,7 +9,7 @@ import pytest
 
 from treadle import BadOption, Event
 from treadle.core.events import Emitter
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def test_a_listener_gets_its_events_and_a_star_gets_all() -> None:

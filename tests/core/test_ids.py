@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from treadle.core.ids import UuidV7, derived, problem
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def test_ids_are_uuids_of_version_7_that_only_rise() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Worker
-from treadle.testing import Proxy
+from treadle_testkit.proxy import Proxy
 
 app = App("memory://")
 

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/internals/defects.md"
+TESTKIT = "packages/testkit/src/treadle_testkit"
 ID = re.compile(r"\| [A-Z]-")
 COUNTS = {"A-": 12, "E-A": 20, "S-": 17, "C-": 8, "O-": 5, "U-F": 14, "I-S": 11, "X-": 15, "L-": 1, "D-": 6, "H-": 1}
 
@@ -19,7 +20,7 @@ COUNTS = {"A-": 12, "E-A": 20, "S-": 17, "C-": 8, "O-": 5, "U-F": 14, "I-S": 11,
 def files() -> dict[str, set[str]]:
     """Each file with tests, and the names of its tests."""
     found: dict[str, set[str]] = {}
-    for home in ("tests", "src/treadle/testing"):
+    for home in ("tests", TESTKIT):
         for path in (ROOT / home).rglob("*.py"):
             if "def test_" in (text := path.read_text()):
                 found[path.relative_to(ROOT).as_posix()] = {
@@ -39,7 +40,7 @@ def first(row: str) -> str:
 
 
 def path_of(named: str) -> str:
-    return f"src/treadle/testing/conformance/{named}.py" if named.startswith("laws_") else f"tests/{named}"
+    return f"{TESTKIT}/conformance/{named}.py" if named.startswith("laws_") else f"tests/{named}"
 
 
 @pytest.mark.parametrize("row", rows(), ids=first)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "deploy",
     "src",
+    "packages",
     "tests",
     "docs",
     "benchmarks",
@@ -25,7 +26,7 @@ FOLDERS = (
 )
 FILE = re.compile(r"([\w.*-]+/)*[\w.*-]+\.(py|sql|lua|md|toml|txt|in)(:\w+)?")
 FOLDER = re.compile(r"[\w.-]+(/[\w.-]+)*/")
-NAME = re.compile(r"treadle(\.\w+)+")
+NAME = re.compile(r"treadle(_testkit)?(\.\w+)+")
 
 # a page about one folder: a file that it names without a folder is in this one
 ABOUT = {

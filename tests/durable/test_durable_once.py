@@ -24,7 +24,7 @@ from treadle import (
 from treadle.storage.contract import Storage
 from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 T = TypeVar("T")
 AT_ONCE = Retry(base=0.001, max=0.001)

@@ -33,8 +33,8 @@ from treadle.core.model import HeartbeatResult
 from treadle.errors import BadResult, NestedTransaction, NotRunning
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.worker.state import WorkerState
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

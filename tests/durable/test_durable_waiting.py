@@ -30,8 +30,8 @@ from treadle import (
 )
 from treadle.core.model import Claim, Outcome, Presence
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.workflow.signals import signal_row
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.kit import work
 from treadle import App, BadTask, JobFailed, Middleware, Retry
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 tenants: ContextVar[str] = ContextVar("tenants", default="none")
 here = threading.local()

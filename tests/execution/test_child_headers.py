@@ -10,7 +10,7 @@ from treadle import App, Flow, JobSpec, Middleware, chain, current, flow
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 SENT = {"trace": "of the sender", "tenant": "42"}  # headers of the first job
 

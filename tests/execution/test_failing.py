@@ -14,7 +14,7 @@ from treadle import Abort, App, Defer, JobExpired, JobFailed, Retry, State, curr
 from treadle.core.clock import moment
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @shows("`raise Retry.after(s)` is a counted retry after s seconds, and `Retry.only(...)` retries nothing else")

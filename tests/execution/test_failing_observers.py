@@ -11,7 +11,7 @@ from tests.kit import work
 from treadle import App, Event, Middleware, RunOutcome
 from treadle.core.events import NAMES
 from treadle.execution.context import Context
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Stop(BaseException):

@@ -38,7 +38,7 @@ from treadle.execution.runner import SystemTask
 from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "failing.md"
 TWICE = Retry(attempts=2, base=0)

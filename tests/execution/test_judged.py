@@ -36,7 +36,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.storage.proxy import StorageProxy
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

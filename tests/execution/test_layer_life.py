@@ -17,7 +17,7 @@ from treadle.execution import every_app
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run, Send, Specs, overrides
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

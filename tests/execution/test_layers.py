@@ -8,7 +8,7 @@ import pytest
 
 from treadle import BadTask, Middleware
 from treadle.execution.middleware import around_enqueue, around_run, check, overrides
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Noted(Middleware):

@@ -13,7 +13,7 @@ import pytest
 from treadle import App, Middleware, Retry, current
 from treadle.execution.context import Context
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 step_here: ContextVar[str] = ContextVar("step_here", default="none")
 

@@ -28,7 +28,7 @@ from treadle.execution.transaction import Open
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.tasks.options import Key
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 ONCE = Retry(attempts=1)
 

@@ -17,12 +17,13 @@ import httpx
 import pytest
 
 from tests.fixtures import LASTING
-from treadle import App, BatchTask, Flow, JobSpec, Middleware, Pipeline, Retry, Step, Task, chain, current, flow, gather
+from treadle import App, BatchTask, Flow, JobSpec, Middleware, Retry, Task, chain, current, flow, gather
+from treadle.contrib.pipeline import Pipeline, Step
 from treadle.execution.context import Context
 from treadle.execution.middleware import Run, Send, Specs
 from treadle.server import Settings, make_site
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 tenant: ContextVar[str] = ContextVar("tenant", default="system")
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tests.servers import postgres, valkey
 from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
-from treadle.testing.proxy import Proxy
+from treadle_testkit.proxy import Proxy
 
 _numbers = itertools.count()
 

@@ -13,8 +13,8 @@ from treadle import App, Retry, State, Worker
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.faults import Fault, Faulty, before, bursts, lost, twice
-from treadle.testing.shows import shows
+from treadle_testkit.faults import Fault, Faulty, before, bursts, lost, twice
+from treadle_testkit.shows import shows
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 

@@ -20,9 +20,9 @@ from treadle.core.model import Claim, LeaseRenewal, Outcome, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.faults import Fault, Faulty, before, bursts, lost, twice
-from treadle.testing.shows import shows
 from treadle.worker.state import WorkerState
+from treadle_testkit.faults import Fault, Faulty, before, bursts, lost, twice
+from treadle_testkit.shows import shows
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 

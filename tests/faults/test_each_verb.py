@@ -21,7 +21,8 @@ from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, NewJob, Out
 from treadle.core.query_model import Query
 from treadle.storage import connect
 from treadle.storage.contract import Storage
-from treadle.testing import HandClock, Proxy
+from treadle.testing import HandClock
+from treadle_testkit.proxy import Proxy
 
 WITHIN = 30.0  # seconds for one call: only a call that hangs takes so long
 SHORT = 0.15  # seconds to wait for an answer that does not arrive

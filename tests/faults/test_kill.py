@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.killing import Found, kill_rounds
 from tests.faults.stages import STAGES, Stage, staged
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)]
 

@@ -19,12 +19,12 @@ from treadle.policy import judge
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
-from treadle.testing.shows import shows
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
+from treadle_testkit.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
+from treadle_testkit.shows import shows
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # seconds; a heartbeat every 10 ms, and the clock is moved by hand, so no lease ever expires by itself

@@ -17,8 +17,8 @@ from tests.faults.stages import OUTAGES, SERVED, SqliteStage, Stage, be_patient,
 from tests.servers.sentinel import MASTER, Sentinels
 from tests.waiting import until
 from treadle import App, Event, Retry, State, StorageError, StorageUnavailable, Worker, current
-from treadle.testing.proxy import Proxy
-from treadle.testing.shows import shows
+from treadle_testkit.proxy import Proxy
+from treadle_testkit.shows import shows
 
 PATIENCE, SHORT = 5.0, 1.0  # seconds that a call may take in these tests, and those it waits if no answer comes
 SILENT = ("black hole", "frozen", "locked")

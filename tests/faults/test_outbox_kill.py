@@ -13,7 +13,7 @@ from benchmarks import outbox as bench
 from tests.faults.relaying import JOBS
 from tests.outbox.kit import KINDS, a_database, an_app, relayed
 from tests.servers import valkey
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

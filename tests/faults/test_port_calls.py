@@ -23,8 +23,8 @@ from treadle.storage.composed import ComposedStorage, log
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, job, jobs, out, renewal, row, settle
-from treadle.testing.shows import shows
+from treadle_testkit.conformance.kit import back, beat, claim_one, done, failed, job, jobs, out, renewal, row, settle
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tests.faults.scheduled import EVERY, make
 from tests.fixtures import LASTING, a_url
 from tests.waiting import random_moment, until
 from treadle import App, Worker
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tests.faults.workflows import gives_up, make, total
 from tests.faults.workload import ledger
 from tests.waiting import random_moment
 from treadle import App, Record, State
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 UNFINISHED = ("waiting", "ready", "running")
 ROUNDS = 3  # rounds of each workflow; one whose children fail is retried twice

@@ -19,7 +19,7 @@ from treadle.core.ranges import MOST_HEADERS
 from treadle.integrations.otel import Tracing
 from treadle.integrations.sentry import TreadleIntegration
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 OURS = {"sentry-trace", "traceparent", "baggage"}
 NAMES = {"Sentry": "sentry-trace", "OpenTelemetry": "traceparent"}

@@ -10,13 +10,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from tests.dashboard.asgi import call
-from tests.dashboard.hosts import django_host
+from tests.server.dashboard.asgi import call
+from tests.server.dashboard.hosts import django_host
 from treadle import App
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey import Rules, queue_routes
-from treadle.dashboard import dashboard_routes
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.queuey import Rules, queue_routes
 from treadle.server import Settings, make_site
+from treadle.server.dashboard import dashboard_routes
 
 ID = "00000000-0000-7000-8000-000000000000"
 

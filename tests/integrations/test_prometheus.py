@@ -13,7 +13,7 @@ from treadle import App, BadOption, Retry, Worker
 from treadle.errors import StorageUnavailable
 from treadle.integrations.prometheus import TreadleCollector
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.faults import Fault, Faulty
+from treadle_testkit.faults import Fault, Faulty
 
 
 def values(registry: CollectorRegistry) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.outbox.kit import Data, a_database, an_app, mail, relayed, stored
 from treadle import App, BadOption, Middleware, Worker, chain, flow
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @shows("with an outbox, jobs on Redis are committed or rolled back with the data in PostgreSQL, MySQL or SQLite")

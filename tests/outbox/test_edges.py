@@ -17,8 +17,8 @@ from treadle.errors import StorageUnavailable, UnknownJob
 from treadle.outbox import relay as relays
 from treadle.outbox.drivers import Database
 from treadle.tasks.options import Key
-from treadle.testing.faults import Faulty, before, lost
-from treadle.testing.shows import shows
+from treadle_testkit.faults import Faulty, before, lost
+from treadle_testkit.shows import shows
 
 
 async def written(app: App, data: Data, *specs: Any) -> list[Any]:

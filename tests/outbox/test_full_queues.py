@@ -13,7 +13,7 @@ from tests.outbox.kit import Data, mail, stored
 from treadle import App, JobSpec, Key, Limit
 from treadle.core.model import NewJob, Record
 from treadle.outbox.relay import Relay
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Counting:

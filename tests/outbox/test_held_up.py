@@ -10,7 +10,7 @@ from tests.outbox.kit import Data, mail, stored
 from treadle import App, Locked
 from treadle.core.model import NewJob, Record
 from treadle.outbox.relay import TRIES
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Held:

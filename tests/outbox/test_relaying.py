@@ -21,7 +21,7 @@ from treadle.outbox.address import place_of
 from treadle.outbox.notices import Notices
 from treadle.outbox.relay import Relay
 from treadle.server.doctor import outbox as doctor
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def written(app: App, data: Data, *names: str) -> None:

@@ -26,7 +26,7 @@ from tests.outbox.kit import Data, a_database, an_app, mail, relayed, stored
 from tests.waiting import Signal
 from treadle import App, BadSession
 from treadle.outbox.relay import Relay
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 SCHEMES = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 

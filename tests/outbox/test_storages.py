@@ -16,7 +16,7 @@ from tests.servers import cluster, postgres, valkey
 from treadle import App, Outbox, Worker
 from treadle.ports import memory_backend
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LARGE = "\u00e5" * 2_000_000  # its text has 12 MB as ASCII
 _names = (f"outbox-storages-{n}" for n in itertools.count())

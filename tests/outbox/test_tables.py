@@ -16,7 +16,7 @@ from tests.waiting import until
 from treadle import App, BadOption, Outbox, StorageDenied, StorageError
 from treadle.errors import BadUrl
 from treadle.server.doctor import outbox as doctor
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 MODULE = """
 from treadle import App, Outbox

@@ -13,7 +13,7 @@ from tests.outbox.kit import Data, a_database, an_app, mail
 from tests.servers import valkey
 from treadle import App, Outbox, Unsupported, current
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 AWAY = "mysql://nobody@127.0.0.1:1/shop"
 

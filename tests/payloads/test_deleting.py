@@ -23,7 +23,7 @@ from treadle.storage.optional_parts import Collected
 from treadle.storage.payloads import PayloadStorage, missing
 from treadle.storage.payloads.texts import owner_of, references
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LARGE = "x" * 5_000
 

@@ -17,7 +17,7 @@ from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["endpoint"]
 

@@ -24,7 +24,7 @@ from treadle.storage import connect
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PLANTED = "hunter2-CORRECT-horse"
 OLD, NEW = Keys.make("2026a"), Keys.make("2026b")

@@ -33,7 +33,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
 from treadle.storage.payloads.texts import name_of
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LARGE = "x" * 5_000
 

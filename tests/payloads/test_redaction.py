@@ -16,7 +16,7 @@ from treadle import Abort, App, BadOption, Worker, current
 from treadle.cli.root import run
 from treadle.core.model import Record
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PLANTED = "hunter2-CORRECT-horse"
 OTHER = "DE02120300000000202051"

@@ -20,7 +20,7 @@ from treadle import App, Retry, Worker, current
 from treadle.cli.root import run
 from treadle.integrations.sentry import TreadleIntegration
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["url"]  # fixtures
 

@@ -16,7 +16,7 @@ from treadle.blobs.bucket import Bucket, read_url
 from treadle.blobs.objects import digest_of
 from treadle.blobs.s3_objects import BucketObjects
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LARGE = "x" * 5_000
 LOGIN = "a gateway that asks for a login"

@@ -14,7 +14,7 @@ from treadle.core.model import LeaseRenewal, Presence
 from treadle.errors import StorageFull
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LARGE = "x" * 5_000
 

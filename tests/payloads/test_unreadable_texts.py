@@ -21,7 +21,7 @@ from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
 from treadle.testing.drain import Endless
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 SEALED = '{"$t":"sealed","key":"zz","text":"AAAA"}'
 BLOB = '{"$t":"blob","sha256":"' + "0" * 64 + '","bytes":5}'

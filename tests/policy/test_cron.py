@@ -9,7 +9,7 @@ import pytest
 
 from treadle.errors import BadOption
 from treadle.policy.cron import Every, FunctionTiming, after, cron, due, every, stamp
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PARIS = "Europe/Paris"
 

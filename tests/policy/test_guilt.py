@@ -23,7 +23,7 @@ from treadle.policy.guilt import (
     words,
 )
 from treadle.policy.retry import DEFAULT, Defer
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 RULES = judge.Rules(DEFAULT, None, 2)
 

@@ -15,7 +15,7 @@ from treadle.errors import users_part
 from treadle.policy.guilt import NOTE
 from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
 from treadle.policy.retry import DEFAULT, RetryNow
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 RULES = Rules(Retry(attempts=3, base=10.0, factor=2.0, max=100.0, jitter=0.5).over(DEFAULT), None, 3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from treadle import Abort, BadOption, Defer, RemoteFailure, Retry
 from treadle.policy.retry import DEFAULT, Policy, RetryNow, read_policy, seconds, until
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def full(**fields: Any) -> Retry:

@@ -6,7 +6,7 @@ import pytest
 
 from treadle import AIMD, BadOption
 from treadle.core.events import Emitter, Event
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def told(emitter: Emitter, **counts: int) -> None:

@@ -15,7 +15,7 @@ from treadle import App, BadOption, Retry, Worker, chain, flow
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend
 from treadle.ports.contract import Listener
 from treadle.storage.composed import ComposedStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PATIENCE = 60.0  # seconds, on a machine that is busy with other things
 

@@ -16,8 +16,8 @@ import pytest
 from treadle.ports import CorruptQueue, FileQueue, file_queue
 from treadle.ports.disk import Disk
 from treadle.testing import HandClock
-from treadle.testing.ports.queue import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.ports.queue import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 
 class Making:

@@ -15,8 +15,8 @@ import pytest
 from treadle import App, BadOption, StorageUnavailable, Worker
 from treadle.ports import file_backend, file_queue, file_store, memory_pubsub, memory_store
 from treadle.testing import HandClock
-from treadle.testing.ports.store import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.ports.store import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

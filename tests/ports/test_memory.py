@@ -9,10 +9,10 @@ import pytest
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend, memory_queue, three
 from treadle.ports.leases import Held, Item
 from treadle.testing import HandClock
-from treadle.testing.ports.pubsub import *  # noqa: F403
-from treadle.testing.ports.queue import *  # noqa: F403
-from treadle.testing.ports.store import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.ports.pubsub import *  # noqa: F403
+from treadle_testkit.ports.queue import *  # noqa: F403
+from treadle_testkit.ports.store import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

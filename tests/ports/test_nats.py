@@ -13,9 +13,9 @@ import pytest
 from tests.servers import nats
 from treadle import App, Worker, flow
 from treadle.ports.nats import nats_pubsub, nats_queue, nats_store
-from treadle.testing.ports.pubsub import *  # noqa: F403
-from treadle.testing.ports.queue import *  # noqa: F403
-from treadle.testing.ports.store import *  # noqa: F403
+from treadle_testkit.ports.pubsub import *  # noqa: F403
+from treadle_testkit.ports.queue import *  # noqa: F403
+from treadle_testkit.ports.store import *  # noqa: F403
 
 _names = (f"n{os.getpid()}-{n}" for n in itertools.count())
 

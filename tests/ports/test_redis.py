@@ -17,9 +17,9 @@ from treadle import App, Worker, flow
 from treadle.ports import Ports, memory_queue
 from treadle.ports.redis import RedisPubSub, RedisStore, redis_pubsub, redis_store
 from treadle.storage.composed import ComposedStorage
-from treadle.testing.ports.pubsub import *  # noqa: F403
-from treadle.testing.ports.store import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.ports.pubsub import *  # noqa: F403
+from treadle_testkit.ports.store import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 _names = (f"p{os.getpid()}-{n}:" for n in itertools.count())
 
@@ -83,7 +83,7 @@ async def test_an_app_on_redis_ports_runs_a_workflow() -> None:
 @shows("four clients of one Redis store take each job once")
 async def test_processes_share_a_log_on_a_real_store() -> None:
     """Several processes at once, each log entry won by one of them: every job is stored and taken once."""
-    from treadle.testing.conformance.kit import claim, job
+    from treadle_testkit.conformance.kit import claim, job
 
     name = next(_names).rstrip(":")
 

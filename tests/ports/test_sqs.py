@@ -20,8 +20,8 @@ from treadle.ports import memory_queue
 from treadle.ports.large_messages import with_blobs
 from treadle.ports.redis import redis_pubsub, redis_store
 from treadle.ports.sqs import SqsQueue, sqs_queue
-from treadle.testing.ports.queue import *  # noqa: F403
-from treadle.testing.shows import shows
+from treadle_testkit.ports.queue import *  # noqa: F403
+from treadle_testkit.shows import shows
 
 WHO = {"region_name": "us-east-1", "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
 

@@ -28,7 +28,7 @@ from treadle.producer.client import Client
 from treadle.producer.client_parts import ClientParts
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def test_each_ending_has_its_own_result_or_error(app: App, clock: HandClock) -> None:

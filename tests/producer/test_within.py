@@ -33,7 +33,7 @@ from treadle import (
 )
 from treadle.storage.sqlite import shared_transaction
 from treadle.tasks.options import Key
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

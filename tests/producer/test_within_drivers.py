@@ -28,7 +28,7 @@ from treadle import (
 )
 from treadle.storage.postgres.statements import revision
 from treadle.tasks.options import Key
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 OUR_FUNCTIONS = """
 SELECT 'DROP FUNCTION ' || string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p

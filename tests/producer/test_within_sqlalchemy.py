@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tests.drivers import engine_url
 from tests.storage.postgres import support
 from treadle import App, BadSession
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 SYNC = ["sqlite", "postgresql+psycopg", "postgresql+psycopg2"]
 ASYNC = ["sqlite+aiosqlite", "postgresql+psycopg", "postgresql+asyncpg"]

@@ -28,7 +28,7 @@ from treadle.cli.fleet.worker_process import MARGIN
 from treadle.cli.root import treadle as root
 from treadle.core import defaults
 from treadle.server.settings import GRACE
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="systemd and containers")]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TREADLE = Path(sys.executable).with_name("treadle")

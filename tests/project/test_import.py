@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LAZY = ("treadle", "treadle.ports", "treadle.worker")
 NOT_FOR_APP = (
-    *("treadle.cli", "treadle.pipeline", "treadle.server", "treadle.testing", "treadle.worker.core", "treadle.mcp"),
+    *("treadle.cli", "treadle.contrib", "treadle.server", "treadle.testing", "treadle.worker.core"),
     *("treadle.ports.file", "treadle.ports.memory", "treadle.storage.sqlite", "treadle.storage.postgres"),
-    *("treadle.storage.redis", "treadle.storage.http", "treadle.integrations", "treadle.migrate_from"),
+    *("treadle.storage.redis", "treadle.storage.http", "treadle.integrations"),
     *("click", "redis", "psycopg", "aiohttp", "starlette", "uvicorn", "django", "sqlalchemy"),
 )
 

@@ -31,9 +31,9 @@ NEEDED = {re.split(r"[<>=;! ]", need)[0] for need in PROJECT["dependencies"]}
 WITH_EXTRAS = tuple(
     f"treadle.{name}"
     for name in (
-        *("blobs.bucket", "blobs.s3", "cli.top", "compat", "dashboard", "integrations", "mcp", "migrate_from"),
-        *("outbox", "ports", "prometheus.exposition", "server", "storage.http", "storage.postgres", "storage.redis"),
-        *("testing", "wasi"),
+        *("blobs.bucket", "blobs.s3", "cli.top", "contrib", "integrations"),
+        *("outbox", "ports", "server", "storage.http", "storage.postgres", "storage.redis"),
+        *("testing",),
     )
 )
 
@@ -56,7 +56,7 @@ print(json.dumps({
     "version": treadle.__version__,
     "file": treadle.__file__,
     "typed": files.joinpath("py.typed").is_file(),
-    "dashboard": files.joinpath("dashboard/static/index.html").is_file(),
+    "dashboard": files.joinpath("server/dashboard/static/index.html").is_file(),
     "plugin": [each.value for each in importlib.metadata.entry_points(group="pytest11")],
 }))
 """

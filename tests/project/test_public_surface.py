@@ -26,8 +26,8 @@ TREADLE = """
     AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked Middleware
-    NotADatabase OldRows Outbox Pipeline Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
-    SchemaTooNew SchemaTooOld Signalled Sizes Stale State Step StepMismatch StorageDenied StorageError StorageFull
+    NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
+    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepMismatch StorageDenied StorageError StorageFull
     StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather

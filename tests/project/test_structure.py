@@ -8,12 +8,13 @@ from pathlib import Path
 from tools import structure
 from tools.structure import FUNCTION, LINES, PARAMETERS, Figure
 
-SOURCE = Path(__file__).resolve().parents[2] / "src/treadle"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (ROOT / "src/treadle", ROOT / "packages/testkit/src/treadle_testkit")
 
 WIDE = {
-    "treadle.app.App": "its parameters are the options of an app, all by keyword (decisions/facades.md)",
+    "treadle.app.app.App": "its parameters are the options of an app, all by keyword (decisions/facades.md)",
     "treadle.worker.worker.Worker": "its parameters are the options of a worker, all by keyword (decisions/facades.md)",
-    "treadle.app_core.AppCore": "it receives the options of an app from `App`, and nothing else",
+    "treadle.app.core.AppCore": "it receives the options of an app from `App`, and nothing else",
 }
 TABLE = "a table of routes, one entry for each operation"
 ROWS = "one line for each column; a call for each would cost more than reading the row"
@@ -27,27 +28,31 @@ LONG = {
     "treadle.storage.redis.rows.record": ROWS,
     "treadle.storage.postgres.rows.record": ROWS,
     "treadle.storage.sqlite.rows.record": ROWS,
-    "treadle.testing.conformance.moving_kit.zoo": "one job of each kind that a move must carry",
+    "treadle_testkit.conformance.moving_kit.zoo": "one job of each kind that a move must carry",
 }
+
+
+def modules() -> list[structure.Module]:
+    return [module for source in SOURCES for module in structure.modules(source)]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Those imported for type checkers only, or inside functions, count too."""
-    assert structure.circles(structure.imports(SOURCE)) == []
+    assert [structure.circles(structure.imports(source)) for source in SOURCES] == [[], []]
 
 
 def test_no_file_is_longer_than_it_may_be() -> None:
-    files = (Figure(module.lines, module.name) for module in structure.modules(SOURCE))
+    files = (Figure(module.lines, module.name) for module in modules())
     assert beyond(files, LINES, {}) == []
 
 
 def test_no_constructor_has_more_parameters_than_it_may_have_without_a_reason() -> None:
-    makers = (each for module in structure.modules(SOURCE) for each in module.constructors)
+    makers = (each for module in modules() for each in module.constructors)
     assert beyond(makers, PARAMETERS, WIDE) == []
 
 
 def test_no_function_is_longer_than_it_may_be_without_a_reason() -> None:
-    functions = (each for module in structure.modules(SOURCE) for each in module.functions)
+    functions = (each for module in modules() for each in module.functions)
     assert beyond(functions, FUNCTION, LONG) == []
 
 

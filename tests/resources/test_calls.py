@@ -9,7 +9,7 @@ import pytest
 from treadle import App, BadArgument, BadDependency, JobFailed, Retry, Worker, chain, depends
 from treadle.core.model import NewJob
 from treadle.serialization.call_schema import call_schema
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 if TYPE_CHECKING:
     from decimal import Decimal  # an annotation that only type checkers know

@@ -25,7 +25,7 @@ from treadle import (
     current,
     depends,
 )
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 Log = list[str]
 

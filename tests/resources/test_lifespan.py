@@ -17,7 +17,7 @@ from tests.kit import Told, nothing_left
 from treadle import App, BadOption, LifespanFailed, Retry, State, Worker, current, current_batch
 from treadle.errors import NotRunning
 from treadle.resources import hosted, life
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle import App, Pipeline, Step, depends
+from treadle import App, depends
+from treadle.contrib.pipeline import Pipeline, Step
 
 
 async def pool() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import App, BadDependency, BadOption, JobFailed, Retry, Worker, depends
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 app = App("memory://", retry=Retry(attempts=1))
 log: list[str] = []

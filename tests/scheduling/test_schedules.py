@@ -13,7 +13,7 @@ from treadle.core.model import Claim, NewJob, Presence, State
 from treadle.policy.cron import stamp
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def ticks(app: App, name: str) -> list[Record]:

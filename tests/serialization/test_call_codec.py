@@ -54,7 +54,7 @@ from treadle.serialization.call_codec import (
 from treadle.serialization.call_text import encode_foreign_call
 from treadle.serialization.tags import MARK, short
 from treadle.serialization.verify_codec import same
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 try:
     import pydantic

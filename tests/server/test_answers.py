@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from tests.compat.test_delivery import delivering
+from tests.contrib.delayed.test_delivery import delivering
 from treadle import AnswerTooLarge, App, BadUrl, JobFailed, StorageUnavailable
 from treadle.blobs import Corrupt, TooBig
 from treadle.cli.output import Stop
-from treadle.cli.submit import Endpoint
-from treadle.compat.delayed.delivery import Delivery
+from treadle.contrib.delayed.delivery import Delivery
+from treadle.contrib.delayed.submit import Endpoint
+from treadle.contrib.wasi.client import Client
 from treadle.storage.http import HttpStorage
-from treadle.wasi.client import Client
 
 HELLO = b'{"max_body":1000000}'
 Send = Callable[[socket.socket], object]
@@ -175,7 +175,7 @@ async def test_a_client_of_a_queue_reads_a_bounded_answer(
     answer: Send, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in (("ANSWER", 0.2), ("ANSWERS", 2**20), ("TRANSFER", 0.2)):
-        monkeypatch.setattr(f"treadle.wasi.client.{name}", value)
+        monkeypatch.setattr(f"treadle.contrib.wasi.client.{name}", value)
     file = tmp_path / "blob"
     file.write_bytes(b"module")
     with hostile(answer) as url:
@@ -199,8 +199,8 @@ async def test_a_client_of_a_queue_reads_a_bounded_answer(
 
 
 async def test_a_list_without_end_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.wasi.client.LISTED", 1_000)
-    monkeypatch.setattr("treadle.wasi.client.PAGES", 50)
+    monkeypatch.setattr("treadle.contrib.wasi.client.LISTED", 1_000)
+    monkeypatch.setattr("treadle.contrib.wasi.client.PAGES", 50)
     job = {"job_id": "j", "binary_addr": "a", "status": "active"}
     for jobs, bound in (([job] * 500, "at most 1,000 jobs"), ([], "at most 50 pages")):
         with hostile(whole(json.dumps({"jobs": jobs, "after": "x"}).encode())) as url:

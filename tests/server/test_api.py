@@ -18,7 +18,7 @@ from treadle import App, Worker, current
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Client:

@@ -22,8 +22,8 @@ from treadle.metrics import OTHER, Cell, encode
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
 from treadle.workflow.signals import signal_id
+from treadle_testkit.shows import shows
 
 TOKENS = (
     token("mine", *SCOPES, queues=("mine",)),

@@ -17,7 +17,7 @@ from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.errors import StorageUnavailable
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

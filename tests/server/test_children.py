@@ -14,7 +14,7 @@ from tests.server.test_api import Client
 from treadle import App, Sizes, Worker
 from treadle.core.ids import derived
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.tools import Command
 from treadle import App, Retry
 from treadle.cli.root import run as treadle
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 APP = """
 from treadle import App

@@ -19,9 +19,9 @@ import yaml
 from tests.server.fleet_kit import answer, command, leader
 from tests.servers import valkey
 from tests.servers.process import free_port
-from treadle.cli import delivery_options
 from treadle.cli.root import treadle
-from treadle.testing.shows import shows
+from treadle.contrib.delayed import options as delivery_options
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from treadle import App
+from treadle.contrib.mcp.calls import Calls, Rights
 from treadle.core.long_numbers import MOST_DIGITS as DIGITS
 from treadle.core.long_numbers import has_digits
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import WORDS, Effort, TextMask, masked, without_secrets
-from treadle.mcp.calls import Calls, Rights
 
 LAW: Final = 3.0
 ROWS: Final = 5

@@ -30,9 +30,9 @@ from tests.servers import postgres, valkey
 from tests.servers.process import free_port
 from tests.waiting import Signal, until
 from treadle import App
-from treadle.compat.delayed.ids import id_of
+from treadle.contrib.delayed.ids import id_of
 from treadle.core.model import Claim, Record
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow
 

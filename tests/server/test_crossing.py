@@ -20,10 +20,10 @@ from tests.served import host, memory_url
 from tests.server.places import EVERY, a_place
 from tests.server.test_api import Client, session
 from treadle import App
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.delayed.ids import shown
-from treadle.compat.queuey.app import QUEUE, queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.delayed.ids import shown
+from treadle.contrib.queuey.app import QUEUE, queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core import defaults, ids
 from treadle.metrics import encode
 from treadle.server import Settings, Token

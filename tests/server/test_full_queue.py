@@ -11,7 +11,7 @@ import pytest
 from tests.served import host
 from tests.server.test_api import session
 from treadle import App, QueueFull
-from treadle.compat.delayed.app import delayed_routes
+from treadle.contrib.delayed.app import delayed_routes
 from treadle.core.clock import wall
 from treadle.core.limit_model import Limit, LimitUse, Pause
 from treadle.core.model import NewJob
@@ -19,7 +19,7 @@ from treadle.server import Settings
 from treadle.server.full_queue import wait_for_room
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

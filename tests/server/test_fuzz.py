@@ -21,9 +21,9 @@ import pytest
 from tests.fixtures import KINDS, a_storage
 from tests.served import host
 from treadle import App, Worker
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.server import Settings
 
 CALLS = {"memory": 1_000, "sqlite": 600, "redis": 600, "postgres": 300}  # each takes two or three seconds

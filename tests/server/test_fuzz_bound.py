@@ -22,18 +22,18 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.discovery.test_discovery import odd_packets
+from tests.contrib.discovery.test_discovery import odd_packets
 from tests.fixtures import KINDS, a_storage
 from tests.served import host
 from tests.server.test_crossing import token
 from tests.server.test_fuzz import CALLS, SEED, TIMES, UUID, Dice
 from treadle import App
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.discovery.packet import BadPacket, decode
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core.model import Claim, NewJob, Outcome, Presence, Record, State
 from treadle.core.query_model import Query
-from treadle.discovery.packet import BadPacket, decode
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.contract import Storage

@@ -15,8 +15,8 @@ from tests.server.raw import Answer, ask, head
 from tests.server.test_port_bounds import HOST, JOB, gone
 from tests.waiting import Signal, each_turn
 from treadle import App
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core.model import Claim, Claimed, NewJob, Outcome, Settled, State
 from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site

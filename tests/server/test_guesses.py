@@ -14,7 +14,7 @@ from tests.server.test_api import Client, session
 from treadle import App, IdTaken, Retry, Worker
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import SCOPES, digest
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

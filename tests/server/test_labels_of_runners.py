@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App
+from treadle.admin.code_check import Options, check_code
 from treadle.cli.root import treadle as cli
-from treadle.code_check import Options, check_code
 from treadle.core.model import Presence
 from treadle.core.placement import Needs
 from treadle.server import Settings
 from treadle.server.doctor import common
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 CLAIM = {"queues": [["default", 9]], "limit": 9}
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from tests.server.test_api import Client, session
 from tests.waiting import Signal
 from treadle import App
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.longpoll import LongPoll, WaitingLine
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from tests.discovery.test_discovery import free_port
+from tests.contrib.discovery.test_discovery import free_port
 from tests.server.listener import Listener, redirecting
 from treadle import App, StorageUnavailable, TreadleError
 from treadle.blobs import TooBig
-from treadle.cli.wasi import Queue
-from treadle.discovery import QUEUES, Announcement, Network
-from treadle.wasi.client import Client
+from treadle.contrib.discovery import QUEUES, Announcement, Network
+from treadle.contrib.wasi.client import Client
+from treadle.contrib.wasi.command import Queue
 
 TOKEN = "trd_this-is-the-secret"
 
@@ -108,7 +108,7 @@ async def test_a_host_that_answers_multicast_first_gets_no_token(words: list[str
 
 async def test_an_odd_answer_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One error page of a proxy must not stop every slot of a runner."""
-    monkeypatch.setattr("treadle.wasi.client.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("treadle.contrib.wasi.client.LONGEST_PAUSE", 0.01)
     job = {"job_id": "j", "binary_addr": "a" * 64, "status": "active"}
     odd = b"<html>", b'{"job_id": 5}', b"\xff\x00", b"[]"
     with Listener(200, None, *odd, json.dumps(job).encode()) as proxy:
@@ -119,7 +119,7 @@ async def test_an_odd_answer_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_client_reads_a_bounded_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("treadle.wasi.client.ANSWERS", 1000)
+    monkeypatch.setattr("treadle.contrib.wasi.client.ANSWERS", 1000)
     with Listener(200, None, b'"' + b"x" * 5000 + b'"') as hostile:
         async with Client(hostile.url, patient=False) as client:
             with pytest.raises(StorageUnavailable, match="a response of at most 1,000 bytes"):

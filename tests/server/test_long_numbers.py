@@ -13,11 +13,11 @@ from tests.fixtures import KINDS, a_storage
 from tests.server.test_api import Client, session
 from treadle import App
 from treadle.cli.root import run
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.delayed.ids import shown
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.delayed.ids import shown
 from treadle.core.model import NewJob
 from treadle.server import Serving, Settings, make_site
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -9,16 +9,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
+from tests.contrib.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
 from tests.kit import heartbeats, presences
 from tests.server.test_api import Client
 from treadle import App, flow
 from treadle.cli.server import MaintenanceWorker
-from treadle.discovery import Network
+from treadle.contrib.discovery import Network
 from treadle.server.auth.tokens import ANYBODY
 from treadle.server.longpoll import LongPoll
 from treadle.server.overview import Looks
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 OUT = Network((LOOPBACK, free_port()))
 

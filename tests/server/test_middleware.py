@@ -14,11 +14,11 @@ import pytest
 from tests.served import host
 from tests.server.test_api import Client
 from treadle import App, Event, Middleware, Record, RunOutcome
-from treadle.compat.delayed.app import delayed_routes, read
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes, read
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.server import Settings
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Tenant(Middleware):

@@ -19,10 +19,10 @@ from tests.server.test_api import token
 from tests.waiting import Signal
 from treadle import App
 from treadle.blobs import DirectoryBlobs
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.blobs import blob_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.blobs import blob_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.errors import BadOption
 from treadle.server import Serving, Settings, make_site
 from treadle.server.errors import Refused

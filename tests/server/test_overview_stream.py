@@ -28,7 +28,7 @@ from treadle.server.event_stream import EventStream
 from treadle.server.longpoll import LongPoll
 from treadle.server.overview import Looks, looks
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -27,10 +27,10 @@ from tests.cli.tools import Command
 from tests.served import host
 from treadle import App
 from treadle.cli.root import run
-from treadle.mcp.acts import TOOLS as ACTING
-from treadle.mcp.calls import CallRefused, Rights
-from treadle.mcp.reading import TOOLS as READING
-from treadle.mcp.server import Tools
+from treadle.contrib.mcp.acts import TOOLS as ACTING
+from treadle.contrib.mcp.calls import CallRefused, Rights
+from treadle.contrib.mcp.reading import TOOLS as READING
+from treadle.contrib.mcp.server import Tools
 from treadle.server import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -126,7 +126,7 @@ async def test_without_the_extra_the_server_runs_and_names_the_missing_package(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "treadle.prometheus.exposition", raising=False)
+    monkeypatch.delitem(sys.modules, "treadle.server.prometheus.exposition", raising=False)
     status, _, text = await site.get()
     assert status == 501
     assert "pip install 'treadle[prometheus]'" in text

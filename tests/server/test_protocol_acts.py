@@ -21,7 +21,7 @@ from treadle.errors import StorageUnavailable
 from treadle.server import Serving, Settings, make_site
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -25,7 +25,7 @@ from treadle.server.scale import figures
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import ShardedRedis
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

@@ -16,13 +16,13 @@ from tests.served import host, memory_url
 from tests.server.test_api import Client, session
 from tests.server.test_crossing import token
 from treadle import App, Retry, Worker, current
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core.payload_redaction import HITS, LARGEST, Redaction
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

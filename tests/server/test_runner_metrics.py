@@ -12,7 +12,7 @@ from treadle import App, Retry
 from treadle.metrics import Totals
 from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @shows("the server counts the jobs that a runner in another language reports, once each")

@@ -27,7 +27,7 @@ from treadle.server.scale import ScaleReader, figures
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

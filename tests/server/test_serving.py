@@ -13,22 +13,22 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.discovery.test_discovery import LOOPBACK, free_port, started
+from tests.contrib.discovery.test_discovery import LOOPBACK, free_port, started
 from tests.served import host, memory_url
 from tests.server.test_api import Client, token
 from tests.servers.tls import CA, FOLDER
 from tests.waiting import Signal
 from treadle import App
-from treadle.compat.queuey.app import queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.discovery import Network
+from treadle.contrib.queuey.app import queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core.model import NewJob, Record
-from treadle.discovery import Network
 from treadle.errors import StorageFull
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import WaitingLine
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.faults import Faulty, before
-from treadle.testing.shows import shows
+from treadle_testkit.faults import Faulty, before
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.middleware import Rate
 from treadle.server.routes.session import WRONG_BURST, SessionRoutes
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 ALL = token("all", *SCOPES)
 BOUND = Token(name="bound", digest=digest("bound"), scopes=("read",), queues=("mail",), payloads=False)

@@ -19,7 +19,7 @@ from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 __all__ = ["session"]
 

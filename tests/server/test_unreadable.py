@@ -18,10 +18,10 @@ from tests.server.test_answers import HELLO, hostile, whole
 from tests.server.test_api import Client, session
 from tests.worker.test_leader import Candidate
 from treadle import App, Retry, StorageError, Worker
-from treadle.compat.delayed.app import delayed_routes
-from treadle.compat.delayed.ids import shown
-from treadle.compat.queuey.app import QUEUE, queue_routes
-from treadle.compat.queuey.jobs import Rules
+from treadle.contrib.delayed.app import delayed_routes
+from treadle.contrib.delayed.ids import shown
+from treadle.contrib.queuey.app import QUEUE, queue_routes
+from treadle.contrib.queuey.jobs import Rules
 from treadle.core import defaults
 from treadle.core.ids import UuidV7
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contrib.wasi.modules import module
 from tests.server.fleet_kit import CLEAN, command
-from tests.wasi.modules import module
 from treadle import App
 
 

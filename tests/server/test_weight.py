@@ -15,7 +15,7 @@ from tests.server.raw import Answer, ask
 from tests.server.test_api import token
 from tests.server.test_port_bounds import HOST, connected, gone, head, one, served
 from treadle import App
-from treadle.compat.delayed.app import delayed_routes
+from treadle.contrib.delayed.app import delayed_routes
 from treadle.serialization import json_counts as counting
 from treadle.server import Settings, body_weight
 from treadle.server.errors import Refused

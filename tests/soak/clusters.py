@@ -16,7 +16,7 @@ from tests.servers.cluster import NODES, Cluster
 from tests.servers.process import PATIENCE
 from tests.servers.valkey import Valkey
 from tests.waiting import until_blocking
-from treadle.testing.proxy import Cut, Link, Proxy
+from treadle_testkit.proxy import Cut, Link, Proxy
 
 _numbers = itertools.count()
 

@@ -12,7 +12,7 @@ from tests.faults.stages import PostgresStage, Stage
 from tests.servers.sentinel import MASTER, Sentinels
 from tests.servers.standby import Pair
 from tests.servers.valkey import Valkey
-from treadle.testing.proxy import Proxy
+from treadle_testkit.proxy import Proxy
 
 PAUSE = 120_000  # ms for which a primary refuses writes at most, until it is a replica or is killed
 _numbers = itertools.count()

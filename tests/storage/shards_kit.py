@@ -10,7 +10,7 @@ import pytest
 from treadle.storage.contract import Storage
 from treadle.storage.redis import ShardedRedis
 from treadle.testing import HandClock
-from treadle.testing.conformance.run import MakeStorage
+from treadle_testkit.conformance.run import MakeStorage
 
 SHARDS = 3
 

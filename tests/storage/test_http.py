@@ -18,10 +18,10 @@ from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage
-from treadle.testing.shows import shows
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.property import agrees_with_memory
+from treadle_testkit.conformance.run import MakeStorage
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Declare, Limit
 from treadle.core.model import Claim, Claimed, NewJob, Outcome, Record, Settled
 from treadle.storage.memory import MemoryStorage
-from treadle.testing import HandClock, conformance
+from treadle.testing import HandClock
+from treadle_testkit import conformance
 
 GIVEN = {"durable": False, "speaks": True, "two_loops": False}  # the fixtures of a memory storage
 Test = Callable[..., None]

@@ -33,7 +33,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.look_only import READS, LookOnly
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 KINDS = ("sqlite", "postgres", "redis", "shards")
 OPEN = (State.WAITING, State.READY, State.RUNNING)

@@ -8,8 +8,8 @@ from treadle.core.query_model import Kind
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage, SpoilCount
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount
 
 
 @pytest.fixture

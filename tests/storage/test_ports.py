@@ -21,10 +21,10 @@ from treadle.storage.composed import ComposedStorage
 from treadle.storage.composed.log_entries import decode_base
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.kit import ids, job
-from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage, SpoilCount
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.kit import ids, job
+from treadle_testkit.conformance.property import agrees_with_memory
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount
 
 REFUSED: dict[str, str] = {}
 

@@ -15,10 +15,10 @@ from treadle.storage.contract import Storage
 from treadle.storage.count_groups import LETTERS
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage, SpoilCount, UserTransaction
-from treadle.testing.shows import shows
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.property import agrees_with_memory
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount, UserTransaction
+from treadle_testkit.shows import shows
 
 PATIENT = 100  # seconds: a chain of two thousand takes that long on a busy machine
 

@@ -12,8 +12,8 @@ from treadle.core.model import Claim, Claimed, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance.property import agrees_with_memory, make_memory
-from treadle.testing.shows import shows
+from treadle_testkit.conformance.property import agrees_with_memory, make_memory
+from treadle_testkit.shows import shows
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from tests.storage.redis_counts import spoil
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.property import agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage, SpoilCount
-from treadle.testing.shows import shows
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.property import agrees_with_memory
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount
+from treadle_testkit.shows import shows
 
 _names = (f"t{os.getpid()}-{n}" for n in itertools.count())
 

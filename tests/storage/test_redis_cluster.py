@@ -15,7 +15,7 @@ from tests.servers import cluster
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import (
+from treadle_testkit.conformance import (
     durable,
     laws_bounds,
     laws_handoff,
@@ -34,7 +34,7 @@ from treadle.testing.conformance import (
     two_loops,
     user_transaction,
 )
-from treadle.testing.conformance.run import MakeStorage
+from treadle_testkit.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks", "two_loops", "user_transaction"]
 for _laws in (

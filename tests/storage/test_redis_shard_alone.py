@@ -11,8 +11,8 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import QUEUES, REFUSED, expect, makes
-from treadle.testing.conformance import durable, laws_lanes, laws_queue_order, laws_storing, run, speaks, two_loops
-from treadle.testing.conformance.run import MakeStorage
+from treadle_testkit.conformance import durable, laws_lanes, laws_queue_order, laws_storing, run, speaks, two_loops
+from treadle_testkit.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks", "two_loops"]
 globals().update(run.tests_of(laws_queue_order) | run.tests_of(laws_storing) | run.tests_of(laws_lanes))

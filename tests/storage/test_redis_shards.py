@@ -17,7 +17,7 @@ from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.core.limit_model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.conformance import (
+from treadle_testkit.conformance import (
     durable,
     laws_children,
     laws_counts,
@@ -40,9 +40,9 @@ from treadle.testing.conformance import (
     two_loops,
     user_transaction,
 )
-from treadle.testing.conformance.property import Step, agrees_with_memory
-from treadle.testing.conformance.run import MakeStorage, SpoilCount
-from treadle.testing.shows import shows
+from treadle_testkit.conformance.property import Step, agrees_with_memory
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount
+from treadle_testkit.shows import shows
 
 __all__ = ["durable", "speaks", "two_loops", "user_transaction"]
 for _laws in (

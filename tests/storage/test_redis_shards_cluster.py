@@ -12,8 +12,8 @@ import pytest
 from tests.servers import cluster
 from tests.storage.redis_counts import spoil
 from tests.storage.shards_kit import REFUSED, expect, makes
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage, SpoilCount
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from treadle.storage.contract import Storage
 from treadle.storage.count_groups import LETTERS
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage, SpoilCount, UserTransaction
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.run import MakeStorage, SpoilCount, UserTransaction
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
 from treadle.storage.payloads.texts import Texts
 from treadle.testing import HandClock
-from treadle.testing.conformance import *  # noqa: F403
-from treadle.testing.conformance.run import MakeStorage
+from treadle_testkit.conformance import *  # noqa: F403
+from treadle_testkit.conformance.run import MakeStorage
 
 del test_more_a_capability_has_its_methods  # noqa: F821 - a wrapper has every method, and passes the capabilities on
 

@@ -15,7 +15,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.tasks.options import check_names
 from treadle.tasks.task import Task
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 NOW = 1_700_000_000.0
 

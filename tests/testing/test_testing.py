@@ -39,8 +39,9 @@ from treadle.serialization.call_codec import TaggedCodec
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing import Endless, HandClock, Testing, drain, faults
+from treadle.testing import Endless, HandClock, Testing, drain
 from treadle.testing.codec_check import same
+from treadle_testkit import faults
 
 InTest = Callable[..., Testing]
 

@@ -19,8 +19,9 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing import HandClock, NotEmpty, faults
+from treadle.testing import HandClock, NotEmpty
 from treadle.testing.given_storage import MARK, Given
+from treadle_testkit import faults
 
 LASTING = tuple(kind for kind in GIVEN if kind != "memory")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from treadle import App, Conclude, Flow, Job, JobSpec, Pipeline, Step, all_done, at_least, chain, flow, gather
-from treadle.testing.shows import shows
+from treadle import App, Conclude, Flow, Job, JobSpec, all_done, at_least, chain, flow, gather
+from treadle.contrib.pipeline import Pipeline, Step
+from treadle_testkit.shows import shows
 
 app = App("memory://")
 

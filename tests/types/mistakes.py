@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from treadle import App, Flow, Job, JobSpec, Pipeline, Retry, Step, chain, flow, gather
+from treadle import App, Flow, Job, JobSpec, Retry, chain, flow, gather
+from treadle.contrib.pipeline import Pipeline, Step
 
 app = App("memory://")
 

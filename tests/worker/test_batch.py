@@ -30,9 +30,9 @@ from treadle import (
 )
 from treadle.errors import BadStep, NotRunning
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

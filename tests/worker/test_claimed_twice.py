@@ -14,7 +14,7 @@ from treadle import App, Retry, current
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.storage.contract import Capabilities, Storage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 LEASE = 30.0
 

@@ -17,7 +17,7 @@ from tests.servers import postgres, valkey
 from tests.waiting import Signal, until
 from treadle import App, Limit, StorageFull, Worker
 from treadle.admin import emptied
-from treadle.app_core import AppCore
+from treadle.app.core import AppCore
 from treadle.core import defaults
 from treadle.core.query_model import MetricsRow
 from treadle.ports import memory_backend

@@ -15,7 +15,7 @@ from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, NewJob, Record
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Post
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Holding(Spy):

@@ -13,9 +13,9 @@ from treadle.core.model import Claim
 from treadle.metrics import Totals
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker import metrics_folder
 from treadle.worker.metrics_folder import MetricsFolder
+from treadle_testkit.shows import shows
 
 
 async def totals(app: App) -> dict[str, Totals]:

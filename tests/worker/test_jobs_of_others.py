@@ -12,9 +12,9 @@ from treadle.core.model import Claim, HeartbeatResult, LeaseRenewal, Presence, R
 from treadle.policy.attempts import DEATH, deaths
 from treadle.policy.guilt import is_suspect
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker import jobs_of_others
 from treadle.worker.jobs_of_others import Death, JobsOfOthers, Place, named
+from treadle_testkit.shows import shows
 
 LEASE = 30.0
 

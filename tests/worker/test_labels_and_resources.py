@@ -15,11 +15,11 @@ from treadle import App, BadOption, Worker, current
 from treadle.core.model import Record
 from treadle.policy.claim_plan import TURN
 from treadle.testing import drain
-from treadle.testing.shows import shows
 from treadle.worker.capacity import Capacity
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.session import WorkerSession
 from treadle.worker.turns import Turns
+from treadle_testkit.shows import shows
 
 
 class Load:

@@ -25,9 +25,9 @@ from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import ID, leader_of
+from treadle_testkit.shows import shows
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.server.doctor.common import checks
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker.leader import ID, LeaderDuties, LeaderElection, Role, leader_of
 from treadle.worker.outage import StorageOutage
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

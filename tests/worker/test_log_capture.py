@@ -12,7 +12,7 @@ from tests.worker.process_tasks import app as process_app
 from tests.worker.process_tasks import logged
 from treadle import App, BadOption, Retry, Worker
 from treadle.policy import run_log
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 log = logging.getLogger("shop")
 

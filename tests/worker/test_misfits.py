@@ -20,9 +20,9 @@ from treadle.policy import misfits
 from treadle.serialization.call_schema import version_of
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
-from treadle.testing.faults import Faulty, before
-from treadle.testing.shows import shows
 from treadle.worker import misfit_release as left
+from treadle_testkit.faults import Faulty, before
+from treadle_testkit.shows import shows
 
 
 @contextmanager

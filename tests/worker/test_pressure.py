@@ -11,8 +11,8 @@ from tests.waiting import Signal
 from treadle import AIMD, App, Backlog, Event, Retry, flow
 from treadle.core.query_model import Query
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker.backlog import BacklogMonitor
+from treadle_testkit.shows import shows
 
 
 @shows("failures slow the claims of a worker with `throttle=AIMD()`, and successes end the delay")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.worker import process_resources as work
 from treadle import App, JobFailed, Retry, Worker
-from treadle.testing.shows import shows
 from treadle.worker.executors import processes
+from treadle_testkit.shows import shows
 
 
 @shows('a process of kind="process" enters the lifespan for its first job and leaves it before it is replaced')

@@ -39,9 +39,9 @@ from treadle.execution.job_run import JobRun, enter
 from treadle.policy.retry import RetryAfter
 from treadle.tasks.core import TaskCore
 from treadle.tasks.task import Task
-from treadle.testing.shows import shows
 from treadle.worker.executors.processes import ProcessPool
 from treadle.worker.state import WorkerState
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.kit import Spy, Told, work
 from treadle import App, Event
 from treadle.core.model import Claim
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @shows("`reaped` names the dead worker when another one takes its job back")

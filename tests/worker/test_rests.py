@@ -15,9 +15,9 @@ from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.policy.judge import HOLD, Held
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.testing.faults import Faulty, held
-from treadle.testing.shows import shows
 from treadle.worker.rests import STEP, end_rests
+from treadle_testkit.faults import Faulty, held
+from treadle_testkit.shows import shows
 
 REST = 60.0  # seconds
 HOLD_JOB = NewJob(

@@ -16,8 +16,8 @@ from treadle.core.model import Claim, Record, State
 from treadle.policy.guilt import guilt_of, is_suspect
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.faults import Fault, Faulty
-from treadle.testing.shows import shows
+from treadle_testkit.faults import Fault, Faulty
+from treadle_testkit.shows import shows
 
 
 async def test_a_stop_that_is_cancelled_leaves_nothing_running(app: App) -> None:

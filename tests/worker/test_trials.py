@@ -19,10 +19,10 @@ from treadle import App, Record, Retry, State, Worker, current, flow
 from treadle.core.model import Claim, LeaseRenewal, Presence
 from treadle.policy.guilt import guilt_of, is_suspect, plain_note
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
 from treadle.worker.config import WorkerConfig
 from treadle.worker.core import WorkerCore
 from treadle.worker.trials import Suspect
+from treadle_testkit.shows import shows
 
 
 class Room:

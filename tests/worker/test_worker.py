@@ -40,9 +40,9 @@ from treadle.core.model import Claim
 from treadle.execution.job_run import JobRun
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
 from treadle.worker.demand import Demand
 from treadle.worker.dispatcher import Dispatcher
+from treadle_testkit.shows import shows
 
 
 class Gate:

@@ -16,8 +16,8 @@ from tests.servers.process import free_port
 from tests.waiting import Signal, patient
 from treadle import App, Event, Probes, Retry, Worker
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
 from treadle.worker import outage
+from treadle_testkit.shows import shows
 
 RECOVERY = Retry(base=0.01, factor=1, max=0.01, jitter=0)
 

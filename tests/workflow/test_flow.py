@@ -32,7 +32,7 @@ from treadle import (
 from treadle.core import defaults
 from treadle.core.model import CHILDREN
 from treadle.storage.contract import Storage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @dataclass

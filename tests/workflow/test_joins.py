@@ -17,7 +17,7 @@ from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 async def joins(app: App, many: int) -> None:

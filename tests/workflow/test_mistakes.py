@@ -9,7 +9,7 @@ import pytest
 from tests.kit import work
 from treadle import App, BadArgument, BadOption, JobFailed, Retry, at_least, chain, flow, gather
 from treadle.storage.memory import MemoryStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

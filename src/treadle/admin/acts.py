@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
-from treadle.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import check_stays

@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.clock import monotonic
+from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited, async_block
 from treadle.core.open_entry import open_entry
 from treadle.core.query_model import Page, Query
 from treadle.core.redaction import in_line, without_secrets
-from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle.audit")

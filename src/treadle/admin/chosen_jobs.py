@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from treadle.admin import acts
 from treadle.admin.audit import is_entry
+from treadle.core.errors import BadOption, Stale
 from treadle.core.model import Record
 from treadle.core.query_model import Page
-from treadle.errors import BadOption, Stale
 from treadle.tasks.when import HasId
 
 Fits = Callable[[Record], bool]

@@ -10,10 +10,10 @@ from treadle.admin.acts import GROUP
 from treadle.admin.failure_groups import SCAN, FailureGroups, Shown, as_stored, read_groups
 from treadle.admin.jobs import Jobs, Told
 from treadle.admin.moved_acts import Stays
+from treadle.core.errors import BadOption
 from treadle.core.model import State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Page
-from treadle.errors import BadOption
 
 
 class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.clock import moment_text
+from treadle.core.errors import UNREADABLE
 from treadle.core.query_model import MetricsRow, Query
-from treadle.errors import UNREADABLE
 from treadle.storage.contract import Storage
 
 AT: Final = 1e11  # s since 1970, the year 5138

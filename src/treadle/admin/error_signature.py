@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from treadle.errors import error_line
+from treadle.core.errors import error_line
 
 LONGEST: Final = 500  # characters of an error that are read
 SHOWN: Final = 200  # characters of a signature

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.admin.error_signature import signature
+from treadle.core.errors import UNREADABLE, BadOption, error_line
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
-from treadle.errors import UNREADABLE, BadOption, error_line
 from treadle.storage.contract import Storage
 
 SCAN: Final = 1_000  # failed jobs that one call looks at by default

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.job import has_result
 from treadle.core.model import OURS, NewJob, Pairs, Record, State
-from treadle.errors import UNREADABLE, BadOption
 from treadle.policy.judge import upstreams
 from treadle.storage.capabilities import whole
 from treadle.storage.contract import Storage

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
+from treadle.core.errors import BadOption
 from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.core.similar_names import near
-from treadle.errors import BadOption
 from treadle.tasks.when import HasId
 
 KNOWN: Final = frozenset(

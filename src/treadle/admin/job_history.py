@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 from msgspec import Struct, UnsetType
 
 from treadle.admin import stored_values
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
 from treadle.durable.checkpoints import Checkpoint, Failure, error_of, read_entry
 from treadle.durable.once import locks_of
-from treadle.errors import UNREADABLE
 from treadle.policy import attempts, run_log
 from treadle.policy.attempts import Attempt
 from treadle.policy.run_log import LogLine

@@ -27,13 +27,13 @@ from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
+from treadle.core.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Order, Page, Query
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import check_name
-from treadle.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec

@@ -20,13 +20,13 @@ from msgspec import UNSET, Struct, UnsetType
 from treadle.admin import names_in_use
 from treadle.core import defaults
 from treadle.core.clock import monotonic
+from treadle.core.errors import TreadleError, UnknownName, is_ours
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import NewJob
 from treadle.core.query_model import Query, Stats
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.core.similar_names import closest, near
-from treadle.errors import TreadleError, UnknownName, is_ours
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 

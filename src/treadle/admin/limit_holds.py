@@ -10,8 +10,8 @@ from __future__ import annotations
 from msgspec import json
 
 from treadle.admin.limits import Limits
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import ABORTED, Outcome, Record, State
-from treadle.errors import UNREADABLE
 from treadle.execution.runner import SystemTask
 from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import seconds

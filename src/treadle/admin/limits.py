@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 from treadle.admin.known_names import Names, warn
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import LONGEST, OWN, check_bound
-from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
+from treadle.core.errors import BadOption
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import FAR
-from treadle.errors import BadOption
 from treadle.metrics import Metrics, SeriesBuilder, Totals, step_for
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage

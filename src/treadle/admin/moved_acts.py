@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
 from treadle.core.argument_names import spelled_call
-from treadle.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
+from treadle.core.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import check_stays
 

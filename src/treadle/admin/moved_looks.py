@@ -9,7 +9,7 @@ from typing import Final
 
 from treadle.admin.known_names import warn
 from treadle.core.clock import monotonic
-from treadle.errors import OldRows, StorageError
+from treadle.core.errors import OldRows, StorageError
 from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE, MoveState, refusal, words

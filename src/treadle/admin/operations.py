@@ -19,11 +19,11 @@ from treadle.admin import acts
 from treadle.admin.acts import Acts
 from treadle.admin.audit import IDS, Act, Audit, Begun, Receipt, Source
 from treadle.admin.selection import Selection
+from treadle.core.errors import TreadleError
 from treadle.core.ids import UuidV7
 from treadle.core.model import Record, State
 from treadle.core.open_entry import open_entry
 from treadle.core.redaction import without_secrets
-from treadle.errors import TreadleError
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from treadle.admin.limits import STORED
 from treadle.core.clock import monotonic
-from treadle.errors import MoveFailed
+from treadle.core.errors import MoveFailed
 from treadle.storage.capabilities import movable
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Movable

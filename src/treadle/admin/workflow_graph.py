@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from treadle.admin import stored_values
 from treadle.admin.layered_layout import Edge, layout, order_of, reduced
+from treadle.core.errors import error_line
 from treadle.core.model import Record, State
-from treadle.errors import error_line
 from treadle.workflow.plan import CONCLUDED, FLOW
 from treadle.workflow.signals import signal_name
 

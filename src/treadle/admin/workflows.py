@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from treadle.admin.job_filters import id_of, query_of
 from treadle.admin.moved_looks import Moved
 from treadle.admin.workflow_graph import FOLD, Graph, graph
+from treadle.core.errors import BadOption, UnknownJob
 from treadle.core.model import Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
-from treadle.errors import BadOption, UnknownJob
 from treadle.storage.contract import Storage
 from treadle.storage.queries import cursor_of
 from treadle.storage.row_rules import within as in_reach

@@ -21,8 +21,8 @@ from yarl import URL
 from treadle.blobs.credentials import Source, source_of
 from treadle.blobs.signing import NOTHING, escaped, sign
 from treadle.core.clock import wall
+from treadle.core.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
 from treadle.core.redaction import shown
-from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
 
 T = TypeVar("T")
 

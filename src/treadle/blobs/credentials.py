@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from treadle.blobs.signing import Credentials
-from treadle.errors import BadUrl, StorageUnavailable
+from treadle.core.errors import BadUrl, StorageUnavailable
 
 MISSING = (
     "blobs: found no credentials for S3. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or install botocore "

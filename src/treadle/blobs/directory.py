@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
+from treadle.core.errors import StorageFull, StorageUnavailable
 from treadle.core.private_files import make_folder
-from treadle.errors import StorageFull, StorageUnavailable
 
 log = logging.getLogger("treadle")
 

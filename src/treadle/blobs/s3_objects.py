@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from treadle.blobs.bucket import Bucket, read_url
 from treadle.blobs.objects import ObjectEntry, digest_of
-from treadle.errors import StorageUnavailable
+from treadle.core.errors import StorageUnavailable
 
 LONGEST: Final = 60.0  # s for one text with all its tries: 16 MiB at 2.2 Mbit/s
 AT_ONCE: Final = 8  # deletions at once: one after the other, 10,000 objects take ten minutes

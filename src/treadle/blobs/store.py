@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from treadle.errors import TooLarge, TreadleError
+from treadle.core.errors import TooLarge, TreadleError
 
 
 class BadAddress(TreadleError, ValueError):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import treadle
 from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 
 if TYPE_CHECKING:
     from treadle.app import App

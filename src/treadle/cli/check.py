@@ -13,8 +13,8 @@ from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document,
 from treadle.core.redaction import in_line
 
 if TYPE_CHECKING:
+    from treadle.admin.code_check import Finding, Options, Report
     from treadle.app import App
-    from treadle.code_check import Finding, Options, Report
 
 
 @click.command()
@@ -57,8 +57,8 @@ def check(
 
     The command only reads: it stores nothing, migrates nothing and runs no job. Rights to read are enough.
     """
+    from treadle.admin.code_check import Options
     from treadle.cli.app_loader import find_app
-    from treadle.code_check import Options
 
     found = find_app(app)
     if url is not None:
@@ -87,9 +87,9 @@ def _outbox_at(app: App, url: str) -> None:
 
 
 async def _run(app: App, options: Options) -> Report:
+    from treadle.admin.code_check import check_code
     from treadle.cli.progress import Bar
     from treadle.cli.target import note_move
-    from treadle.code_check import check_code
 
     with app._core.looking():
         async with app:

@@ -23,15 +23,15 @@ from treadle.app import App
 from treadle.cli import event_loop, logs
 from treadle.cli.app_loader import find_any, find_app, serve_main_names
 from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.delivery_options import prepare
 from treadle.cli.output import USAGE, Stop, place
 from treadle.cli.payload_environment import app_at
+from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
-from treadle.errors import StorageError
-from treadle.health import Probes
+from treadle.core.errors import StorageError
 from treadle.storage.proxy import kind_of
 from treadle.worker import Worker
+from treadle.worker.probes import Probes
 
 if TYPE_CHECKING:
     from treadle.cli.supervisor_link import SupervisorLink
@@ -87,7 +87,7 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
     Raises Stop and the library's errors."""
     app, orders = _app_of(orders)
     if orders.delayed:
-        prepare(app, orders.app or None, orders.delivery)
+        protocol("delayed").prepare(app, orders.app or None, orders.delivery)
     known = sorted(app.tasks)
     if not known:
         raise Stop(USAGE, f"{orders.app!r} has no tasks: decorate a function with @app.task in the module you name")

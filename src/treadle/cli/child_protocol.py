@@ -10,11 +10,10 @@ and `Hello.helps` say that the other side knows the messages about the jobs of o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from treadle.compat.delayed.delivery import Delivery
 from treadle.core import defaults
 from treadle.metrics import Numbers
 from treadle.worker import WorkerHealth
@@ -30,7 +29,7 @@ class Orders(Struct, kw_only=True):
     found: str = ""  # what it found
     url: str | None = None
     delayed: bool = False  # deliver delayed jobs: to the app's own handler, or by `delivery`
-    delivery: Delivery | None = None
+    delivery: dict[str, Any] | None = None  # how, as `GuestProtocol.handling` returns it
     ordered: bool = False
     name: str | None = None
     number: int = 1

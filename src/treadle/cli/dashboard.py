@@ -17,7 +17,7 @@ from treadle.cli.options import storage_url
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving

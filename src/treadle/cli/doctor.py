@@ -34,7 +34,7 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
     import asyncio
     import warnings
 
-    from treadle.errors import OldRows
+    from treadle.core.errors import OldRows
 
     found: list[Check] = []
 
@@ -53,7 +53,7 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
-    from treadle.errors import SchemaTooNew, SchemaTooOld, StorageError
+    from treadle.core.errors import SchemaTooNew, SchemaTooOld, StorageError
     from treadle.server.doctor import common, leftovers, sqlite
     from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_outbox, of_server
 

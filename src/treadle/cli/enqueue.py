@@ -26,8 +26,8 @@ def value_of(text: str) -> Any:
     """A JSON value, or else the text itself. Raises Stop for a text that begins like JSON and is not JSON."""
     import msgspec
 
+    from treadle.core.errors import UNREADABLE
     from treadle.core.long_numbers import WORDS, has_long_number
-    from treadle.errors import UNREADABLE
 
     try:
         return msgspec.json.decode(text)

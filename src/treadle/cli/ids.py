@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from treadle.cli.output import FAILED, Stop
-from treadle.compat.delayed.ids import id_of
+from treadle.cli.protocols import all_protocols
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -22,7 +22,7 @@ SUGGESTED: Final = 3
 
 async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
     """The stored ids. An id that exists as typed wins, because a program may choose one that looks like a `jobId`."""
-    meant = [id_of(text) for text in typed]
+    meant = [next(filter(None, (each.id_of(text) for each in all_protocols())), None) for text in typed]
     if not any(meant):
         return list(typed)
     rows = await app.storage.get(typed)
@@ -31,7 +31,7 @@ async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
 
 async def hinting(app: App, typed: str, look: Awaitable[T]) -> T:
     """The result of a look at one job. Raises Stop, with the ids that may be meant, if the id is unknown."""
-    from treadle.errors import StorageError, UnknownJob
+    from treadle.core.errors import StorageError, UnknownJob
 
     try:
         return await look

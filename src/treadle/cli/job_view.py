@@ -14,11 +14,11 @@ from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.listing import picked
 from treadle.cli.output import age, iso, lasts, plural, shortened, stamp, stamp_of
+from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable.checkpoints import Failure, error_of, read_entry
-from treadle.errors import UNREADABLE, error_line, readable
 from treadle.policy import guilt
 from treadle.workflow.signals import SIGNAL, signal_name
 

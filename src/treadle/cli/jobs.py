@@ -274,7 +274,7 @@ async def _count(app: App, filters: Filters) -> int:
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:
     """Act on jobs by id -> the exit code, and the number of jobs. Print an error for each that cannot be changed, and
     go on with the others."""
-    from treadle.errors import KeyHeld, Stale, UnknownJob
+    from treadle.core.errors import KeyHeld, Stale, UnknownJob
 
     failed, acted = 0, 0
     for id in ids:

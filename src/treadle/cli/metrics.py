@@ -12,12 +12,12 @@ import click
 
 from treadle.cli.output import USAGE, Stop, data, note
 from treadle.cli.target import Target, targeted
-from treadle.errors import BadOption, StorageError
+from treadle.core.errors import BadOption, StorageError
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.health import PageRequest, Reply
-    from treadle.prometheus import Scrape
+    from treadle.server.prometheus import Scrape
+    from treadle.worker.probes import PageRequest, Reply
 
 LOG = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -41,7 +41,7 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
     `treadle server` serves the same at /metrics. The counts and times of runs are not stored in this form: `treadle
     worker --health PORT` serves those.
     """
-    from treadle.prometheus import check_installed
+    from treadle.server.prometheus import check_installed
 
     try:
         check_installed()
@@ -67,7 +67,7 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
 
 def _once(target: Target, output: Path | None) -> None:
     """Print or write the metrics. A storage that is away is one of them, and an error of the command."""
-    from treadle.prometheus import Scrape, read_stored
+    from treadle.server.prometheus import Scrape, read_stored
 
     try:
         reading = target.run(lambda app: read_stored(app._core), look=True)
@@ -78,7 +78,7 @@ def _once(target: Target, output: Path | None) -> None:
 
 
 def _text(scrape: Scrape) -> bytes:
-    from treadle.prometheus import Names, stored_samples, written
+    from treadle.server.prometheus import Names, stored_samples, written
 
     return written(stored_samples(scrape, Names())).body
 
@@ -102,8 +102,8 @@ def _write(text: bytes, output: Path | None) -> None:
 
 async def _serve(app: App, port: str) -> None:
     from treadle.cli.logs import simple
-    from treadle.health import Address, PageListener
     from treadle.worker.os_signals import Signals
+    from treadle.worker.probes import Address, PageListener
 
     simple(LOG)
     stopping = asyncio.Event()
@@ -119,8 +119,8 @@ async def _serve(app: App, port: str) -> None:
 
 def _page(app: App) -> Callable[[PageRequest], Awaitable[Reply]]:
     """The page of all metrics. The first read opens the storage, so that a storage that is away is shown, too."""
-    from treadle.health import Reply
-    from treadle.prometheus import Names, StoredReader, stored_samples, written
+    from treadle.server.prometheus import Names, StoredReader, stored_samples, written
+    from treadle.worker.probes import Reply
 
     reader, names = StoredReader(app._core), Names()
 

@@ -13,7 +13,7 @@ import click
 from treadle.cli.output import OK, UNREACHABLE, data
 from treadle.cli.relay import call
 from treadle.cli.target import Target, note_move, targeted
-from treadle.errors import SchemaTooOld
+from treadle.core.errors import SchemaTooOld
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -9,11 +9,12 @@ from typing import Any, Final
 import click
 
 from treadle.cli.output import USAGE, Stop, seconds
+from treadle.core.errors import BadOption
 from treadle.core.placement import amounts, labels_of
-from treadle.errors import BadOption
-from treadle.health import Probes
+from treadle.worker.probes import Probes
 
 Command = Callable[..., Any]
+ROLES: Final = ("leader", "follower", "auto")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -137,3 +138,16 @@ placed = added(
         "be repeated.",
     ),
 )
+
+# --- roles
+
+
+def roles(text: str) -> list[str]:
+    """Parse a list such as `leader,follower,follower`. Raises Stop."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in ROLES:
+            raise Stop(USAGE, f"--roles: expected some of {', '.join(ROLES)}, separated by commas, found {name!r}")
+    if not names:
+        raise Stop(USAGE, "--roles: expected a list such as leader,follower,follower")
+    return names

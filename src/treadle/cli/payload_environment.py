@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 if TYPE_CHECKING:
     from treadle.app import App

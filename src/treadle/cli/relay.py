@@ -14,7 +14,7 @@ from treadle.cli.group import Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
-from treadle.health import HealthReporter, Probes
+from treadle.worker.probes import HealthReporter, Probes
 
 if TYPE_CHECKING:
     from treadle.app import App

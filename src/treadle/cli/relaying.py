@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.errors import PASSING, StorageError
-from treadle.health import Verdict
+from treadle.core.errors import PASSING, StorageError
 from treadle.worker.config import RECOVERY
 from treadle.worker.outage import StorageOutage
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from treadle import contrib
 from treadle.cli.group import Group, Lazy
 from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
@@ -31,17 +32,14 @@ COMMANDS: Lazy = {
     "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
     "storage": ("treadle.cli.storage", "Migrate, move, check and audit a storage, and relay to it."),
     "demo": ("treadle.cli.demo.command", "Run a demo: no job is lost when its worker is killed."),
-    "delayed": ("treadle.cli.submit", "Measure a server of delayed jobs."),
-    "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue, or run those of one."),
-    "mcp": ("treadle.cli.mcp", "Serve tools that show and change jobs to an assistant."),
-    "from": ("treadle.cli.from_other:from_", "Move a program from Celery to Treadle."),
+    **contrib.COMMANDS,
 }
 SECTIONS = {
     "Run": ("worker", "server", "up"),
     "Look": ("dashboard", "top", "doctor"),
     "Act": ("enqueue", "jobs", "queues", "limits", "schedules", "shell"),
     "Set up": ("init", "token", "storage", "demo"),
-    "Guests": ("delayed", "wasi", "mcp", "from"),
+    "Guests": tuple(contrib.COMMANDS),
 }
 
 
@@ -126,7 +124,7 @@ def guarded(act: Callable[[], object]) -> int:
 
 def _code_of(error: Exception) -> int:
     """Print an error as one line -> its exit code: 2 for wrong input, 3 for an unreachable storage, 1 otherwise."""
-    from treadle import errors
+    from treadle.core import errors
 
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):

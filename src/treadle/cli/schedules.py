@@ -13,7 +13,7 @@ from treadle.cli.listing import listed, picked
 from treadle.cli.output import age, as_json, data, iso, note
 from treadle.cli.target import Target, targeted
 from treadle.core.clock import wall
-from treadle.errors import error_line
+from treadle.core.errors import error_line
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from treadle.cli import event_loop
-from treadle.cli.announce import announced, kinds_of
 from treadle.cli.logs import simple
-from treadle.cli.options import duration, number, probes_of
+from treadle.cli.options import probes_of
 from treadle.cli.output import USAGE, Stop, note, place
+from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
 from treadle.cli.reload import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
+from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
-from treadle.core.redaction import shown
-from treadle.health import HealthReporter, Verdict
+from treadle.worker.probes import HealthReporter, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.blobs import Blobs
     from treadle.server import ProtocolRoutes, Serving, Settings
 
 MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
@@ -37,34 +36,11 @@ MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs
     "--protocol",
     "protocols",
     multiple=True,
-    type=click.Choice(("queuey", "delayed")),
+    type=click.Choice(tuple(PROTOCOLS)),
     help="Serve the protocol of another system.",
 )
 @click.option("--api", is_flag=True, help="With --protocol: also serve /v1.")
-@duration(
-    "--abandoned-age",
-    help="queuey: seconds of silence after which a runner counts as gone. [default: 300]",
-)
-@number("--max-attempts", help="queuey: attempts before a job fails. [default: 3]")
-@click.option(
-    "--abandon-counting",
-    type=click.Choice(("literal", "claims")),
-    help="queuey: 'literal' counts claims and abandonments as attempts, 'claims' only claims. [default: literal]",
-)
-@click.option("--verify-addresses", is_flag=True, help="queuey: refuse a job whose blobs are missing.")
-@click.option(
-    "--blobs",
-    metavar="PLACE",
-    help="Serve content-addressed blobs from a folder, or s3://bucket/prefix?endpoint=URL. [default: treadle-blobs "
-    "with --protocol queuey]",
-)
-@number("--max-blob", help="Bytes of the largest blob. [default: 268435456]")
-@click.option("--sha1", is_flag=True, help="Index new blobs by their SHA-1 as well.")
-@click.option(
-    "--discovery/--no-discovery",
-    default=None,
-    help="Announce queue and blobs by multicast DNS. [default: only with --protocol queuey]",
-)
+@server_options
 @serving
 @reloading
 def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any) -> int:
@@ -75,37 +51,13 @@ def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any
     POST / on port 8080. Without --tokens these protocols listen on this machine only; --host 0.0.0.0 opens them. After
     Ctrl-C or SIGTERM the server finishes the requests in progress and stops.
     """
-    if "delayed" in protocols:
-        from treadle.cli.delivery_options import redis_url
-
-        target.fall_back(redis_url())
+    for name in protocols:
+        target.fall_back(protocol(name).storage_url())
     return run_server(
         target,
         {**options, "protocols": protocols, "api": api or not protocols},
         lambda *_: MaintenanceWorker(target.app),
     )
-
-
-class Stopping:
-    """Events set by signals: `asked` by the first one, `again` by the second."""
-
-    def __init__(self) -> None:
-        self.asked, self.again = asyncio.Event(), asyncio.Event()
-
-    def __call__(self) -> None:
-        """Record one signal."""
-        if self.asked.is_set():
-            self.again.set()
-        self.asked.set()
-
-
-class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
-    """A context manager that runs workers with a server, their exit code, and their health."""
-
-    code: int
-
-    @property
-    def verdict(self) -> Verdict: ...
 
 
 MakeWorkers = Callable[[Stopping, "Serving"], ServerWorkers]  # called once the server listens
@@ -147,10 +99,8 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
             f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})",
         ) from None
     protocols = options.get("protocols", ())
-    if "delayed" in protocols:
-        from treadle.cli.delivery_options import listening
-
-        listening(options)
+    for name in protocols:
+        protocol(name).complete(options)
     has_tokens = options["tokens"] is not None
     if options["dashboard"]:
         options["api"] = True
@@ -194,21 +144,24 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], make_workers: MakeWorkers) -> int:
-    from treadle.dashboard import OPEN_PATHS
     from treadle.server import Bounds, Serving, make_site, open_if_there
-    from treadle.server.settings import GRACE, PORT, PORTS
+    from treadle.server.dashboard import OPEN_PATHS, dashboard_routes
+    from treadle.server.settings import GRACE, PORT
     from treadle.worker.os_signals import Signals
 
-    stopping, named, kinds = Stopping(), options.get("protocols", ()), kinds_of(options)
-    first, tries = PORTS[named[0]] if named else (PORT, options.get("tries", 1))
+    stopping, named = Stopping(), options.get("protocols", ())
+    first, tries = protocol(named[0]).ports if named else (PORT, options.get("tries", 1))
     if options["port"] is not None:
         first, tries = options["port"], 1
-    blobs = _blobs(options, "queuey" in named)
-    routes = _protocols(named, options, blobs)
-    site = make_site(app, settings, routes, options.get("api", True), OPEN_PATHS if options["dashboard"] else ())
     with Signals(asyncio.get_running_loop(), stopping):
         # Before the socket, so that a storage that waiting cannot cure ends the command with an error.
-        async with open_if_there(app, options.get("waits", True)) as away:
+        async with AsyncExitStack() as guests, open_if_there(app, options.get("waits", True)) as away:
+            routes: list[ProtocolRoutes] = [dashboard_routes()] if options["dashboard"] else []
+            for guest in all_protocols():
+                routes += await guests.enter_async_context(guest.served(options))
+            site = make_site(
+                app, settings, routes, options.get("api", True), OPEN_PATHS if options["dashboard"] else ()
+            )
             serving = Serving(
                 site,
                 host=options["host"],
@@ -218,7 +171,9 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
                 on_stop=site.state.waiting.stop,
                 bounds=Bounds(connections=options["connections"]),
             )
-            async with serving, announced(kinds, serving):
+            async with serving, AsyncExitStack() as announcements:
+                for guest in all_protocols():
+                    await announcements.enter_async_context(guest.announced(options, serving))
                 where = place(app.url, "a storage of the app")
                 note(f"treadle: {serving.url} ({_who(settings, serving)}); jobs live in {where}")
                 if away is not None:
@@ -238,8 +193,6 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
                     await stopping.asked.wait()
                     note("treadle: stopping")
                     reporter.stopping(GRACE + defaults.LEASE + (options.get("grace") or defaults.GRACE))
-    if blobs is not None:
-        await blobs.close()
     note("treadle: stopped")
     return company.code
 
@@ -267,55 +220,6 @@ def _who(settings: Settings, serving: Serving) -> str:
     if _is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
-
-
-def _protocols(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[ProtocolRoutes]:
-    """The routes of the protocols that are served with the API, or instead of it."""
-    found: list[ProtocolRoutes] = []
-    if options["dashboard"]:
-        from treadle.dashboard import dashboard_routes
-
-        found.append(dashboard_routes())
-    if "queuey" in named:
-        from treadle.compat.queuey import Rules, queue_routes
-
-        given = {
-            "abandoned_age": options["abandoned_age"],
-            "max_attempts": options["max_attempts"],
-            "counting": options["abandon_counting"],
-        }
-        rules = Rules(
-            **{word: value for word, value in given.items() if value is not None},
-            verify_addresses=options["verify_addresses"],
-        )
-        found.append(queue_routes(rules, blobs))
-    if blobs is not None:
-        from treadle.compat.queuey import blob_routes
-
-        found.append(blob_routes(blobs))
-    if "delayed" in named:  # last, because it answers every other path
-        from treadle.compat.delayed.app import delayed_routes
-
-        found.append(delayed_routes())
-    return found
-
-
-def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
-    """The blob store to serve, or None."""
-    place = options.get("blobs") or ("treadle-blobs" if has_queue else None)
-    if place is None:
-        return None
-    from treadle import blobs
-
-    limit = options["max_blob"] or blobs.MOST
-    note(f"treadle: blobs live in {shown(place) if '://' in place else place}")
-    if not place.startswith("s3:"):
-        return blobs.DirectoryBlobs(place, limit, options["sha1"])
-    try:
-        found: Blobs = blobs.S3Blobs.at(place, limit, options["sha1"])
-    except ImportError as error:
-        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'aiohttp>=3.11' ({error})") from None
-    return found
 
 
 def _is_loopback(host: str) -> bool:

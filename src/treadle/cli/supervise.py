@@ -13,7 +13,7 @@ import msgspec
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.fleet import Fleet, Recycling, greet, greet_again
 from treadle.cli.output import note
-from treadle.health import HealthReporter, Page, Probes
+from treadle.worker.probes import HealthReporter, Page, Probes
 
 if TYPE_CHECKING:
     from treadle.cli.reload.supervisor import Make

@@ -35,7 +35,7 @@ from treadle.cli.child_protocol import (
     Vitals,
 )
 from treadle.concurrency.spawn import started
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 from treadle.worker.core import WorkerCore
 from treadle.worker.jobs_of_others import JobsOfOthers, Place
 from treadle.worker.trials import Suspect

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
+from treadle.core.errors import OldRows, UnknownName
 from treadle.core.redaction import shown
-from treadle.errors import OldRows, UnknownName
 from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
@@ -50,7 +50,7 @@ class Target:
                 self._app = find_app(self._named)
             else:
                 from treadle.cli.payload_environment import app_at
-                from treadle.config import storage_url
+                from treadle.core.config import storage_url
 
                 self._app = app_at(storage_url(self._url, None))
         return self._app

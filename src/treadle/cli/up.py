@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from treadle.cli import delivery_options
 from treadle.cli.app_loader import find_any
 from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.options import duration, number, placed, recording
+from treadle.cli.options import roles as listed_roles
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural
+from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options
 from treadle.cli.reload import again
-from treadle.cli.server import ServerWorkers, Stopping, run_server, server
+from treadle.cli.server import run_server, server
 from treadle.cli.target import Target
-from treadle.cli.wasi_runner import needs_wasmtime
 from treadle.core import defaults
-from treadle.health import Verdict, first_problem
+from treadle.worker.probes import Verdict, first_problem
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--grace",
     help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
 )
-@delivery_options.delivering
+@worker_options
 @again
 def up(
     app: str | None,
@@ -68,16 +68,16 @@ def up(
     is a separate process; otherwise one worker shares the process of the server. Ctrl-C stops everything; running jobs
     get --grace seconds to end.
     """
-    is_delayed, named = "delayed" in protocols, delivery_options.roles(roles) if roles is not None else ()
-    delivery = delivery_options.delivery_of(options)
+    is_delayed, named = "delayed" in protocols, listed_roles(roles) if roles is not None else ()
+    delivery = protocol("delayed").handling(options)
     is_found = app is None and url is None and not protocols
     if is_found:
         app = find_any()[1].named
     _check(app, protocols, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
-        target.fall_back(delivery_options.redis_url())
-        delivery_options.prepare(target.app, app, delivery)
+        target.fall_back(protocol("delayed").storage_url())
+        protocol("delayed").prepare(target.app, app, delivery)
     if named and (target.app.url or "memory:").startswith("memory:"):
         raise Stop(USAGE, "--roles starts processes, which cannot share a memory:// storage: give another --url")
     slots = concurrency or (1 if is_delayed else 20)
@@ -103,8 +103,8 @@ def up(
             made.append(WorkerProcesses(orders, named, stopping))
         elif app is not None or is_delayed:
             made.append(InProcessWorker(target.app, orders, stopping))
-        if "queuey" in protocols:
-            made.append(Modules(options, serving.port, concurrency or 1, stopping))
+        for name in protocols:
+            made += protocol(name).workers(options, serving.port, concurrency or 1, stopping)
         return Several(made)
 
     return run_server(target, options, make_workers)
@@ -118,8 +118,8 @@ def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers:
         raise Stop(USAGE, "--roles needs workers: name an app, or give --protocol delayed")
     if delivers and "delayed" not in protocols:
         raise Stop(USAGE, "--webhook and --command are for delayed jobs: give --protocol delayed")
-    if "queuey" in protocols:
-        needs_wasmtime()
+    for name in protocols:
+        protocol(name).check_workers()
 
 
 # All options of the server except --app, which is the argument here.
@@ -147,39 +147,6 @@ class Several:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
         self.code = next((one.code for one in self._each if one.code), 0)
-
-
-class Modules:
-    """A WASI runner for the queue of this server."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
-
-    def __init__(self, options: dict[str, Any], port: int, slots: int, stopping: Stopping) -> None:
-        host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]
-        scheme = "https" if options["tls_cert"] else "http"
-        self._url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        self._slots, self._stopping = slots, stopping
-
-    async def __aenter__(self) -> Self:
-        from treadle import config
-        from treadle.wasi import Bounds
-        from treadle.wasi.client import Client
-        from treadle.wasi.runner import Runner
-
-        self._client = await Client(self._url, config.token(), None, patient=True).__aenter__()
-        self._runner = Runner(self._client, Bounds(), self._slots)
-        self._running = asyncio.create_task(self._runner.run())
-        self._running.add_done_callback(lambda _: self._stopping.asked.set())
-        note(f"treadle: runner {self._runner.id} with {plural(self._slots, 'slot')}")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._runner.stop()
-        try:
-            await self._running
-        finally:
-            await self._client.__aexit__(None, None, None)
 
 
 class InProcessWorker:

@@ -10,11 +10,22 @@ from typing import Any, Final
 import click
 
 from treadle.cli.child_protocol import Orders
-from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare, redis_url
-from treadle.cli.delivery_options import role as role_known
 from treadle.cli.event_loop import LOOPS, check
-from treadle.cli.options import duration, logging, number, placed, probed, probes_of, recording, several, storage_url
+from treadle.cli.options import (
+    ROLES,
+    duration,
+    logging,
+    number,
+    placed,
+    probed,
+    probes_of,
+    recording,
+    several,
+    storage_url,
+)
 from treadle.cli.output import USAGE, Stop
+from treadle.cli.protocols import protocol as protocol_named
+from treadle.cli.protocols import worker_options
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
 from treadle.cli.reload import GRACE, watching
 from treadle.cli.reload import check as check_reload
@@ -87,7 +98,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @probed
 @recycled
 @watching
-@delivering
+@worker_options
 def worker(
     app: str | None,
     protocol: str | None,
@@ -112,7 +123,7 @@ def worker(
     With --protocol delayed it delivers the jobs that `treadle server --protocol delayed` accepts: to the app's
     @app.delayed_handler, to --webhook, to --command, or as lines to stdout.
     """
-    delivery = delivery_of(options)
+    delivery = protocol_named("delayed").handling(options)
     check_reload(reload, watch)
     if reload:
         refuse_with("--reload", {**options, "health": health, "health_file": health_file})
@@ -120,10 +131,10 @@ def worker(
     if reload and protocol is not None:
         raise Stop(USAGE, "with --protocol, --reload is an option of `treadle up`")
     if protocol is not None:
-        target = Target(url, app)
-        target.fall_back(redis_url())
-        prepare(target.app, app, delivery)
-        role, url = role_known(role), None if app else target.app.url
+        guest, target = protocol_named(protocol), Target(url, app)
+        target.fall_back(guest.storage_url())
+        guest.prepare(target.app, app, delivery)
+        role, url = guest.role(role), None if app else target.app.url
         options["concurrency"] = options["concurrency"] or 1
     elif url is not None or delivery is not None:
         raise Stop(USAGE, "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed")

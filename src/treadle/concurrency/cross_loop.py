@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.errors import EventLoopError, StorageUnavailable
+from treadle.core.errors import EventLoopError, StorageUnavailable
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from treadle.concurrency import forks
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 
 SHARED: Final = 0x4000_0002, 510  # the bytes of the database that an open connection has locked, and their number
 IN_USE: Final = 128, 1  # those of the log's index

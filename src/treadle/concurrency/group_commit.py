@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from treadle.concurrency.spawn import started
-from treadle.errors import EventLoopError, StorageUnavailable
+from treadle.core.errors import EventLoopError, StorageUnavailable
 
 T = TypeVar("T")
 

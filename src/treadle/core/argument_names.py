@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct, StructMeta
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

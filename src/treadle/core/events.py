@@ -15,8 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from treadle.core import interrupts
+from treadle.core.errors import BadOption
 from treadle.core.model import LOST_BY, Record
-from treadle.errors import BadOption
 
 log = logging.getLogger("treadle")
 

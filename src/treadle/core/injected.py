@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from treadle.errors import BadDependency
+from treadle.core.errors import BadDependency
 
 # Classes of markers that other libraries resolve: FastAPI, fast_depends, taskiq. Each has the attribute `dependency`.
 FOREIGN: Final = ("Depends", "Security", "Dependant", "Dependency")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_a
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 from treadle.core.model import CHILDREN, EXPIRED, NewJob, Record, State
 from treadle.core.must_await import Awaited, refuse_to_block, unchecked
-from treadle.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 
 if TYPE_CHECKING:
     # The default: without children, the value of the workflow is the job's own result.

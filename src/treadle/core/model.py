@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.errors import readable
 from treadle.core.placement import Needs
-from treadle.errors import readable
 
 
 class State(StrEnum):

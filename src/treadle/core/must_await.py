@@ -15,7 +15,7 @@ from types import FrameType, MethodType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from treadle.core.argument_names import check_spelling
-from treadle.errors import EventLoopError, NotAwaited
+from treadle.core.errors import EventLoopError, NotAwaited
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from treadle.core.errors import error_line, readable
 from treadle.core.json_shapes import key_shape, shape_of
 from treadle.core.long_numbers import has_digits
 from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, WORDS, Effort, TextMask, TooMuch
-from treadle.errors import error_line, readable
 
 SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
 PARTS: Final = 32  # commas in them

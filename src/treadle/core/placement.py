@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 MOST_WORDS: Final = 64  # labels, resources, requirements, or values of one requirement
 MOST_NAME: Final = 63  # characters of the name of a label or a resource

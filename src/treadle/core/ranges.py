@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final, get_args
 from msgspec import Meta
 
 from treadle.core import defaults, ids
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume, WhenFull
 from treadle.core.long_numbers import MOST_DIGITS, WORDS, has_long_number
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Pairs, Presence
 from treadle.core.placement import MOST_WORDS, amounts, check_needs, label_text, labels_of
 from treadle.core.query_model import MetricsRow, Query
-from treadle.errors import BadOption, TooLarge
 
 MOST_AFTER: Final = 100_000  # jobs that one job waits for
 MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one more label than its job

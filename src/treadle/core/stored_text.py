@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from treadle.errors import UNREADABLE, readable
+from treadle.core.errors import UNREADABLE, readable
 
 if TYPE_CHECKING:
     from treadle.core.model import Record

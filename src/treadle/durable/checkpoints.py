@@ -24,9 +24,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle.core import defaults
+from treadle.core.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
-from treadle.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.tasks.options import Sizes
 
 MOST_PROBLEM = 1_000  # characters that are stored of why a result cannot be stored; a user's codec may say more

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import Pairs
-from treadle.errors import UNREADABLE
 
 T = TypeVar("T")
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
 from treadle.core.command_lines import command
+from treadle.core.errors import BadOption, BadResult, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
 from treadle.core.model import ASLEEP, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import (
     Checkpoint,
@@ -35,7 +36,6 @@ from treadle.durable.checkpoints import (
 )
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
-from treadle.errors import BadOption, BadResult, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
 from treadle.policy import judge
 from treadle.policy.retry import Defer, seconds, until
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any

@@ -11,11 +11,11 @@ import msgspec
 
 from treadle.core import defaults, trace_ids
 from treadle.core.clock import moment
+from treadle.core.errors import BadOption, NestedTransaction, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
 from treadle.durable.once import Once
 from treadle.durable.steps import Durable
-from treadle.errors import BadOption, NestedTransaction, NotRunning
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge

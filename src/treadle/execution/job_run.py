@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from treadle.concurrency import forks
 from treadle.concurrency.threads import Threads
 from treadle.core import ids
+from treadle.core.errors import NestedTransaction
 from treadle.core.model import Outcome, Pairs, Record
 from treadle.durable.steps import Durable, DurableBackend
-from treadle.errors import NestedTransaction
 from treadle.execution.transaction import Open
 from treadle.policy import attempts
 from treadle.policy.run_log import RunLog

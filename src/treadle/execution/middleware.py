@@ -10,9 +10,9 @@ from typing import Any
 
 from treadle.concurrency import forks
 from treadle.core import interrupts
+from treadle.core.errors import BadTask
 from treadle.core.job import Job, JobSpec, Sender
 from treadle.core.model import NewJob, Record
-from treadle.errors import BadTask
 from treadle.execution.context import Context
 from treadle.execution.run_outcome import RunOutcome
 

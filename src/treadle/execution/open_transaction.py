@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
 
-from treadle.errors import NestedTransaction
+from treadle.core.errors import NestedTransaction
 from treadle.execution.job_run import in_sole_transaction
 from treadle.storage.contract import Storage
 

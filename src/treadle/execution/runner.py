@@ -14,10 +14,7 @@ from msgspec.structs import replace
 from treadle.concurrency import forks
 from treadle.concurrency.threads import Threads
 from treadle.core import defaults, interrupts
-from treadle.core.job import Continuation, Sender, inheriting
-from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable.steps import REPLACED, SWALLOWED, Suspend, is_suspension
-from treadle.errors import (
+from treadle.core.errors import (
     ARGUMENTS,
     AnswerTooLarge,
     BadArgument,
@@ -27,6 +24,9 @@ from treadle.errors import (
     TooLarge,
     UnknownJob,
 )
+from treadle.core.job import Continuation, Sender, inheriting
+from treadle.core.model import EXPIRED, Outcome, Record, State
+from treadle.durable.steps import REPLACED, SWALLOWED, Suspend, is_suspension
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter

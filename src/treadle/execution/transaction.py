@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from treadle.core.errors import NestedTransaction, Stale
 from treadle.core.model import Outcome, Record, Settled
-from treadle.errors import NestedTransaction, Stale
 from treadle.storage.capabilities import transactional
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Transaction

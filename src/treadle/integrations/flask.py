@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from flask import Flask
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 P = ParamSpec("P")
 R = TypeVar("R")

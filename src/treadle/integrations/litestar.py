@@ -14,11 +14,10 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.plugins import InitPlugin
 from litestar.types import Receive, Scope, Send
 
-from treadle import dashboard
 from treadle.app import App
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
-from treadle.server import Token
+from treadle.server import Token, dashboard
 
 
 class TreadlePlugin(InitPlugin):
@@ -29,7 +28,7 @@ class TreadlePlugin(InitPlugin):
             and stops before they end. Not inside `app.testing()`
     path    where to serve the HTTP API and the dashboard, such as "/ops/jobs"; None: nowhere
     tokens  with `path`: the tokens that programs send and that people sign in with, or the file of `treadle token`
-    auth    with `path`, instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it
+    auth    with `path`, instead of tokens: from a request to a `treadle.server.dashboard.Who`, or None to refuse it
     alone   with `path`, instead of both: every program of this machine may do everything
     Raises BadOption.
     """

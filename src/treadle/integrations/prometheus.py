@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from treadle.app import App
-from treadle.prometheus import Names, check_installed, worker_samples
+from treadle.server.prometheus import Names, check_installed, worker_samples
 
 check_installed()
 
 from prometheus_client import Metric  # noqa: E402 (after the error that says what to install)
 from prometheus_client.registry import Collector  # noqa: E402
 
-from treadle.prometheus.exposition import families  # noqa: E402
+from treadle.server.prometheus.exposition import families  # noqa: E402
 
 __all__ = ["TreadleCollector"]
 

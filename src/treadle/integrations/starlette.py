@@ -11,10 +11,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from treadle.app import App
-from treadle.dashboard import Auth, asgi
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
 from treadle.server import Token
+from treadle.server.dashboard import Auth, asgi
 
 State = Mapping[str, Any] | None
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -53,8 +53,8 @@ def mount(
     """Serve the HTTP API and the dashboard of an app below a path of this application, and open the app with it.
 
     tokens  the tokens that programs send and that people sign in with, or the file of `treadle token`
-    auth    instead of tokens: a function from a request to `treadle.dashboard.Who`, or None to refuse it
-    alone   instead of both: every program of this machine may do everything; as in `treadle.dashboard.asgi`
+    auth    instead of tokens: from a request to a `treadle.server.dashboard.Who`, or None to refuse it
+    alone   instead of both: every program of this machine may do everything; as in `treadle.server.dashboard.asgi`
     worker  as in `lifespan`
     The lifespan that the application has so far is kept inside that of the app. Raises BadOption.
     """

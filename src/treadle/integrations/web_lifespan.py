@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, TypeVar
 
 from treadle.app import App
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.worker import Worker
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.errors import UNREADABLE
 from treadle.metrics.histogram import LARGEST, MOST, add, bucket_of
 from treadle.metrics.pairs import Pairs
 

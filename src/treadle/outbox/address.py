@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
+from treadle.core.errors import BadUrl
 from treadle.core.redaction import shown
-from treadle.errors import BadUrl
 
 Dialect = Literal["postgresql", "mysql", "sqlite"]
 

@@ -15,7 +15,15 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from treadle.concurrency import forks
-from treadle.errors import BadUrl, Locked, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import (
+    BadUrl,
+    Locked,
+    NotADatabase,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
 from treadle.outbox.address import ANSWER, CONNECT, Address
 from treadle.outbox.table import SCHEMA, Sent
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from treadle.errors import UNREADABLE, QueueFull
+from treadle.core.errors import UNREADABLE, QueueFull
 from treadle.outbox.rows import Call, job_of
 from treadle.storage.bounds import needs_room
 from treadle.storage.row_rules import rank

@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from treadle.core.argument_names import spelled
+from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.model import NewJob
-from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.outbox import address
 from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.relay import Relay

@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol
 
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
-from treadle.core.model import NewJob, Record
-from treadle.errors import (
+from treadle.core.errors import (
     UNREADABLE,
     Locked,
     QueueFull,
@@ -30,6 +29,7 @@ from treadle.errors import (
     Unsupported,
     error_line,
 )
+from treadle.core.model import NewJob, Record
 from treadle.outbox.drivers import Database, Row, checked_mark
 from treadle.outbox.full_queues import FullQueues
 from treadle.outbox.notices import Notices

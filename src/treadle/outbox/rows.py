@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import ranges
+from treadle.core.errors import BadOption
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import BadOption
 from treadle.outbox.table import New
 
 _encode: Final = msgspec.json.Encoder().encode

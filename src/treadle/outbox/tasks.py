@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from treadle.concurrency.spawn import started
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.outbox.address import place_of
 from treadle.outbox.outbox import Outbox
 from treadle.outbox.relay import Relay

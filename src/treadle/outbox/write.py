@@ -11,8 +11,8 @@ from typing import Any
 from weakref import WeakSet
 
 from treadle.core.clock import wall
+from treadle.core.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.outbox.address import Address
 from treadle.outbox.commits import when_committed
 from treadle.outbox.drivers import Database, Row, checked_mark, missing, raise_translated

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import moment_text
+from treadle.core.errors import UNREADABLE
 from treadle.core.events import was_lost
 from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
-from treadle.errors import UNREADABLE
 
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
 ERROR: Final = 2_000  # characters of the error of one attempt

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core import defaults
 from treadle.core.clock import moment
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.policy.retry import seconds
 
 Next = Callable[[datetime], datetime | None]

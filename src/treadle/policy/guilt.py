@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
-from treadle.errors import UNREADABLE
 from treadle.policy import attempts
 
 NOTE: Final = "treadle:lost"  # the name of the checkpoint

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
+from treadle.core.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
-from treadle.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.policy import attempts, guilt
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 

@@ -11,8 +11,8 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from treadle.core.clock import moment_text
+from treadle.core.errors import ARGUMENTS, BadOption
 from treadle.core.model import Outcome, Pairs, Presence, Record, State
-from treadle.errors import ARGUMENTS, BadOption
 from treadle.policy.judge import released
 
 Misfits = Literal["fail", "wait"] | float

@@ -14,8 +14,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle.core import defaults
 from treadle.core.argument_names import Spelled, spelled
+from treadle.core.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 from treadle.core.ranges import OWN, a_name
-from treadle.errors import UNREADABLE, BadOption, RemoteFailure, TreadleError
 
 
 def seconds(value: object, option: str) -> float:

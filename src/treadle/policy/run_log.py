@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import Record
 from treadle.core.ranges import Natural
-from treadle.errors import UNREADABLE
 
 MOST: Final = 16 * 1024  # bytes of text of one attempt
 LINE: Final = 4 * 1024  # characters of one line; a traceback is part of its line

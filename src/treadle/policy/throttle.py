@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from treadle.core.argument_names import spelled
+from treadle.core.errors import BadOption
 from treadle.core.events import Emitter, Event
-from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 
 SUCCEEDED: Final = ("succeeded",)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from treadle.core.clock import moment_text
+from treadle.core.errors import ARGUMENTS
 from treadle.core.model import DECLINED, Outcome, Pairs, Record
-from treadle.errors import ARGUMENTS
 from treadle.policy import judge
 
 UNREAD: Final = "treadle:unread"  # the checkpoint: "<reopenings>:<releases>:<instant of the first>"

@@ -1,6 +1,6 @@
 """The contract of the three ports, which a user implements to run Treadle on other systems.
 
-`treadle.testing.ports` tests it. Methods may be coroutines or plain functions; plain ones are called in a thread. All
+`treadle_testkit.ports` tests it. Methods may be coroutines or plain functions; plain ones are called in a thread. All
 values are texts. A method that fails raises. After any error it is unknown whether the call was carried out, and the
 call is repeated.
 """
@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 
 Listener = Callable[[str], None]
 """Called with each published text, on the event loop; must not block. A port logs its exceptions."""

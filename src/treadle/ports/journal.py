@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from treadle.errors import UNREADABLE
+from treadle.core.errors import UNREADABLE
 from treadle.ports.contract import CorruptQueue
 from treadle.ports.disk import Files
 from treadle.ports.leases import Held, Item

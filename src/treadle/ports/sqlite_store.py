@@ -13,8 +13,8 @@ from typing import Any, Final
 from treadle.concurrency import forked_files, forks
 from treadle.concurrency.forked_files import take_locks
 from treadle.core import clock as clocks
+from treadle.core.errors import StorageUnavailable
 from treadle.core.private_files import make_file
-from treadle.errors import StorageUnavailable
 from treadle.ports.changes import Change, Changes
 
 WAIT: Final = 10.0  # s to wait for another process that writes

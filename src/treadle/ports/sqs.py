@@ -18,7 +18,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from treadle.core.clock import monotonic
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.ports.contract import Pulled
 
 BATCH: Final = 10

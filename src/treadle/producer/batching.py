@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from treadle.concurrency.spawn import started
-from treadle.errors import Locked, StorageUnavailable, TreadleError
+from treadle.core.errors import Locked, StorageUnavailable, TreadleError
 
 A = TypeVar("A")
 B = TypeVar("B")

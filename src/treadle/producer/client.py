@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.core import defaults
 from treadle.core.command_lines import command
+from treadle.core.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record
-from treadle.errors import BadOption, JobNotDone, KeyHeld, ResourceFailed, StorageError, UnknownJob
 from treadle.execution import middleware, open_transaction
 from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, running_here, waits_here
 from treadle.metrics import PairCounts

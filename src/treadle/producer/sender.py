@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from treadle.core.clock import monotonic
+from treadle.core.errors import Locked
 from treadle.core.model import NewJob, Record
-from treadle.errors import Locked
 from treadle.producer.batching import Batcher
 from treadle.storage.locked_calls import PATIENCE, patiently
 

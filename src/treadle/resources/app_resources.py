@@ -9,7 +9,7 @@ from typing import Any
 
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import Threads
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.resources.dependency import name_of
 from treadle.resources.injector import Injector
 from treadle.resources.life import Life

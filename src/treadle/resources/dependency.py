@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
+from treadle.core.errors import BadDependency
 from treadle.core.injected import Injected
-from treadle.errors import BadDependency
 from treadle.resources.lifespan import Lifespan
 
 T = TypeVar("T")

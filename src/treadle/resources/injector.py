@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from treadle.concurrency import forks
 from treadle.concurrency.threads import Threads
 from treadle.core import ids
+from treadle.core.errors import BadDependency
 from treadle.core.injected import injected_names
-from treadle.errors import BadDependency
 from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import begin, begin_here, end, end_here
 from treadle.resources.hosted import Hosted

@@ -15,7 +15,7 @@ from typing import Any
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import Threads
 from treadle.core import ids
-from treadle.errors import BadDependency, DependencyFailed, ResourceFailed
+from treadle.core.errors import BadDependency, DependencyFailed, ResourceFailed
 from treadle.resources.dependency import Dependency
 from treadle.resources.exits import RAISED, Exit, contained, result_of
 from treadle.resources.failure import described

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Generic, TypeVar, cast
 
-from treadle.errors import BadOption, LifespanFailed
+from treadle.core.errors import BadOption, LifespanFailed
 from treadle.resources.failure import described
 
 S = TypeVar("S")

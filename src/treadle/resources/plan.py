@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from treadle.core.errors import BadDependency
 from treadle.core.injected import refuse_misplaced
-from treadle.errors import BadDependency
 from treadle.resources.dependency import Dependency, Scope, name_of
 from treadle.resources.lifespan import Lifespan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from treadle.core import ids
-from treadle.errors import NotRunning
+from treadle.core.errors import NotRunning
 
 NONE: Final[Any] = object()
 """The state of an app without a lifespan."""

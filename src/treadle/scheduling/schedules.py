@@ -15,12 +15,12 @@ from treadle.admin.moved_acts import Stays
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.clock import moment
+from treadle.core.errors import BadOption, Stale, UnknownSchedule
 from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Record, State
 from treadle.core.must_await import Awaited
 from treadle.core.query_model import Query
 from treadle.core.similar_names import closest
-from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.execution.runner import SystemTask
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing

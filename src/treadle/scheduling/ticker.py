@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.clock import moment as aware
+from treadle.core.errors import BadOption, ForeignRow, QueueFull
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.errors import BadOption, ForeignRow, QueueFull
 from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing

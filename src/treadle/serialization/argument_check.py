@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.errors import UNREADABLE, BadArgument, BadTask
+from treadle.core.errors import UNREADABLE, BadArgument, BadTask
 from treadle.serialization.call_codec import CallCodec
 from treadle.serialization.call_text import _envelope, _read_array, _read_object
 from treadle.serialization.parameters import Envelope, Param, Parameters

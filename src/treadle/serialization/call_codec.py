@@ -26,10 +26,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from treadle.core.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
 from treadle.core.stored_text import FORMS, lacks
-from treadle.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
 from treadle.serialization.call_text import (

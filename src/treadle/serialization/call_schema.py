@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from treadle.core.errors import BadTask
 from treadle.core.injected import call_signature
-from treadle.errors import BadTask
 from treadle.serialization import tags
 from treadle.serialization.call_codec import CallCodec
 from treadle.serialization.parameters import Param

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.errors import BadArgument
+from treadle.core.errors import BadArgument
 from treadle.serialization import tagged_json
 from treadle.serialization.parameters import Envelope
 from treadle.serialization.tagged_json import Codec, decode_any, has_mark

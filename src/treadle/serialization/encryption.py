@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from treadle.core.errors import BadOption
 from treadle.core.stored_text import Sealed, as_text
-from treadle.errors import BadOption
 
 LENGTH: Final = 64  # bytes of a key: 32 to authenticate, 32 to encrypt
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")

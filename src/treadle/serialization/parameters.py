@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple
 
+from treadle.core.errors import BadArgument
 from treadle.core.redaction import has_secret_name
-from treadle.errors import BadArgument
 from treadle.serialization.tagged_json import is_plain
 from treadle.serialization.type_check import TypeCheck, dec_hook
 

@@ -34,9 +34,9 @@ from uuid import UUID
 
 import msgspec
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.job import Continuation
 from treadle.core.plain_json import read_json
-from treadle.errors import UNREADABLE
 from treadle.serialization.tagged_reader import untag
 from treadle.serialization.tags import (
     MARK,

@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import Any, Final
 
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 
 TAG: Final = "$t"
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from treadle.errors import BadCodec
+from treadle.core.errors import BadCodec
 from treadle.serialization.tagged_json import Codec
 from treadle.serialization.tags import RemoteError, found, message_of, short
 

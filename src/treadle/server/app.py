@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treadle.errors import QueueFull
+from treadle.core.errors import QueueFull
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.full_queue import FullQueues
@@ -53,7 +53,7 @@ from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.app_core import AppCore
+from treadle.app.core import AppCore
 
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.core.errors import BadOption
 from treadle.core.open_files import most_open_files
-from treadle.errors import BadOption
 
 MOST: Final = 10_000  # connections, even if the process may open more files
 SPARE: Final = 64  # descriptors kept for the program; a quarter of the others is for its storage and its files

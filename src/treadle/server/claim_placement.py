@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.core.errors import BadOption
 from treadle.core.model import Claim
 from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs_of, runs_of_any
-from treadle.errors import BadOption
 from treadle.storage import messages
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.server.refused import Refused as Refused
 from treadle.storage import messages
 

@@ -10,15 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from treadle.core.errors import QueueFull, StorageError
 from treadle.core.limit_model import LimitUse
 from treadle.core.queue_rules import QueueRules
-from treadle.errors import QueueFull, StorageError
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.refused import Refused
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 LOOK: Final = 1.0  # s for which one look at the limits serves all refused calls
 

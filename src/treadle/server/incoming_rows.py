@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from treadle.admin import audit
+from treadle.core.errors import BadOption, TreadleError
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
-from treadle.errors import BadOption, TreadleError
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from treadle.core import defaults
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 from treadle.server.errors import Refused
 from treadle.server.middleware import unchanged
 from treadle.storage.contract import Storage

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.server.auth.callers import Callers
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused, refusal, response_of

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from treadle.errors import PASSING, Locked, StorageFull, StorageUnavailable
+from treadle.core.errors import PASSING, Locked, StorageFull, StorageUnavailable
 
 if TYPE_CHECKING:
     from treadle.app import App

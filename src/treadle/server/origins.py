@@ -14,8 +14,8 @@ from typing import Final
 
 from starlette.types import Scope
 
+from treadle.core.errors import BadOption
 from treadle.core.host_names import AUTHORITY, address_of, is_own_host, name_in
-from treadle.errors import BadOption
 from treadle.server.errors import Refused
 
 HEADERS: Final = frozenset(

@@ -10,16 +10,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from treadle.errors import StorageError
-from treadle.health import Verdict
+from treadle.core.errors import StorageError
 from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import NOT_HERE
 from treadle.storage.transfer import words as words_of
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.errors import Refused, refusal
 
 PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+){0,16}/?", re.ASCII)

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from treadle.core import ranges
+from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
-from treadle.errors import UNREADABLE, BadOption
 from treadle.policy.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases per call: a flow of 10,000 jobs, and room for its own rows

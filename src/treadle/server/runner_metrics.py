@@ -15,8 +15,8 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.clock import Clock
+from treadle.core.errors import EventLoopError, StorageUnavailable
 from treadle.core.model import Outcome, Record
-from treadle.errors import EventLoopError, StorageUnavailable
 from treadle.execution import middleware
 from treadle.producer.client import Client
 from treadle.storage.contract import Storage

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import RESULT, RemoteFailure, TooLarge, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Pairs, Record
-from treadle.errors import RESULT, RemoteFailure, TooLarge, TreadleError
 from treadle.policy import attempts, judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused

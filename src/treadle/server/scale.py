@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
 from treadle.core.query_model import Glance, Query, QueueGlance
 from treadle.core.queue_rules import QueueRules
-from treadle.errors import TreadleError
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
@@ -25,7 +25,7 @@ from treadle.server.longpoll import LongPoll
 from treadle.storage.admission import capacity
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import uvicorn
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.bounds import Bounds
 from treadle.server.connections import Connections
 from treadle.server.settings import GRACE

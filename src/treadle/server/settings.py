@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
 from treadle.server.auth.live_tokens import LiveTokens
@@ -15,7 +15,6 @@ from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks
 
 PORT: Final = 7373
-PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # first port of each protocol, and number of ports to try
 BODY: Final = 32 * 2**20  # bytes; twice the largest payload
 WAIT: Final = 30.0  # s that a long poll may last; shorter than the timeouts of proxies
 ANSWER: Final = 30.0  # s for one response, beyond the time that the request asks to wait

@@ -15,9 +15,9 @@ import msgspec
 
 from treadle.admin import audit
 from treadle.core import defaults, ids
+from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
-from treadle.errors import UNREADABLE, BadOption
 from treadle.policy import cron
 from treadle.policy.cron import Cron, Every, FunctionTiming, Timing
 from treadle.policy.judge import HOLD, Held

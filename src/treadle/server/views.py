@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from treadle.admin import stored_values
 from treadle.core import ids
+from treadle.core.errors import TooLarge
 from treadle.core.long_numbers import unreadable
 from treadle.core.model import Record, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
-from treadle.errors import TooLarge
 from treadle.policy import guilt
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
@@ -31,7 +31,7 @@ from treadle.storage.queries import ready_kind
 from treadle.tasks.json_options import JobOptions, Name, options_of
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.core.job import JobSpec
 
 Args = Annotated[

@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from treadle.core import clock
+from treadle.core.errors import BadUrl
 from treadle.core.redaction import shown
-from treadle.errors import BadUrl
 from treadle.ports import Ports
 from treadle.storage.contract import Storage
 from treadle.storage.look_only import LookOnly as LookOnly

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from treadle.core.errors import Unsupported
 from treadle.core.model import Record
 from treadle.core.stored_text import BLOB
-from treadle.errors import Unsupported
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Fused, HandOffs, Movable, Payloads, Transactional
 from treadle.storage.proxy import kind_of

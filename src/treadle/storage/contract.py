@@ -1,7 +1,7 @@
 """The storage contract: seventeen methods, four of which carry every job.
 
 Each call is one atomic step on plain data. The storage keeps, counts and orders jobs. It decides nothing: retries,
-timeouts and failure policy arrive as values. `treadle.testing.conformance` is this page as tests.
+timeouts and failure policy arrive as values. `treadle_testkit.conformance` is this page as tests.
 
 The states of a job:
 

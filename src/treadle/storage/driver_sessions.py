@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
-from treadle.errors import BadSession
+from treadle.core.errors import BadSession
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from treadle.errors import Locked
+from treadle.core.errors import Locked
 
 T = TypeVar("T")
 

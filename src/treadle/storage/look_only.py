@@ -8,9 +8,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
+from treadle.core.errors import Unsupported
 from treadle.core.model import Record
 from treadle.core.query_model import CountDrift
-from treadle.errors import Unsupported
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.proxy import StorageProxy
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from treadle.concurrency import forks
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
 from treadle.concurrency.spawn import started
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
 from treadle.storage.move_marks import warn_of_move

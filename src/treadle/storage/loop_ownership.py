@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeVar
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
-from treadle.errors import StorageUnavailable
+from treadle.core.errors import StorageUnavailable
 from treadle.storage.contract import Storage
 
 T = TypeVar("T")

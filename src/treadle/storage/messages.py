@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import errors
-from treadle.core import defaults
+from treadle.core import defaults, errors
 from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Pairs, Presence, Record, Settled, State
 from treadle.core.query_model import CountDrift, MetricsRow

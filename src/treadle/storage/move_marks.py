@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import cast
 
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Movable
 from treadle.storage.transfer import NOT_HERE, MoveState, refusal, words

@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from treadle.core.errors import NestedTransaction
 from treadle.core.model import Claim, Claimed, Outcome, Settled
-from treadle.errors import NestedTransaction
 from treadle.storage.capabilities import fused, transactional
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Transaction

@@ -14,10 +14,10 @@ from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import Presence, Record, State
 from treadle.core.query_model import Count, CountDrift, Kind, Page, Query, QueueGlance
-from treadle.errors import UNREADABLE, BadOption
 from treadle.storage.admission import rule_for
 from treadle.storage.limit_facts import acting
 from treadle.storage.row_rules import rank

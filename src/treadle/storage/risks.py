@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 
 if TYPE_CHECKING:
     from treadle.storage.contract import Storage

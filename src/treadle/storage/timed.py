@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from treadle.core.clock import monotonic
-from treadle.errors import StorageError, TreadleError
+from treadle.core.errors import StorageError, TreadleError
 from treadle.metrics import ProcessCounts
 from treadle.storage.contract import Storage
 from treadle.storage.proxy import StorageProxy

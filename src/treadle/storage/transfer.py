@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.core.limit_model import LimitFacts
 from treadle.core.model import Record, Settled, State
 from treadle.core.query_model import MetricsRow
-from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.storage.row_rules import first_moment
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from treadle.errors import BadSession
+from treadle.core.errors import BadSession
 from treadle.storage.capabilities import transactional
 from treadle.storage.contract import Storage
 from treadle.storage.driver_sessions import ASYNC_DRIVERS, ASYNCPG, Dialect, Session, class_names, session_on

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import LimitChange
 from treadle.core.long_numbers import MOST_DIGITS
 from treadle.core.model import Claim, Claimed, LeaseRenewal, NewJob, Outcome, Presence, Settled
@@ -27,7 +28,6 @@ from treadle.core.ranges import (
     check_presence,
     check_renewal,
 )
-from treadle.errors import BadOption, TooLarge
 
 FAR: Final = defaults.MAX_DELAY
 SHORT: Final = MOST_DIGITS  # characters; no text up to this length is refused for its size, or for a long number

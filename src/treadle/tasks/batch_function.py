@@ -8,8 +8,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from treadle.core.errors import BadResult, BadTask
 from treadle.core.injected import evaluated, injected_names, refuse_misplaced
-from treadle.errors import BadResult, BadTask
 
 
 def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

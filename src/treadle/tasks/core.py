@@ -12,9 +12,9 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
+from treadle.core.errors import BadArgument, BadOption
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
-from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import Policy
 from treadle.resources import bound, injector_of
 from treadle.serialization.call_codec import CallCodec

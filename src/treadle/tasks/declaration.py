@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption, BadTask
 from treadle.core.placement import Amounts, Needs, Requires, needs_of
-from treadle.errors import BadOption, BadTask
 from treadle.policy.judge import OnError
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.batch_function import item_function

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from treadle.core import ids
+from treadle.core.errors import TooLarge
 from treadle.core.ids import IdFactory
 from treadle.core.job import Decode, JobSpec, Sender
 from treadle.core.model import NewJob
-from treadle.errors import TooLarge
 from treadle.policy.retry import Policy, Retry
 from treadle.resources import AppResources
 from treadle.serialization import call_codec

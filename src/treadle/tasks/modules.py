@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 OPTION: Final = "autodiscover"
 

@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 
 from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled
+from treadle.core.errors import BadOption, TooLarge
 from treadle.core.ranges import CONTROL, MOST_AFTER, OWN, at_most
-from treadle.errors import BadOption, TooLarge
 from treadle.policy.retry import Policy, Retry, seconds, until
 from treadle.tasks.when import HasId, When
 

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 Reducer = Callable[[list[Any]], Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
+from treadle.core.errors import BadOption
 from treadle.core.job import Job, JobSpec
 from treadle.core.must_await import check_awaited, refuse_to_block
 from treadle.core.ranges import OWN
-from treadle.errors import BadOption
 from treadle.serialization import call_codec
 from treadle.tasks.job_factory import JobFactory
 from treadle.tasks.options import (

@@ -13,9 +13,9 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
+from treadle.core.errors import BadArgument
 from treadle.core.job import Job, JobSpec
 from treadle.core.must_await import check_awaited, refuse_to_block
-from treadle.errors import BadArgument
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
 from treadle.tasks.job_factory import Template

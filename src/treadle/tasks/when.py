@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from treadle.core.argument_names import Spelled, spelled_call
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 
 class HasId(Protocol):

@@ -1,5 +1,7 @@
-"""Tools for testing jobs: a clock that the test advances, `drain`, storages and networks that fail on demand, a history
-checker, simulations of whole fleets, and the conformance tests for storages."""
+"""Tools for testing jobs: a clock that the test advances, `drain`, a history checker, and simulations of whole fleets.
+
+The tests for storages and ports of your own are in a separate distribution, `treadle-testkit`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,7 @@ from treadle.testing.given_storage import NotEmpty
 from treadle.testing.replay import Replayed, replay  # eager, as `drain`
 
 if TYPE_CHECKING:
-    from treadle.testing import conformance, faults, history
-    from treadle.testing.proxy import Proxy
+    from treadle.testing import history
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
 __all__ = [
@@ -24,15 +25,12 @@ __all__ = [
     "Endless",
     "HandClock",
     "NotEmpty",
-    "Proxy",
     "Replayed",
     "Simulation",
     "SimulationFailed",
     "StorageProxy",
     "Testing",
-    "conformance",
     "drain",
-    "faults",
     "history",
     "replay",
     "simulate",
@@ -40,11 +38,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # lazy: the conformance tests need pytest, a clock does not
-    if name in ("conformance", "faults", "history"):
-        return import_module(f"treadle.testing.{name}")
-    if name == "Proxy":
-        return import_module("treadle.testing.proxy").Proxy
+    # lazy: a test that only moves a clock does not pay for them
+    if name == "history":
+        return import_module("treadle.testing.history")
     if name in ("Simulation", "SimulationFailed", "simulate"):
         return getattr(import_module("treadle.testing.simulation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
-from treadle.app_core import injectors
+from treadle.app.core import injectors
+from treadle.app.storage_choice import StorageChoice
 from treadle.core import defaults
+from treadle.core.errors import BadArgument, BadOption
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Claim, NewJob, Record
 from treadle.core.must_await import async_block
 from treadle.core.query_model import Query
-from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
 from treadle.resources import Life, Overrides
 from treadle.scheduling.ticker import TASK as SCHEDULE
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
-from treadle.storage_choice import StorageChoice
 from treadle.tasks.stub import Stub
 from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
@@ -44,7 +44,7 @@ from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
     from treadle.admin import Jobs
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.storage.contract import Storage
     from treadle.tasks.task import AnyTask
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from treadle.core.errors import BadOption
 from treadle.core.injected import call_signature
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record
-from treadle.errors import BadOption
 from treadle.tasks.stub import Stub
 from treadle.tasks.task import Task
 from treadle.testing.codec_check import same, short
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 SHOWN = 5  # calls in a message
 # fields that follow from the arguments, from chance or from the enqueuing job; all other fields are options

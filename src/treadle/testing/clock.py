@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from math import isfinite
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 
 
 class HandClock:

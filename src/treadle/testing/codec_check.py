@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle.core.errors import BadArgument, BadResult
 from treadle.core.injected import call_signature
-from treadle.errors import BadArgument, BadResult
 from treadle.serialization.call_codec import CallCodec
 
 if TYPE_CHECKING:

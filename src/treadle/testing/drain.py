@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from treadle.core.clock import monotonic
+from treadle.core.errors import StorageUnavailable, TreadleError
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Record, Settled
-from treadle.errors import StorageUnavailable, TreadleError
 from treadle.execution.middleware import Middleware, Run
 from treadle.policy import judge
 from treadle.policy.retry import Defer
@@ -23,7 +23,7 @@ from treadle.worker.core import WorkerCore
 from treadle.worker.executors.threads import Runs
 
 if TYPE_CHECKING:
-    from treadle.app_core import AnyApp, AppCore
+    from treadle.app.core import AnyApp, AppCore
     from treadle.execution.context import Context
     from treadle.tasks.task import AnyTask
 

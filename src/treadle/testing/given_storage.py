@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from treadle.admin.acts import cancelled, delete_now
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
+from treadle.core.errors import BadOption, TreadleError
 from treadle.core.limit_model import Declare, Limit, LimitUse, Resume
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.ranges import LONGEST, OWN
 from treadle.core.redaction import shown
-from treadle.errors import BadOption, TreadleError
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from treadle.admin.histories import History, Upstream, read
-from treadle.app_core import injectors
+from treadle.app.core import injectors
+from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask
 from treadle.core.job import not_done
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Checkpoints, StepRequest
 from treadle.durable.once import locks_of
 from treadle.durable.steps import Durable, DurableBackend, DurableRun, is_suspension
-from treadle.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.execution.threads import in_thread
 from treadle.policy.retry import read_policy
@@ -36,7 +36,7 @@ from treadle.workflow.fold import decode_of
 from treadle.workflow.plan import OF
 
 if TYPE_CHECKING:
-    from treadle.app_core import AnyApp, AppCore
+    from treadle.app.core import AnyApp, AppCore
 
 WITHOUT_RESULT: Final = (JobNotDone, UnknownJob)
 PATIENCE: Final = 10.0  # s that the code between two steps may take

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 from treadle.concurrency.threads import Answer
+from treadle.core.errors import BadOption
 from treadle.core.must_await import plain_block
-from treadle.errors import BadOption
 from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
@@ -24,8 +24,8 @@ from treadle.testing.clock import HandClock
 from treadle.worker.executors.threads import Item, deliver, outcome
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
-    from treadle.sync_views import SyncJobs
+    from treadle.app.core import AppCore
+    from treadle.app.sync_views import SyncJobs
     from treadle.tasks.stub import Stub
     from treadle.tasks.task import AnyTask
     from treadle.testing.given_storage import Given

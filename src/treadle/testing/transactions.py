@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from treadle.core.errors import BadSession, Unsupported
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.errors import BadSession, Unsupported
 from treadle.storage.contract import Storage
 from treadle.storage.driver_sessions import class_names
 from treadle.storage.memory import MemoryStorage

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption
 from treadle.core.model import Claim
 from treadle.core.ranges import COUNT, MOST_QUEUES, at_most
-from treadle.errors import BadOption
 from treadle.policy.claim_plan import ClaimPlan, Rooms
 from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of

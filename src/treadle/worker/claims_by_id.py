@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from treadle.core.errors import StorageError
 from treadle.core.model import Claim, Record
-from treadle.errors import StorageError
 from treadle.policy.claim_plan import Rooms
 from treadle.worker.executor import Executor
 from treadle.worker.parts import WorkerParts

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from treadle.core import defaults
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.storage.optional_parts import Payloads
 
 log = logging.getLogger("treadle")

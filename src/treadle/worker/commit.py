@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Final
 
+from treadle.core.errors import Locked, StorageError, StorageUnavailable
 from treadle.core.model import Outcome
-from treadle.errors import Locked, StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.execution.transaction import Open
 from treadle.policy import judge

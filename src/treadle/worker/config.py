@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption
 from treadle.core.model import Record
 from treadle.core.placement import Needs
 from treadle.core.ranges import MOST_CONCURRENCY
-from treadle.errors import BadOption
 from treadle.policy.retry import DEFAULT, Retry
 from treadle.tasks.options import name_of
 from treadle.tasks.task import AnyTask

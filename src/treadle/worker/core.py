@@ -14,11 +14,10 @@ from datetime import timedelta
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
+from treadle.core.errors import PASSING, BadOption, ResourceFailed, UnknownTask
 from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
-from treadle.errors import PASSING, BadOption, ResourceFailed, UnknownTask
-from treadle.health import HealthReporter, Probes
 from treadle.policy.claim_plan import Rooms
 from treadle.policy.retry import seconds
 from treadle.resources import Injector
@@ -31,6 +30,7 @@ from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost
+from treadle.worker.probes import HealthReporter, Probes
 from treadle.worker.session import WorkerSession, tell
 from treadle.worker.trials import Offer
 from treadle.workflow.plan import FLOW

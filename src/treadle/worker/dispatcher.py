@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 
 from treadle.core import defaults
+from treadle.core.errors import PASSING, StorageError, TreadleError
 from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
-from treadle.errors import PASSING, StorageError, TreadleError
 from treadle.policy.claim_plan import ClaimPlan
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, TypeVar
 
 from treadle.concurrency.threads import Threads
 from treadle.concurrency.uncut import UncutCalls
+from treadle.core.errors import NotRunning, StorageError
 from treadle.core.model import HeartbeatResult, LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
-from treadle.errors import NotRunning, StorageError
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
+from treadle.core.errors import ARGUMENTS, UnknownTask
 from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
 from treadle.durable.steps import DurableBackend
-from treadle.errors import ARGUMENTS, UnknownTask
 from treadle.execution.job_run import JobRun
 from treadle.execution.runner import Runner, SystemTask
 from treadle.policy import attempts, guilt, judge

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 WorkerStage = Literal["stopped", "starting", "claiming", "stopping"]
 

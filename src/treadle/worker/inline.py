@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
-from treadle.errors import ResourceFailed, StorageError, StorageUnavailable
+from treadle.core.errors import ResourceFailed, StorageError, StorageUnavailable
 
 if TYPE_CHECKING:
     from treadle.worker.core import WorkerCore

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from treadle.core import trace_ids
+from treadle.core.errors import RemoteFailure, error_line, traceback_of, users_part
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
-from treadle.errors import RemoteFailure, error_line, traceback_of, users_part
 from treadle.policy.retry import Abort
 
 log = logging.getLogger("treadle.jobs")

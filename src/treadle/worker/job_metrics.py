@@ -12,8 +12,8 @@ from typing import Final
 
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
+from treadle.core.errors import Locked, StorageUnavailable, TreadleError
 from treadle.core.model import Outcome, Record, State
-from treadle.errors import Locked, StorageUnavailable, TreadleError
 from treadle.metrics import Cell, ProcessCounts, Recorder, count, is_own, waited
 from treadle.storage.contract import Storage
 from treadle.worker.running_job import RunningJob

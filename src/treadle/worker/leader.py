@@ -18,8 +18,8 @@ from msgspec import Struct
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
-from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")

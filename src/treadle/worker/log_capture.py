@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from treadle.core.errors import BadOption
 from treadle.core.model import Outcome
-from treadle.errors import BadOption
 from treadle.execution.job_run import JobRun, running_here
 from treadle.policy.run_log import LogLine, RunLog
 

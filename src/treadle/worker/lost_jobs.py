@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from treadle.core.errors import StorageError
 from treadle.core.events import Emitter, Event
 from treadle.core.model import Record, State
-from treadle.errors import StorageError
 from treadle.storage.contract import Storage
 from treadle.worker import job_log
 from treadle.worker.running_job import RunningJob

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from treadle.core.clock import monotonic
+from treadle.core.errors import StorageError
 from treadle.core.model import Outcome, Presence, Record
-from treadle.errors import StorageError
 from treadle.execution.job_run import JobRun
 from treadle.policy import misfits
 from treadle.serialization.call_schema import version_of

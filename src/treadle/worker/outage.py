@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from treadle.errors import Locked
+from treadle.core.errors import Locked
 from treadle.policy.retry import Retry
 
 log = logging.getLogger("treadle")

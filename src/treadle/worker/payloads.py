@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from treadle.core import defaults
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.model import Outcome, Pairs, Record
 from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import offloaded, sealed
-from treadle.errors import StorageError, StorageUnavailable
 from treadle.execution.job_run import JobRun
 from treadle.policy import judge, unread
 from treadle.storage.capabilities import whole_row

@@ -14,9 +14,9 @@ from datetime import timedelta
 from msgspec.structs import force_setattr
 
 from treadle.core.argument_names import Spelled
+from treadle.core.errors import BadOption
 from treadle.core.model import ERROR, LOST, Outcome, Record, State
 from treadle.core.query_model import Query
-from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage
 from treadle.worker.state import WorkerState

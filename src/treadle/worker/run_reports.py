@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Sequence
 
+from treadle.core.errors import JobExpired, JobFailed
 from treadle.core.model import EXPIRED, Outcome, State
-from treadle.errors import JobExpired, JobFailed
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter

@@ -10,9 +10,9 @@ from typing import Any
 
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
+from treadle.core.errors import StorageError
 from treadle.core.events import Emitter, Event
 from treadle.core.model import HeartbeatResult, LeaseRenewal
-from treadle.errors import StorageError
 from treadle.execution.job_run import Site
 from treadle.execution.middleware import overrides
 from treadle.execution.runner import Runner

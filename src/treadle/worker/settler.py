@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from treadle.core.errors import StorageError, TreadleError
 from treadle.core.events import reaped
 from treadle.core.model import APPLIED, Outcome, Record, Settled
-from treadle.errors import StorageError, TreadleError
 from treadle.policy import attempts, guilt, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.concurrency.uncut import UncutCalls, ended_or_cut
-from treadle.errors import StorageError
+from treadle.core.errors import StorageError
 
 HURRY: Final = 1.0  # s for each step of a stop without grace
 

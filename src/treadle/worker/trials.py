@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from treadle.concurrency.uncut import UncutCalls
+from treadle.core.errors import StorageError
 from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
-from treadle.errors import StorageError
 from treadle.execution.runner import SystemTask
 from treadle.policy import guilt, judge
 from treadle.worker.census import Census, Waiting

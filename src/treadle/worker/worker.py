@@ -13,7 +13,6 @@ from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import async_block, check_awaited
 from treadle.core.placement import Amounts, Labels, amounts, labels_of
-from treadle.health import Probes
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.tasks.task import AnyTask
 from treadle.worker.backlog import Backlog
@@ -24,6 +23,7 @@ from treadle.worker.health import WorkerHealth
 from treadle.worker.leader import Role, role_of
 from treadle.worker.log_capture import level_of
 from treadle.worker.parts import WorkerApp
+from treadle.worker.probes import Probes
 from treadle.worker.redrive import Redrive
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from msgspec.structs import replace
 
 from treadle.core.argument_names import spelled_call
+from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, JobSpec, Source
-from treadle.errors import BadOption
 from treadle.policy.retry import read_policy
 from treadle.workflow.flow import (
     WHERE_TO,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from treadle.core.errors import CODE, BadOption
 from treadle.core.job import JobSpec, Source
 from treadle.core.model import NewJob
-from treadle.errors import CODE, BadOption
 
 
 def miscombined(where: str, problem: str) -> BadOption:

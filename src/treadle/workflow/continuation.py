@@ -8,9 +8,9 @@ from typing import Any, final
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import RESULT, BadOption, TooLarge, TreadleError
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.core.model import NewJob
-from treadle.errors import RESULT, BadOption, TooLarge, TreadleError
 from treadle.serialization.call_codec import MISSING
 from treadle.workflow.checks import acyclic, usable
 from treadle.workflow.flow import Conclude, Flow

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, JobSpec, Source
-from treadle.errors import BadOption
 from treadle.policy.retry import Policy
 from treadle.tasks.options import Options, Seconds, Sizes, columns
 from treadle.tasks.when import HasId, When

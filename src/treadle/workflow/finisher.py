@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from treadle.core import defaults
+from treadle.core.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.core.job import not_done
 from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
-from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge, unread
 from treadle.policy.guilt import cleared_note, guilt_of
 from treadle.storage.capabilities import whole, whole_row

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
+from treadle.core.errors import BadOption
 from treadle.core.job import Continuation, Job, JobSpec, Sender, Source, T, T_co, W, W_co
 from treadle.core.model import NewJob
 from treadle.core.must_await import check_awaited, refuse_to_block
-from treadle.errors import BadOption
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.reducers import reducer_of

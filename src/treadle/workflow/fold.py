@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.core.stored_text import lacks
-from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.policy import judge
 from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy

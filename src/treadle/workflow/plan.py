@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import ids
+from treadle.core.errors import UNREADABLE
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.errors import UNREADABLE
 from treadle.policy.guilt import cleared_note
 from treadle.policy.judge import kept_upstreams, succeeded
 from treadle.tasks.when import When

@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
-from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.storage.contract import Storage
 from treadle.storage.locked_calls import patiently
 

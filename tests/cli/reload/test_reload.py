@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.tools import Command, gone
 from treadle import App, Record
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="--reload needs signals")]
 

@@ -16,7 +16,7 @@ from treadle.cli.top.job_pages import JobPage
 from treadle.cli.top.page import Page
 from treadle.core.model import State
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 Open = Callable[..., AbstractAsyncContextManager[Shown]]
 

@@ -20,7 +20,7 @@ import pytest
 from tests.cli.tools import PATIENCE
 from treadle.cli.root import run
 from treadle.cli.top import command
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 CLEAN = b"\x1b[?1049l"  # back to the screen as it was before
 

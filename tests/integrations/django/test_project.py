@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.django.projects import KINDS, a_project
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(220)]  # several processes, each of which imports Django
 

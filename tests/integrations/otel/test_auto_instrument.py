@@ -19,7 +19,7 @@ from treadle import App, BadOption
 from treadle.integrations.otel import Tracing, TreadleInstrumentor
 from treadle.integrations.otel.instrumentor import from_environment
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 PROGRAM = """
 from opentelemetry import trace

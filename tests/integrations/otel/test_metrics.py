@@ -23,7 +23,7 @@ from treadle.integrations.otel import attributes as names
 from treadle.integrations.otel.instruments import Instruments
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Metered:

@@ -10,7 +10,7 @@ import pytest
 from tests.integrations.otel.trees import Recorded
 from treadle import Abort, App, JobSpec, Key, KeyHeld, Retry, State, chain, current, flow
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 ONCE = Retry(attempts=2, base=0, jitter=0)
 

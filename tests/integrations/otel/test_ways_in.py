@@ -25,7 +25,7 @@ from treadle import App, Worker
 from treadle.integrations.otel import Tracing
 from treadle.server import Settings
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from treadle import App, BadOption, Retry, Sizes, current
 from treadle.execution.middleware import overrides
 from treadle.integrations.otel import Tracing, trace_ids
 from treadle.testing import drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 def an_app(**options: Any) -> App:

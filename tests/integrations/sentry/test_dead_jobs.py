@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.tools import Command
 from tests.integrations.sentry.receiver import Receiver
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 

@@ -15,7 +15,7 @@ from treadle import App, Retry, Sizes, current, flow
 from treadle.errors import BadOption
 from treadle.integrations.sentry import TreadleIntegration
 from treadle.testing import HandClock, drain
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 Kept = list[tuple[str, dict[str, Any]]]
 Init = Callable[..., Kept]

@@ -12,7 +12,7 @@ from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, done, job, url_of
 from treadle.core.model import Claim, State
 from treadle.storage.postgres import PostgresStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 class Counted:

@@ -14,7 +14,7 @@ from treadle.outbox.address import read
 from treadle.outbox.drivers import Database
 from treadle.storage.postgres import PostgresStorage, refused
 from treadle.storage.postgres.errors import OLD_PLAN, ServerError, refusal, translated
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 WRONG_PASSWORD = "Passwort-Authentifizierung für Benutzer »me« fehlgeschlagen"
 REFUSALS = [

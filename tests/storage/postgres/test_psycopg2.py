@@ -17,7 +17,7 @@ from tests.storage.postgres.support import job
 from treadle.errors import BadSession, StorageUnavailable
 from treadle.storage.driver_sessions import with_literals
 from treadle.storage.postgres import PostgresStorage
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 TEXT = 'Grüße, 日本, €, it\'s \\ "$1" %s {x}'
 

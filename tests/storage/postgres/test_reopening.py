@@ -10,7 +10,7 @@ from tests.servers import postgres
 from tests.storage.postgres.support import blocked_by
 from treadle.core.model import Outcome
 from treadle.storage.postgres import PostgresStorage
-from treadle.testing.conformance.kit import (
+from treadle_testkit.conformance.kit import (
     FAILED,
     READY,
     WAITING,

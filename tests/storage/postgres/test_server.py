@@ -20,7 +20,7 @@ from treadle.errors import BadUrl, Locked, StorageDenied, StorageError, StorageF
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage, vacuum
 from treadle.storage.postgres.errors import refusal
-from treadle.testing.proxy import Proxy
+from treadle_testkit.proxy import Proxy
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from treadle.core.model import State
 from treadle.storage import locked_calls
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.enqueue import WITHIN
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 T = TypeVar("T")
 

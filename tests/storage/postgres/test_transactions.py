@@ -21,7 +21,7 @@ from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import revision
 from treadle.storage.user_session import at_once
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 Use = Callable[[Any], Coroutine[Any, Any, None]]
 

@@ -17,7 +17,7 @@ from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, S
 from treadle.core.query_model import Query
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
-from treadle.testing import Proxy
+from treadle_testkit.proxy import Proxy
 
 _names = (f"e{os.getpid()}-{n}" for n in itertools.count())
 

@@ -15,7 +15,7 @@ from treadle.core.query_model import Query
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance.kit import done, job
+from treadle_testkit.conformance.kit import done, job
 
 IDS = ("B", "a", "a-c", "ab", "A", "b", "a.b", "Ab", "cron:x", "Cron", "0190-1", "01901")
 

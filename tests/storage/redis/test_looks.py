@@ -12,8 +12,8 @@ from treadle.core.model import Claim, NewJob, Outcome, Presence, State
 from treadle.core.query_model import MetricsRow, Order, Query, QueueGlance
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis import storage as module
-from treadle.testing.conformance.kit import back, done, failed
-from treadle.testing.shows import shows
+from treadle_testkit.conformance.kit import back, done, failed
+from treadle_testkit.shows import shows
 
 ROWS = 3_000
 FAILED, RUNNING, SCHEDULED, WAITING = 30, 20, 10, 5

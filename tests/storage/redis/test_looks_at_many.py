@@ -9,8 +9,8 @@ import pytest
 from tests.servers import valkey
 from treadle.storage.redis import RedisStorage, counts, lists, metrics, plans, reading
 from treadle.testing import HandClock
-from treadle.testing.conformance import durable, laws_glance, laws_metrics, laws_scanning, run, speaks
-from treadle.testing.conformance.run import MakeStorage
+from treadle_testkit.conformance import durable, laws_glance, laws_metrics, laws_scanning, run, speaks
+from treadle_testkit.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks"]
 for _laws in (laws_scanning, laws_metrics):

@@ -14,7 +14,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.conformance.kit import done, job
+from treadle_testkit.conformance.kit import done, job
 
 _names = (f"p{os.getpid()}-{n}" for n in itertools.count())
 

@@ -19,8 +19,9 @@ from treadle.core.query_model import Query
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
-from treadle.testing import HandClock, Proxy
-from treadle.testing.shows import shows
+from treadle.testing import HandClock
+from treadle_testkit.proxy import Proxy
+from treadle_testkit.shows import shows
 
 _names = (f"s{os.getpid()}-{n}" for n in itertools.count())
 

@@ -17,7 +17,7 @@ from treadle.core.model import NewJob
 from treadle.errors import BadSession
 from treadle.storage.sqlite import SqliteStorage, user_transaction
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 
 @pytest.fixture

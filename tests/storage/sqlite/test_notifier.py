@@ -12,7 +12,7 @@ from tests.storage.sqlite.support import AS_NOBODY, ask, child, done, job, line,
 from tests.waiting import Signal
 from treadle.core.model import Presence
 from treadle.storage.sqlite import notifier
-from treadle.testing.shows import shows
+from treadle_testkit.shows import shows
 
 SENDER = """
     await storage.enqueue([NewJob(id="first", task="t", queue="other")])

@@ -22,9 +22,9 @@ from treadle.admin.estimate.durations import Durations, RunTimes
 from treadle.admin.estimate.loading import chunk_of, refusing
 from treadle.admin.estimate.snapshot import Snapshot
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import QueueFull
 from treadle.core.limit_model import LimitChange, LimitUse, Resume
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.errors import QueueFull
 from treadle.policy.claim_plan import EVERY, TURN, Head
 from treadle.policy.misfits import released_by, waits_until
 from treadle.policy.retry import DEFAULT

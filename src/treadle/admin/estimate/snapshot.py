@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record
 from treadle.core.placement_words import needs_of
 from treadle.core.query_model import Glance, MetricsRow, Query
-from treadle.errors import TreadleError
 from treadle.policy import misfits
 from treadle.storage.contract import Storage
 

@@ -8,8 +8,8 @@ from treadle.admin.explain.wording import at, lasting, on_job, worker_of
 from treadle.admin.explain.workers import able_to_run, claims, is_silent, serve
 from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.errors import error_line
 from treadle.core.model import Presence, Record
-from treadle.errors import error_line
 from treadle.policy import unread
 
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens

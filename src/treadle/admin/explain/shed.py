@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import at, on_job, set_limit
-from treadle.errors import error_line
+from treadle.core.errors import error_line
 from treadle.storage.bounds import bound_of, bounds_in
 
 _DROPS = {"drop_oldest": "the jobs that were queued first", "drop_lowest": "the last jobs of a lower priority"}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from treadle.admin.explain import Facts, explain
 from treadle.admin.job_filters import id_of
 from treadle.core.command_lines import command
-from treadle.errors import UnknownJob
+from treadle.core.errors import UnknownJob
 from treadle.producer.client_parts import Outboxes
 from treadle.tasks.when import HasId
 

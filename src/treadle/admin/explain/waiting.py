@@ -7,8 +7,8 @@ from treadle.admin.explain.running import still_running
 from treadle.admin.explain.wording import at, count, named, on_job, worker_of
 from treadle.core.command_lines import command
 from treadle.core.defaults import SIGNAL_ROW
+from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
-from treadle.errors import error_line
 from treadle.workflow.signals import signal_name
 
 

@@ -12,7 +12,7 @@ from treadle.cli.dashboard import UNUSED, Page
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving

@@ -27,7 +27,7 @@ from treadle.cli.fleet.worker_process import MARGIN, WorkerProcess
 from treadle.cli.output import FAILED, note, plural, size
 from treadle.core import defaults
 from treadle.core.clock import monotonic
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
 AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL

@@ -8,7 +8,7 @@ from typing import Final
 from treadle.cli.fleet.child_process import ChildProcess
 from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.cli.output import plural
-from treadle.health import Verdict
+from treadle.worker.probes import Verdict
 
 KILLING: Final = 30.0  # s that the end of a stuck process may take until somebody else should restart the whole fleet
 

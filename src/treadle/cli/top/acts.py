@@ -19,12 +19,12 @@ from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
 from treadle.cli.top.bounds import WHEN_FULL, bounded, waiting
+from treadle.core.errors import Stale
 from treadle.core.limit_model import LimitUse, WhenFull
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.queue_rules import ALL, OF
 from treadle.core.redaction import in_line
-from treadle.errors import Stale
 from treadle.server.overview import QueueOverview
 
 if TYPE_CHECKING:

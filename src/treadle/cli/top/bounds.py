@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from treadle.cli.output import plural
 from treadle.core.defaults import MAX_COUNT
+from treadle.core.errors import BadOption
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.queue_rules import ALL, OF
-from treadle.errors import BadOption
 from treadle.server.overview import QueueOverview
 
 COUNTED: Final = 10_000  # jobs of a kind that a look counts

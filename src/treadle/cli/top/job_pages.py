@@ -18,9 +18,9 @@ from treadle.cli.top.acts import JobVerb
 from treadle.cli.top.listing import Listing
 from treadle.cli.top.page import Page
 from treadle.cli.top.scopes import COLUMNS, Scope, row_of
+from treadle.core.errors import Stale, error_line
 from treadle.core.model import Record
 from treadle.core.redaction import visible
-from treadle.errors import Stale, error_line
 
 MOST: Final = 200  # jobs of one page
 SCANNED: Final = 5_000  # rows that one look at a list reads at most

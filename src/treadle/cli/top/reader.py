@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.admin.failure_groups import FailureGroups
 from treadle.admin.known_names import heard
 from treadle.core.clock import monotonic, wall
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.metrics import Metrics
 from treadle.server.overview import Look, Overview, Recent, compose, counted
 from treadle.storage.optional_parts import Risk

@@ -23,7 +23,7 @@ from treadle.cli.top.page import Page
 from treadle.cli.top.reader import Reader
 from treadle.cli.top.scopes import Scope
 from treadle.cli.top.style import CSS, DARK, LIGHT
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.server.overview import QueueOverview
 
 if TYPE_CHECKING:

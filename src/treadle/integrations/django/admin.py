@@ -22,8 +22,8 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from treadle.app_core import AppCore
-from treadle.errors import BadOption, TreadleError, UnknownJob
+from treadle.app.core import AppCore
+from treadle.core.errors import BadOption, TreadleError, UnknownJob
 from treadle.integrations.django import admin_pages
 from treadle.integrations.django.job_store import first_alias, store_of
 from treadle.integrations.django.loading import prepare

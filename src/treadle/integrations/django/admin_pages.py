@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from treadle.admin import stored_values
-from treadle.app_core import AppCore
+from treadle.app.core import AppCore
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
 from treadle.core.ids import VALID
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
-from treadle.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
 from treadle.storage.capabilities import whole_row

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from django.db import connections, transaction
 
+from treadle.core.errors import BadOption, BadSession, TooLarge
 from treadle.core.ids import VALID
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.errors import BadOption, BadSession, TooLarge
 from treadle.integrations.django import checks, options, results
 from treadle.integrations.django.compat import (
     BaseTaskBackend,

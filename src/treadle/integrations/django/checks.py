@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from treadle.errors import StorageError, TreadleError
+from treadle.core.errors import StorageError, TreadleError
 from treadle.integrations.django import database, schedules
 from treadle.integrations.django.job_store import stores
 from treadle.integrations.django.options import BackendOptions

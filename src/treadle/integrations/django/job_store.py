@@ -15,7 +15,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from treadle.app import App
-from treadle.errors import BadOption, BadTask
+from treadle.app.storage_choice import StorageChoice
+from treadle.core.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
 from treadle.integrations.django.in_memory import InMemoryDatabase
@@ -23,7 +24,6 @@ from treadle.integrations.django.kept_open import KeptOpen
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
-from treadle.storage_choice import StorageChoice
 from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"

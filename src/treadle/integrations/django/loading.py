@@ -11,8 +11,8 @@ import logging
 from typing import Final
 
 from treadle.app import App
+from treadle.core.errors import StorageError
 from treadle.core.events import Event
-from treadle.errors import StorageError
 from treadle.integrations.django import discovery, schedules
 from treadle.integrations.django.job_store import JobStore, store_of, treadle_aliases
 from treadle.integrations.django.known_tasks import constants_of

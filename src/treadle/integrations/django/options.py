@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.integrations.django.compat import InvalidTaskBackend
 from treadle.serialization.encryption import Keys
 from treadle.storage.payloads import Wrapping

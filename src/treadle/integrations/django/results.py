@@ -15,8 +15,8 @@ from django.conf import settings
 from django.utils.timezone import make_naive
 
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import error_line, traceback_of
 from treadle.core.model import Record, State
-from treadle.errors import error_line, traceback_of
 from treadle.integrations.django.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from treadle.integrations.django.known_tasks import Store
 from treadle.policy import attempts

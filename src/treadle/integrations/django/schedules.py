@@ -13,7 +13,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from treadle.errors import BadArgument, BadOption
+from treadle.core.errors import BadArgument, BadOption
 from treadle.integrations.django.job_store import first_alias, treadle_aliases
 from treadle.integrations.django.known_tasks import Store, constants_of, is_task
 from treadle.policy import cron as crons

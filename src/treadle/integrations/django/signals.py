@@ -10,8 +10,8 @@ import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from treadle.core.errors import JobNotDone
 from treadle.core.events import Event
-from treadle.errors import JobNotDone
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware
 from treadle.execution.run_outcome import RunOutcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
-from treadle.errors import BadOption, TooLarge
+from treadle.core.errors import BadOption, TooLarge
 from treadle.integrations.django.compat import InvalidTask, Task
 from treadle.tasks.options import Options, check_names, merge
 

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from treadle.concurrency.threads import Answer
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import UnknownUpstream
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
-from treadle.errors import UnknownUpstream
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun

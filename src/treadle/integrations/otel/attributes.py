@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from opentelemetry.trace import Span, Status, StatusCode
 
+from treadle.core.errors import RemoteFailure, error_line
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record
 from treadle.core.redaction import visible
-from treadle.errors import RemoteFailure, error_line
 from treadle.execution.job_run import running_here
 from treadle.policy import judge
 

@@ -16,8 +16,8 @@ from opentelemetry.trace import SpanKind, Tracer
 
 from treadle.core import clock
 from treadle.core.claim_ids import worker_name
+from treadle.core.errors import BadOption
 from treadle.core.model import Record
-from treadle.errors import BadOption
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.execution.run_outcome import RunOutcome

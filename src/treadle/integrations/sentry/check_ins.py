@@ -9,7 +9,7 @@ from typing import Any, Final
 from sentry_sdk.crons import capture_checkin
 
 from treadle.app import App
-from treadle.errors import TreadleError
+from treadle.core.errors import TreadleError
 from treadle.execution.context import Context
 from treadle.execution.run_outcome import RunOutcome
 from treadle.scheduling import Schedule

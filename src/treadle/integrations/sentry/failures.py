@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 import sentry_sdk
 from sentry_sdk.utils import event_from_exception
 
+from treadle.core.errors import RemoteFailure, error_line, users_part
 from treadle.core.redaction import HIDDEN
-from treadle.errors import RemoteFailure, error_line, users_part
 
 Level = Literal["error", "warning"]
 

@@ -8,7 +8,7 @@ import sentry_sdk
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.logging import ignore_logger
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.execution import every_app
 from treadle.integrations.sentry.layer import SentryMiddleware
 

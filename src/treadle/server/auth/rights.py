@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from treadle.admin import audit
 from treadle.core import defaults, ids
+from treadle.core.errors import BadOption, IdTaken
 from treadle.core.limit_model import Declare, LimitChange, LimitUse
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record
 from treadle.core.query_model import Glance, MetricsRow, Stats
 from treadle.core.queue_rules import ALL
-from treadle.errors import BadOption, IdTaken
 from treadle.metrics import OTHER, decode, encode
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.auth.token_file import exposed
 
 log = logging.getLogger("treadle.server")

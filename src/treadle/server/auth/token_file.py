@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from treadle.core import defaults
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.server.auth.tokens import SCOPES, Token
 from treadle.tasks.options import name_of
 

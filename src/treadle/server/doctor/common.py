@@ -21,7 +21,7 @@ from treadle.server.doctor import placement
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.core.query_model import Stats
     from treadle.storage.optional_parts import Risk
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from treadle.core.errors import Unsupported
 from treadle.core.words import plural
-from treadle.errors import Unsupported
 from treadle.server.doctor.common import Check, ok, warn
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.core.query_model import CountDrift
 
 NAMED = 3  # groups that a warning names

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treadle.core.errors import StorageError
 from treadle.core.redaction import shown
-from treadle.errors import StorageError
 from treadle.server.doctor import bounds, common, counts, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
 from treadle.storage.move_marks import mark_of
 from treadle.storage.transfer import words
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 def of_file(url: str, file: Path, full: bool) -> list[Check]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.core import defaults
+from treadle.core.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.core.model import Record
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.core.words import plural
-from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
@@ -28,7 +28,7 @@ from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 PAGE = 500
 NAMED = 3  # rows that a warning names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from treadle.core.errors import StorageError
 from treadle.core.words import lasts, plural
-from treadle.errors import StorageError
 from treadle.server.doctor.common import Check, fail, ok, warn
 
 if TYPE_CHECKING:

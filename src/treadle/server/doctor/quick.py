@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from treadle.server.doctor import bounds, common
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.core.query_model import Stats
     from treadle.server.doctor.common import Check
 

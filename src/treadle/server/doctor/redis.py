@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec.structs import replace
 
+from treadle.core.errors import SchemaTooOld
 from treadle.core.words import size
-from treadle.errors import SchemaTooOld
 from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
 from treadle.storage.optional_parts import Risk
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from treadle.admin.known_names import heard
 from treadle.core.clock import wall
+from treadle.core.errors import TreadleError
 from treadle.core.query_model import Count, Glance
-from treadle.errors import TreadleError
 from treadle.server.auth.tokens import Token
 from treadle.server.doctor.common import Check
 from treadle.server.doctor.quick import others, warnings
@@ -32,7 +32,7 @@ from treadle.storage.risks import risks_of
 from treadle.worker.leader import ID, leader_of
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 

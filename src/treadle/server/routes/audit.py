@@ -11,7 +11,7 @@ from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 class AuditAsked(Struct, frozen=True, kw_only=True):

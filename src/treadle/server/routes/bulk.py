@@ -29,7 +29,7 @@ from treadle.storage import messages
 from treadle.tasks.json_options import Id
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 MOST_IDS: Final = 1_000
 NAMED: Final = 3  # unknown ids for which a similar one is looked for

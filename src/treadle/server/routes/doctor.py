@@ -16,7 +16,7 @@ from treadle.server.operation import Call, Operation
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.server.overview import Looks
 
 FRESH: Final = 30.0  # s for which an answer is kept: the checks count all rows

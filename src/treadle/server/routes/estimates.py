@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec.structs import replace
 
 from treadle.admin import Estimate, QueuePlan
-from treadle.errors import UnknownJob
+from treadle.core.errors import UnknownJob
 from treadle.server.audited import who
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
@@ -17,7 +17,7 @@ from treadle.storage import messages
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 T = TypeVar("T")
 

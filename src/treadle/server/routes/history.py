@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from treadle.admin import JobHistory, stored_values
 from treadle.admin.audit import is_id
+from treadle.core.errors import UnknownJob
 from treadle.core.payload_redaction import Redaction
-from treadle.errors import UnknownJob
 from treadle.server.operation import Call, Operation
 from treadle.server.shown_payloads import ENCODE
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 class HistoryRoutes:

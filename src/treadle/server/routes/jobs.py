@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
+from treadle.core.errors import ForeignRow, IdTaken, StorageError, UnknownJob
 from treadle.core.model import Record
-from treadle.errors import ForeignRow, IdTaken, StorageError, UnknownJob
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
@@ -44,7 +44,7 @@ from treadle.storage.capabilities import whole_row
 
 if TYPE_CHECKING:
     from treadle.admin import Jobs
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job

@@ -17,7 +17,7 @@ from treadle.storage import messages
 from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.tasks.task import AnyTask
 
 HOUR: Final = 3_600.0

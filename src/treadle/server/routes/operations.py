@@ -24,7 +24,7 @@ from treadle.storage.bounds import bound_of, bounds_in
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 class QueueView(Struct, frozen=True, kw_only=True):

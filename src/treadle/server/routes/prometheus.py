@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from treadle.prometheus import MISSING, Names, Scrape, StoredReader, stored_samples, written
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.operation import Call, Operation
+from treadle.server.prometheus import MISSING, Names, Scrape, StoredReader, stored_samples, written
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
-    from treadle.prometheus.exposition import Exposition
+    from treadle.app.core import AppCore
+    from treadle.server.prometheus.exposition import Exposition
 
 KEPT: Final = 1.0  # s for which a text is kept: writing one of 300 tasks takes 20 ms of the event loop
 
@@ -47,7 +47,7 @@ class PrometheusRoutes:
 
     async def metrics(self, call: Call[None, messages.Nothing]) -> Response:
         try:
-            from treadle.prometheus.exposition import OPENMETRICS, is_openmetrics
+            from treadle.server.prometheus.exposition import OPENMETRICS, is_openmetrics
         except ImportError as error:
             raise Refused(501, "not_installed", f"{MISSING} ({error})") from None
         token = call.token

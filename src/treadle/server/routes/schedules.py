@@ -23,7 +23,7 @@ from treadle.storage import messages
 from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 IDS: Final = 5_000  # ids of one read

@@ -22,7 +22,7 @@ from treadle.server.settings import Settings
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 LONGEST: Final = 1_000  # characters of a token
 WRONG_RATE: Final = 0.5  # wrong tokens a second of one address, after WRONG_BURST of them

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from treadle.admin import Audit
 from treadle.core import defaults
 from treadle.core.clock import Clock
+from treadle.core.errors import IdTaken, StorageError
 from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
 from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
-from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
 from treadle.producer.client import Client
 from treadle.server import runner_reports

@@ -15,7 +15,7 @@ from treadle.server.routes.shown import names_of, queue_of
 from treadle.tasks.json_options import Name
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
 
 
 class WorkflowsAsked(Struct, frozen=True, kw_only=True):

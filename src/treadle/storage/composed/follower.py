@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from treadle.errors import StorageUnavailable
+from treadle.core.errors import StorageUnavailable
 from treadle.storage.composed.log import AHEAD, Log
 from treadle.storage.composed.log_entries import LogEntry
 from treadle.storage.composed.replica import Replica

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
+from treadle.core.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, LogEntry
 from treadle.storage.composed.port_calls import Port, soon

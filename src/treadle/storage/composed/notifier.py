@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from treadle.errors import StorageUnavailable
+from treadle.core.errors import StorageUnavailable
 from treadle.storage.composed.port_calls import Port, soon
 
 logger = logging.getLogger("treadle")

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.core.errors import StorageError, StorageUnavailable
 
 PATIENCE = 15.0  # seconds to wait for the answer of a port
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE, NotADatabase
 from treadle.core.limit_model import LimitFacts
 from treadle.core.model import Claim, Claimed, Outcome, Presence, Record, Settled, State
 from treadle.core.query_model import MetricsRow
-from treadle.errors import UNREADABLE, NotADatabase
 from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, LogEntry, Op

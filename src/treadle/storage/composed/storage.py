@@ -19,10 +19,10 @@ import msgspec
 from treadle.concurrency.group_commit import GroupCommit
 from treadle.concurrency.spawn import started
 from treadle.core import clock
+from treadle.core.errors import SchemaTooOld, StorageError
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import SchemaTooOld, StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
 from treadle.storage.composed.follower import Follower

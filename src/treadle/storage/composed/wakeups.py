@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE, StorageError
 from treadle.core.model import Record, State
-from treadle.errors import UNREADABLE, StorageError
 from treadle.ports import Pulled
 from treadle.storage.composed.port_calls import Port, here
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import aiohttp
 
-from treadle.errors import AnswerTooLarge
+from treadle.core.errors import AnswerTooLarge
 from treadle.serialization.json_counts import beyond
 
 ANSWER: Final = 256 * 2**20  # bytes of a response with rows, unless ?max_answer= sets another limit

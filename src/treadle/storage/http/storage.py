@@ -18,12 +18,12 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core import defaults
+from treadle.core.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.open_entry import HEADER, open_entry
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.core.redaction import origin, shown, target
-from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage import messages
 from treadle.storage.contract import Capabilities
 from treadle.storage.http import response_body

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from treadle.core.errors import QueueFull
 from treadle.core.limit_model import Limit
 from treadle.core.model import SHED, NewJob, State
-from treadle.errors import QueueFull
 from treadle.storage.bounds import LOOK, bound_of, excess, needs_room, shed_words
 from treadle.storage.machine.endings import count_endings, end
 from treadle.storage.machine.keys import holds

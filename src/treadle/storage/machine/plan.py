@@ -9,8 +9,8 @@ from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct
 
+from treadle.core.errors import KeyHeld, UnknownUpstream
 from treadle.core.model import NewJob, Record
-from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage.machine.keys import holds
 from treadle.storage.machine.rows import Rows
 from treadle.storage.row_rules import check_reach, named_by, refuse_holder, refuse_taken

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from treadle.core.errors import KeyHeld
 from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, State
-from treadle.errors import KeyHeld
 from treadle.storage.machine.endings import begin_wait
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import join, schedule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from treadle.core.errors import UnknownUpstream
 from treadle.core.model import APPLIED, ASKED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
-from treadle.errors import UnknownUpstream
 from treadle.storage.admission import rule_for, slots_fit
 from treadle.storage.machine.endings import begin_wait, count_endings, end
 from treadle.storage.machine.limits import kept, unblock

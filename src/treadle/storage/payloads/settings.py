@@ -7,7 +7,7 @@ from typing import Final, Self, cast
 
 from treadle.blobs.objects import FolderObjects, Objects
 from treadle.core import defaults
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.serialization.encryption import Keys
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Bound

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from treadle.blobs.objects import Objects, digest_of
 from treadle.core import ids
+from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
 from treadle.core.model import ACT, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
-from treadle.errors import UNREADABLE
 from treadle.serialization.encryption import Keys, UnknownKey
 from treadle.storage.row_rules import OWN_ID
 

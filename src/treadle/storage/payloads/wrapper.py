@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption, StorageError, StorageUnavailable
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Page, Query
-from treadle.errors import BadOption, StorageError, StorageUnavailable
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
 from treadle.storage.payloads.bound import PayloadBound, PayloadParts, PayloadTransaction

@@ -13,8 +13,8 @@ import psycopg
 from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from treadle.core.errors import BadUrl
 from treadle.core.redaction import shown
-from treadle.errors import BadUrl
 
 SCHEMA: Final = "treadle"
 POOL: Final = 5  # connections: the claims and settles of a worker, its heartbeat, and one for queries

@@ -15,8 +15,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.concurrency.spawn import started
+from treadle.core.errors import Locked, StorageError
 from treadle.core.model import NewJob, Record
-from treadle.errors import Locked, StorageError
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.enqueue import enqueue, locked_jobs

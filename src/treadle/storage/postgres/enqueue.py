@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from treadle.core.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.core.model import NewJob, Record
-from treadle.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.locked_calls import PATIENCE
 from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (

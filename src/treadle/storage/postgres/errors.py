@@ -10,7 +10,7 @@ from typing import Final
 
 import psycopg
 
-from treadle.errors import Locked, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import Locked, NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage.transfer import MoveState, decode_mark
 from treadle.storage.transfer import refusal as shut
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from treadle.errors import BadSession, StorageError
+from treadle.core.errors import BadSession, StorageError
 from treadle.storage.driver_sessions import DatabaseAddress
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Value, connect, connect_in_thread

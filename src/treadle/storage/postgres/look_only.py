@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.errors import SchemaTooOld, StorageError
 from treadle.core.query_model import Page, Query
-from treadle.errors import SchemaTooOld, StorageError
 from treadle.storage import queries as orders
 from treadle.storage.admission import Usage, level, opens_at, rule_for
 from treadle.storage.postgres import metrics, pages, queries

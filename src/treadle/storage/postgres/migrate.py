@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from treadle.errors import NotADatabase, SchemaTooNew, StorageUnavailable
+from treadle.core.errors import NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import connect
 from treadle.storage.postgres.errors import Cut, ServerError, translated

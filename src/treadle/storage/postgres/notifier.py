@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from treadle.errors import UNREADABLE
+from treadle.core.errors import UNREADABLE
 from treadle.storage.postgres.connection import Connection, connect
 from treadle.storage.postgres.errors import ServerError
 from treadle.storage.postgres.pool import CONNECT

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.errors import StorageError
 from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Page, Query
-from treadle.errors import StorageError
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
 from treadle.storage.postgres import address as urls

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import psycopg
 
+from treadle.core.errors import BadSession, Locked, StorageError
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import ServerSession, Session
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value, connect, connect_in_thread

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from treadle.core.errors import TreadleError
 from treadle.core.model import Claim, Record
-from treadle.errors import TreadleError
 from treadle.storage.postgres.pool import Pool
 from treadle.storage.postgres.scan_floor import Floor, ScanFloor
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.core.errors import StorageError
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import StorageError
 from treadle.storage.postgres import metrics, pages, queries
 from treadle.storage.postgres.claim import Nobody, Watch, claim
 from treadle.storage.postgres.enqueue import enqueue

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from treadle.core.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.core.model import APPLIED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
-from treadle.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.storage.redis.outcomes import outcome_bytes
 from treadle.storage.redis.rows import (
     encode,

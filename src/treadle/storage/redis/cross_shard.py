@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from treadle.core.errors import StorageUnavailable
 from treadle.core.model import NewJob, Record
-from treadle.errors import StorageUnavailable
 from treadle.storage.redis.routing import Layout, roams
 from treadle.storage.redis.storage import RedisStorage
 from treadle.storage.redis.transfer import away

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis import exceptions as told
 
-from treadle.errors import StorageDenied, StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import StorageDenied, StorageError, StorageFull, StorageUnavailable
 
 FULL = ("OOM", "MISCONF", "NOREPLICAS")
 RIGHTS: Final = (

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.storage.optional_parts import Risk
 from treadle.storage.redis.risks import risks
 

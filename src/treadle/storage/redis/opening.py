@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageError
+from treadle.core.errors import BadUrl, SchemaTooNew, StorageDenied, StorageError
 from treadle.storage.redis.errors import RIGHTS
 
 # Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.

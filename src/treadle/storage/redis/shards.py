@@ -15,11 +15,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.core import clock
+from treadle.core.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.core.ids import is_derived
 from treadle.core.limit_model import Declare, Limit, LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import Group, drifts, kept_counts, merged_glances

@@ -13,10 +13,10 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle.core import clock
+from treadle.core.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import BadUrl, SchemaTooOld, StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
 from treadle.storage.queries import drifts, kept_counts, merged_glances

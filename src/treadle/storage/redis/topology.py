@@ -20,8 +20,8 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as Broken
 
+from treadle.core.errors import BadUrl
 from treadle.core.redaction import shown
-from treadle.errors import BadUrl
 
 CONNECT: Final = 5.0  # seconds
 PORT: Final = 6379

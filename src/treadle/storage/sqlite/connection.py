@@ -15,7 +15,7 @@ from typing import Any, Final
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import StorageError, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import patiently

@@ -11,8 +11,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from treadle.core import defaults
+from treadle.core.errors import StorageError, TreadleError
 from treadle.core.model import NewJob, Record, State
-from treadle.errors import StorageError, TreadleError
 from treadle.storage.bounds import bound_of
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.machine import store

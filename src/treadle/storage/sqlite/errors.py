@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from treadle.errors import Locked, NotADatabase, StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import Locked, NotADatabase, StorageError, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.lock_holders import writer_of
 
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.errors import StorageError
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
-from treadle.errors import StorageError
 from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import OpenFile

@@ -9,7 +9,7 @@ import sqlite3
 from typing import Any
 
 from treadle.core import clock
-from treadle.errors import BadSession
+from treadle.core.errors import BadSession
 from treadle.storage.sqlite.migrate import migrate
 from treadle.storage.sqlite.user_transaction import Known, Plain, UserTransaction
 

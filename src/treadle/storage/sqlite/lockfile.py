@@ -20,8 +20,8 @@ from typing import Final
 
 from treadle.concurrency import forks
 from treadle.core import clock
+from treadle.core.errors import Locked, StorageUnavailable
 from treadle.core.private_files import FILE, share
-from treadle.errors import Locked, StorageUnavailable
 from treadle.storage.sqlite.lock_holders import holder_of, writer_of
 
 if sys.platform == "win32":

@@ -10,7 +10,7 @@ import re
 import sqlite3
 from importlib.resources import files
 
-from treadle.errors import NotADatabase, SchemaTooNew
+from treadle.core.errors import NotADatabase, SchemaTooNew
 
 APPLICATION_ID = 0x54524444  # "TRDD"; `file` and other tools recognise the file by it
 

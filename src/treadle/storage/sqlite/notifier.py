@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 
 from treadle.concurrency import forks
+from treadle.core.errors import UNREADABLE
 from treadle.core.private_files import FILE, make_file, share
-from treadle.errors import UNREADABLE
 from treadle.storage.sqlite.socket_folder import SocketFolder
 from treadle.storage.topic_waiters import TopicWaiters
 

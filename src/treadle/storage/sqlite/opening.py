@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from treadle.concurrency.forked_files import take_locks
 from treadle.core import clock
+from treadle.core.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, StorageUnavailable
 from treadle.core.private_files import make_file, share
-from treadle.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.migrate import check, migrate, newest

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from treadle.core import clock
-from treadle.errors import BadSession
+from treadle.core.errors import BadSession
 from treadle.storage.sqlite.bulk_read import Ours
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, begin_patiently

@@ -19,7 +19,7 @@ from typing import Any, Final
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import let_threads_start, starting
-from treadle.errors import Locked, StorageUnavailable
+from treadle.core.errors import Locked, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile

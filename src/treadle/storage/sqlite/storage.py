@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from treadle.core import clock, defaults
+from treadle.core.errors import BadUrl
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
-from treadle.errors import BadUrl
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
 from treadle.storage.sqlite import looks, metrics, queries, recount, transfer

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
 from treadle.core import clock
+from treadle.core.errors import BadSession, Locked, StorageError
 from treadle.core.model import NewJob, Outcome, Record, Settled
-from treadle.errors import BadSession, Locked, StorageError
 from treadle.storage.driver_sessions import FileSession, plain_cursor, plain_texts
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite import queries

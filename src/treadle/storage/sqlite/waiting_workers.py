@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import UNREADABLE
 from treadle.core.model import Claim, NewJob
-from treadle.errors import UNREADABLE
 from treadle.storage.sqlite.lockfile import LockFile
 
 MOST: Final = 65_536  # bytes of the note; if there are more claims, the oldest are dropped

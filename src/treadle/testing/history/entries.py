@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from treadle.core import defaults
 from treadle.core.clock import Clock, monotonic
+from treadle.core.errors import StorageUnavailable, TreadleError
 from treadle.core.job import Continuation
 from treadle.core.placement import Needs
-from treadle.errors import StorageUnavailable, TreadleError
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 

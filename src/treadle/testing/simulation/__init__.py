@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from treadle.errors import BadOption, TreadleError
+from treadle.core.errors import BadOption, TreadleError
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing.history import Violation

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from treadle.core.argument_names import check_spelling
-from treadle.errors import BadOption
+from treadle.core.errors import BadOption
 from treadle.testing.simulation.faults import KINDS, Kind
 from treadle.worker import Worker
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
-from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.history.jobs import is_own

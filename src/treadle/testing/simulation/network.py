@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, cast
 
+from treadle.core.errors import StorageUnavailable, Unsupported
 from treadle.core.limit_model import Declare, LimitChange
 from treadle.core.model import (
     ACT,
@@ -24,7 +25,6 @@ from treadle.core.model import (
     Settled,
     State,
 )
-from treadle.errors import StorageUnavailable, Unsupported
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Fused
 from treadle.storage.proxy import StorageProxy

@@ -7,7 +7,7 @@ from contextvars import Context
 from random import Random
 from typing import Any, NoReturn, Protocol
 
-from treadle.errors import BadOption, StorageUnavailable
+from treadle.core.errors import BadOption, StorageUnavailable
 from treadle.testing.simulation.faults import Fault
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.testing.simulation.network import Line, Network

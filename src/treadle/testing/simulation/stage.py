@@ -18,21 +18,21 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.admin.known_names import Names
-from treadle.app_core import injectors
+from treadle.app.core import injectors
+from treadle.app.storage_choice import StorageChoice
 from treadle.concurrency.threads import Answer, Threads
+from treadle.core.errors import BadOption, UnknownName
 from treadle.core.events import Event
-from treadle.errors import BadOption, UnknownName
 from treadle.producer.batching import Batcher
 from treadle.producer.sender import Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
-from treadle.storage_choice import StorageChoice
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker.executors.threads import outcome
 from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:
-    from treadle.app_core import AppCore
+    from treadle.app.core import AppCore
     from treadle.testing.payloads import TextsInTest
     from treadle.testing.simulation.network import Network
 

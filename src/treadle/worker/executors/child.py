@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.core import clock, defaults
+from treadle.core.errors import BadArgument, BadResult, TooLarge
 from treadle.core.job import Continuation
 from treadle.core.model import Record
-from treadle.errors import BadArgument, BadResult, TooLarge
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import close_process, inside_calls

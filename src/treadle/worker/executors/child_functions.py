@@ -8,8 +8,8 @@ import types
 from pathlib import Path
 from typing import Any, Protocol
 
+from treadle.core.errors import BadTask
 from treadle.core.injected import injected_names
-from treadle.errors import BadTask
 from treadle.execution.middleware import Middleware, overrides
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore

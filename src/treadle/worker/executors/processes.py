@@ -19,8 +19,7 @@ from types import ModuleType
 from msgspec.structs import replace
 
 from treadle.concurrency.spawn import started
-from treadle.core.model import Record
-from treadle.errors import (
+from treadle.core.errors import (
     RESULT,
     UNREADABLE,
     BadArgument,
@@ -31,6 +30,7 @@ from treadle.errors import (
     TooLarge,
     TreadleError,
 )
+from treadle.core.model import Record
 from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.middleware import overrides
 from treadle.policy.retry import Abort, Defer, RetryAfter

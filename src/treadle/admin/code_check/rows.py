@@ -1,0 +1,189 @@
+"""Checks one unfinished row at a time: its task, its queue, its arguments, its recorded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from treadle.admin.code_check.findings import Findings
+from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
+from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
+from treadle.core.model import OURS, Record, State
+from treadle.core.similar_names import closest
+from treadle.durable.checkpoints import read_entry
+from treadle.durable.step_codec import signature_of
+from treadle.policy.retry import read_policy
+from treadle.serialization.argument_check import misfits, reads
+from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.core import TaskCore
+from treadle.tasks.reducers import DEFAULT, Reducer
+from treadle.workflow.plan import FLOW, plan_of
+from treadle.workflow.signals import signal_name
+
+OWN: Final = "treadle."  # begins the names of system tasks
+COMPATIBLE: Final = "accept both forms until these jobs have ended, or give the changed function a new task name"
+
+
+class RowChecks:
+    """The checks that need one row only, and the ids of other rows that the rest needs.
+
+    served  the queues from which workers with this code claim
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskCore],
+        reducers: Mapping[str, Reducer],
+        findings: Findings,
+        served: Collection[str],
+    ) -> None:
+        self._tasks, self._reducers, self._findings, self._served = tasks, reducers, findings, served
+        self._steps: dict[str, StepNames] = {}
+
+    def look(self, row: Record) -> None:
+        """Check a row of a user's task or a flow."""
+        job, task = row.job, self._tasks.get(row.job.task)
+        if task is None and job.task != FLOW:
+            self._removed(row)
+            return
+        if job.queue not in self._served:
+            self._unserved(row)
+        if task is None:
+            self._reducer(row, None)
+            return
+        if row.function_done:
+            self._reducer(row, task)
+            return
+        later = job.retry is not None and bool(read_policy(job.retry).pass_result)
+        if not reads(task.signature, job.payload, later):
+            self._misfits(row, task, later)
+        if row.checkpoints:
+            self._recorded(row, task)
+
+    def _removed(self, row: Record) -> None:
+        name = row.job.task
+        like = closest(name, self._tasks)
+        hint = "" if like is None else f"; the most similar one is {like!r}"
+        self._findings.add(
+            "task",
+            name,
+            f"this code has no such task{hint}: its jobs are never claimed",
+            f"keep it, or register its function under this name too (@app.task(name={name!r})), until its jobs have "
+            "ended; or cancel them: `treadle jobs cancel --task`",
+            example=row.job.id,
+            state=row.state,
+        )
+
+    def _unserved(self, row: Record) -> None:
+        self._findings.add(
+            "queue",
+            row.job.queue,
+            "no task of this code has this queue, so workers without --queues do not claim from it",
+            "start a worker with --queues that names it, and give this check the same --queues",
+            example=row.job.id,
+            state=row.state,
+        )
+
+    def _misfits(self, row: Record, task: TaskCore, later: bool) -> None:
+        try:
+            found = misfits(task.signature, row.job.payload, later)
+        except BadTask as error:
+            found = [BadArgument(task.name, None, str(error))]
+        for misfit in found:
+            self._findings.add(
+                "arguments",
+                task.name,
+                f"parameter {misfit.parameter!r} {misfit.problem}" if misfit.parameter else misfit.problem,
+                COMPATIBLE,
+                place=misfit.parameter or "",
+                example=row.job.id,
+                state=row.state,
+            )
+
+    # --- durable code
+
+    def _recorded(self, row: Record, task: TaskCore) -> None:
+        names = self._steps.get(task.name)
+        if names is None:
+            names = self._steps[task.name] = steps_of(task.function)
+        for key, text in row.checkpoints:
+            if key.startswith(OURS):
+                continue
+            if not names.has(key):
+                self._step(row, task, key, names)
+            else:
+                self._value(row, task, key, text, names)
+
+    def _step(self, row: Record, task: TaskCore, key: str, names: StepNames) -> None:
+        like = closest(key, names.names)
+        hint = f"; the most similar one is {like!r}" if like else ""
+        self._findings.add(
+            "step",
+            task.name,
+            f"the recorded step {key!r} is not in its source any more{hint}: its run raises StepMismatch, or also "
+            "takes the new step",
+            "keep names and order of the steps while jobs are running, or give the changed function a new task name; "
+            "`treadle.testing.replay` shows what each history does",
+            place=STEP_NUMBER.sub("", key),
+            example=row.job.id,
+            state=row.state,
+        )
+
+    def _value(self, row: Record, task: TaskCore, key: str, text: str, names: StepNames) -> None:
+        function = names.names.get(STEP_NUMBER.sub("", key))
+        if function is None:
+            return
+        try:
+            value = read_entry(text).result
+            if value is not None:
+                codec: CallCodec = signature_of(function, f"step {key!r}", task.signature._codec)
+                codec.decode_result(value)
+        except BadResult as error:
+            self._findings.add(
+                "step",
+                task.name,
+                f"the recorded result of step {key!r} does not fit its function any more: {error}",
+                COMPATIBLE,
+                place=f"{key} result",
+                example=row.job.id,
+                state=row.state,
+            )
+        except (BadTask, *UNREADABLE):
+            return
+
+    def signal(self, row: Record, parent: Record | None) -> None:
+        """Check the row of a signal that the job `parent` waits for."""
+        name = signal_name(row)
+        task = None if parent is None else self._tasks.get(parent.job.task)
+        if name is None or parent is None or task is None or row.job.id not in parent.after:
+            return
+        names = self._steps.setdefault(task.name, steps_of(task.function))
+        if not names.has(f"wait:{name}"):
+            self._findings.add(
+                "signal",
+                task.name,
+                f"jobs wait for the signal {name!r}, which its source does not wait for any more",
+                f"keep `wait_for({name!r})` until these jobs have ended",
+                place=name,
+                example=parent.job.id,
+                state=parent.state,
+            )
+
+    # --- workflows
+
+    def _reducer(self, row: Record, task: TaskCore | None) -> None:
+        plan = plan_of(row)
+        if plan.mark is not None or plan.guard or row.state is State.RUNNING:
+            return
+        name = plan.reduce or (task.reduce if task is not None else None) or DEFAULT
+        if name not in self._reducers:
+            like = closest(name, self._reducers)
+            hint = f"; the most similar one is {like!r}" if like else ""
+            self._findings.add(
+                "reducer",
+                name,
+                f"this code has no such reducer{hint}: workflows that name it fail when their children have ended",
+                f"keep `@app.reducer` {name!r} until they have ended",
+                example=row.job.id,
+                state=row.state,
+            )

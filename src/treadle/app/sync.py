@@ -1,0 +1,274 @@
+"""The same API for plain threads: a portal that runs the async code on an event loop and waits for the result."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+
+from treadle.app.core import AppCore
+from treadle.app.sync_views import (
+    SyncAudit,
+    SyncDead,
+    SyncJobs,
+    SyncLimits,
+    SyncMetrics,
+    SyncQueues,
+    SyncSchedules,
+    SyncWorkflows,
+)
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded
+from treadle.core.argument_names import refuse_unknown
+from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
+from treadle.core.job import Job, JobSpec
+from treadle.resources import Overrides
+from treadle.storage.user_session import at_once, is_async
+from treadle.workflow.enqueue_args import SENDING
+
+if TYPE_CHECKING:
+    from treadle.testing.clock import HandClock
+    from treadle.testing.given_storage import Given
+    from treadle.testing.sync_app import SyncTesting
+
+T = TypeVar("T")
+
+TRIES: Final = 500  # repetitions of a call whose event loop ends: over 10 s
+AGAIN: Final = 0.02  # s between two repetitions
+
+
+ENDED: Final = (
+    "the event loop on which this app was open ended, or the app was closed, during a call of app.sync, which may have "
+    "been carried out; repeat the call"
+)
+
+
+class Portal:
+    """`app.sync`: each call runs on the app's event loop and returns its result.
+
+    If the app is open on a running loop (a worker in this process, an async web server), the call runs on that loop, so
+    a task in a thread may enqueue. Otherwise the portal starts a loop in a daemon thread and opens the app there.
+    """
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+        core.client.portal = self
+        self._forget()
+        core.when_forked.append(self._forget)
+
+    def _forget(self) -> None:
+        """Drop loop and thread, which do not exist in a forked child."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = 0  # how often `close` was called
+
+    @overload
+    def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
+    @overload
+    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Any) -> list[Job[T, T]]: ...
+    @overload
+    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
+    def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
+        """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
+
+        With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
+        """
+        refuse_unknown("enqueue", options, SENDING)
+        within = options.pop("within", None)
+        _check_sync(within)
+        flat, single = self._core.flatten(specs, **options)
+        jobs = self._send(flat, within) if flat else []
+        return jobs[0] if single else jobs
+
+    def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """Store specs, all or none: on the connection of the caller if there is one."""
+        core = self._core
+        if within is None:
+            return self._again(lambda: _sent(core, specs))
+        _check_sync(within)
+        return at_once(core.client.send_bound(specs, core.bound(within)))
+
+    def testing(
+        self,
+        clock: HandClock | None = None,
+        *,
+        storage: Given = "memory://",
+        within: Literal["commit", "at_once"] = "commit",
+        overrides: Overrides | None = None,
+    ) -> SyncTesting:
+        """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
+        the calling thread."""
+        from treadle.testing.sync_app import SyncTesting
+
+        return SyncTesting(self._core, clock, storage, within, overrides, self.jobs)
+
+    def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
+        """As `job.result`."""
+        return self._again(lambda: _result(job, timeout))
+
+    # --- the calls of app.jobs, app.dead ... without await
+
+    @property
+    def jobs(self) -> SyncJobs:
+        return SyncJobs(self, self._core.jobs)
+
+    @property
+    def dead(self) -> SyncDead:
+        return SyncDead(self, self._core.dead)
+
+    @property
+    def queues(self) -> SyncQueues:
+        return SyncQueues(self, self._core.queues)
+
+    @property
+    def audit(self) -> SyncAudit:
+        return SyncAudit(self, self._core.audit)
+
+    @property
+    def workflows(self) -> SyncWorkflows:
+        return SyncWorkflows(self, self._core.workflows)
+
+    @property
+    def limits(self) -> SyncLimits:
+        return SyncLimits(self, self._core.limits)
+
+    @property
+    def metrics(self) -> SyncMetrics:
+        return SyncMetrics(self, self._core.metrics)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        return SyncSchedules(self, self._core.schedules)
+
+    # --- any call
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine of this app and return its result: `app.sync.call(job.progress())`.
+
+        Raises EventLoopError on the app's own event loop, and StorageUnavailable if that loop ends during the call.
+        """
+        try:
+            return self._made(work)
+        except LoopEnded:
+            raise StorageUnavailable(ENDED) from None
+
+    def _made(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `call`; raises LoopEnded if the loop ends during the call."""
+        try:
+            while True:
+                try:
+                    return self._call(work)
+                except LoopEnded as ended:
+                    if ended.begun:
+                        raise
+                    time.sleep(AGAIN)
+        finally:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        ownership = self._core.life.ownership
+        there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
+        loop = ownership.loop if ownership is not None and there else self._start()
+        _check_not_on(loop)
+        if ownership is not None and there and ownership.state in ("opening", "open"):
+            return ownership.call(lambda: work).result()
+        mine = self._start()
+        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not begun after `close`
+
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""
+        life, closed = self._core.life, self._closed
+        for _ in range(TRIES):
+            before, moves = life.ownership, life.moves
+            try:
+                return self._made(make())
+            except (StorageUnavailable, LoopEnded) as error:
+                now = life.ownership
+                leaves = any(each is not None and each.state == "closing" for each in (before, now))
+                ended = isinstance(error, LoopEnded) or leaves or life.moves != moves
+                shut = any(each is not None and each.why == "closed" for each in (before, now))
+                if not ended or shut or self._closed != closed:
+                    if isinstance(error, LoopEnded):
+                        raise StorageUnavailable(ENDED) from None
+                    raise
+            time.sleep(AGAIN)
+        return self.call(make())
+
+    def close(self) -> None:
+        """Close the app and end the portal's thread; calls that still wait there are cancelled. A second call does
+        nothing."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._closed += 1
+        if loop is None or thread is None:
+            return
+        _check_not_on(self._core.life.owner, loop)
+        try:
+            with suppress(LoopEnded):  # another thread has closed it first
+                LoopCall(loop, self._core.close, lambda: self._loop is loop).result()
+        finally:
+            with self._lock:
+                mine = self._loop is loop
+                if mine:
+                    self._loop = self._thread = self._core.life.own_loop = None
+            if mine:
+                loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
+                self._thread.start()
+                self._loop = self._core.life.own_loop = loop
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            _end_tasks(loop)
+            # This also closes the app, if a call that arrived during `close` has opened it again.
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            _end_tasks(loop)  # of calls that arrived meanwhile
+        finally:
+            loop.close()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+
+def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:
+    """Raise EventLoopError if one of these loops runs in this thread."""
+    here = asyncio._get_running_loop()
+    if here is not None and here in loops:
+        raise EventLoopError(
+            "app.sync was called on its own event loop, where it would wait for itself: await the method of the app"
+        )
+
+
+async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:
+    return await job.result(timeout)
+
+
+def _check_sync(within: Any) -> None:
+    """Raise BadSession for a session that belongs to an event loop."""
+    if is_async(within):
+        raise BadSession(
+            f"a {type(within).__name__}", "it belongs to an event loop: use `await app.enqueue(...)` there"
+        )
+
+
+async def _sent(core: AppCore, specs: Sequence[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
+    return await core.client.send(specs)

@@ -1,0 +1,125 @@
+"""The protocols of other systems, as `treadle server`, `up` and `worker` use them.
+
+They are guests: `treadle.contrib` names their modules, and no command imports one of them by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from treadle.contrib import PROTOCOLS
+from treadle.worker.probes import Verdict
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.server import ProtocolRoutes, Serving
+
+Command = Callable[..., Any]
+Handling = dict[str, Any]  # how a worker handles the jobs of a protocol: plain values, for its processes
+
+
+class Stopping:
+    """Events set by signals: `asked` by the first one, `again` by the second."""
+
+    def __init__(self) -> None:
+        self.asked, self.again = asyncio.Event(), asyncio.Event()
+
+    def __call__(self) -> None:
+        """Record one signal."""
+        if self.asked.is_set():
+            self.again.set()
+        self.asked.set()
+
+
+class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
+    """A context manager that runs workers with a server, their exit code, and their health."""
+
+    code: int
+
+    @property
+    def verdict(self) -> Verdict: ...
+
+
+class GuestProtocol:
+    """What the commands ask of a protocol. Each guest overrides what it has; the rest does nothing.
+
+    ports  its first port, and how many ports to try
+    """
+
+    ports: tuple[int, int]
+
+    def server_options(self, command: Command) -> Command:
+        """Add the options of a server."""
+        return command
+
+    def worker_options(self, command: Command) -> Command:
+        """Add the options of a worker."""
+        return command
+
+    def storage_url(self) -> str | None:
+        """The storage URL that its environment variables name. Raises Stop."""
+        return None
+
+    def complete(self, options: dict[str, Any]) -> None:
+        """Fill in options of the server from its environment variables. Raises Stop."""
+
+    def served(self, options: Mapping[str, Any]) -> AbstractAsyncContextManager[Sequence[ProtocolRoutes]]:
+        """The routes for these options of a server; what they use is open until the block ends. Raises Stop."""
+        return nullcontext(())
+
+    def announced(self, options: Mapping[str, Any], serving: Serving) -> AbstractAsyncContextManager[None]:
+        """Announces the server until the block ends."""
+        return nullcontext()
+
+    def check_workers(self) -> None:
+        """Raise Stop if `workers` needs a package that is missing."""
+
+    def workers(self, options: Mapping[str, Any], port: int, slots: int, stopping: Stopping) -> list[ServerWorkers]:
+        """What runs jobs beside the server on this port, in the place of workers."""
+        return []
+
+    def handling(self, options: Mapping[str, Any]) -> Handling | None:
+        """How the worker options ask to handle its jobs; None: they do not. Raises Stop."""
+        return None
+
+    def prepare(self, app: App, named: str | None, handling: Handling | None) -> None:
+        """Give the app of a worker what handles the jobs of the protocol. `named`: the user named the app so. Raises
+        Stop."""
+
+    def role(self, given: str | None) -> str | None:
+        """The role of a worker: the option, or its environment variable. Raises Stop."""
+        return given
+
+    def id_of(self, typed: str) -> str | None:
+        """The id of the job that the protocol calls `typed`."""
+        return None
+
+
+def protocol(name: str) -> GuestProtocol:
+    """The protocol of this name."""
+    found = import_module(PROTOCOLS[name]).PROTOCOL
+    assert isinstance(found, GuestProtocol)
+    return found
+
+
+def all_protocols() -> list[GuestProtocol]:
+    """All protocols, in the order of their routes."""
+    return [protocol(name) for name in PROTOCOLS]
+
+
+def server_options(command: Command) -> Command:
+    """Add the options of each protocol to a command that serves."""
+    for each in reversed(all_protocols()):
+        command = each.server_options(command)
+    return command
+
+
+def worker_options(command: Command) -> Command:
+    """Add the options of each protocol to a command that runs workers."""
+    for each in reversed(all_protocols()):
+        command = each.worker_options(command)
+    return command

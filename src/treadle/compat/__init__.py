@@ -1,1 +1,0 @@
-"""Protocols of other systems over any storage, so that their clients work unchanged."""

@@ -1,0 +1,138 @@
+"""Chooses the names of additional imports, inserts them, and removes imports that nothing needs any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from treadle.contrib.celery.model import Module
+from treadle.contrib.celery.package import Package, statements
+
+APP_MODULE = "treadle_app"
+
+
+def choose(module: Module, package: Package, app: str, needs: set[str], leaving: set[str]) -> None:
+    """Fill `module.wanted`: the local name of each import.
+
+    app      the dotted name of the Treadle app
+    leaving  local names whose imports will be removed
+    """
+    wanted = {each: app if each == "app" else each for each in needs}
+    known = _imported(module, package)
+    used = names_in(module.tree) - leaving
+    for need, full in sorted(wanted.items()):
+        if full in known:
+            module.wanted[need] = known[full]
+            continue
+        short = full.rpartition(".")[2]
+        name = short if short not in used else "treadle_app" if need == "app" else f"treadle_{short}"
+        while name in used:
+            name += "_"
+        module.wanted[need] = name
+
+
+def _imported(module: Module, package: Package) -> dict[str, str]:
+    """The names that a module imports at its own level, by their full names."""
+    prefix = f"{module.name}."
+    return {
+        source: name.removeprefix(prefix)
+        for name, source in package.aliases.items()
+        if name.startswith(prefix) and name.count(".") == prefix.count(".")
+    }
+
+
+def names_in(tree: cst.Module) -> set[str]:
+    """Every plain name in a file, except those after a dot and those of keywords."""
+    found: set[str] = set()
+
+    class Names(cst.CSTVisitor):
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Name(self, node: cst.Name) -> None:
+            found.add(node.value)
+
+        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+            for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
+                found.add(alias.evaluated_alias or alias.evaluated_name)
+            return False
+
+    tree.visit(Names())
+    return found
+
+
+def lines(module: Module, app: str) -> list[str]:
+    """The import statements to add."""
+    known = {name for statement in statements(module.tree) for name in _given(statement)}
+    wanted = {need: name for need, name in module.wanted.items() if name not in known}
+    found = []
+    if "app" in wanted:
+        place, _, short = app.rpartition(".")
+        found.append(f"from {place} import {_as(short, wanted.pop('app'))}" if place else f"import {short}")
+    names = sorted(_as(need.removeprefix("treadle."), name) for need, name in wanted.items())
+    if names:
+        found.insert(0, f"from treadle import {', '.join(names)}")
+    return found
+
+
+def _as(short: str, name: str) -> str:
+    return short if short == name else f"{short} as {name}"
+
+
+def _given(statement: cst.BaseSmallStatement) -> list[str]:
+    """The names of an import of Treadle or of its app that is there already."""
+    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+        return []
+    source = cst.Module([]).code_for_node(statement.module) if statement.module is not None else ""
+    if source != "treadle" and source.rpartition(".")[2] != APP_MODULE:
+        return []
+    return [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
+
+
+def inserted(tree: cst.Module, texts: list[str]) -> cst.Module:
+    """The module with these statements behind the imports at its top."""
+    if not texts:
+        return tree
+    body, at = list(tree.body), 0
+    for number, line in enumerate(body):
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and line.body else None
+        docstring = number == 0 and isinstance(small, cst.Expr)
+        if isinstance(small, cst.Import | cst.ImportFrom) or docstring:
+            at = number + 1
+        elif not isinstance(line, cst.SimpleStatementLine) or not isinstance(small, cst.Import | cst.ImportFrom):
+            break
+    made: list[Any] = [cst.parse_statement(text, config=tree.config_for_parsing) for text in texts]
+    if at == 0 and body:
+        made[0] = made[0].with_changes(leading_lines=[])
+    return tree.with_changes(body=[*body[:at], *made, *body[at:]])
+
+
+class Removal(cst.CSTTransformer):
+    """Removes names from the `from ... import ...` statements of a module's own level."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def leave_ImportFrom(self, original: cst.ImportFrom, updated: cst.ImportFrom) -> Any:
+        if isinstance(updated.names, cst.ImportStar):
+            return updated
+        kept = [each for each in updated.names if (each.evaluated_alias or each.evaluated_name) not in self._names]
+        if len(kept) == len(updated.names):
+            return updated
+        if not kept:
+            return cst.RemoveFromParent()
+        if updated.lpar is None:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated.with_changes(names=kept)

@@ -1,0 +1,196 @@
+"""Announces a server on the local network, and withdraws it: a small responder for multicast DNS.
+
+The usual library cannot be used, because it refuses the colon in `_serval:queue`, the name that clients search for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import random
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from treadle.contrib.discovery.link import LOOPBACK, Link, Network, Receiver, networks
+from treadle.contrib.discovery.packet import (
+    AAAA,
+    ANY,
+    PTR,
+    SRV,
+    TXT,
+    A,
+    Answer,
+    Data,
+    Name,
+    Packet,
+    Question,
+    Target,
+    folded,
+    name_of,
+)
+
+log = logging.getLogger("treadle.discovery")
+
+TTL: Final = 120  # s for which others cache the announcement
+PROBES: Final = 3  # queries whether the name is taken
+PROBE_PAUSE: Final = 0.25  # s
+ANNOUNCEMENTS: Final = 2
+ANNOUNCE_PAUSE: Final = 1.0  # s
+MANNERS: Final = (0.02, 0.12)  # s: random delay of an answer that several responders may send
+TYPES: Final = name_of("_services._dns-sd._udp.local.")  # the query for all kinds of services
+LEGACY_TTL: Final = 10  # s, for resolvers that do not listen for changes
+
+
+class Announcement:
+    """Announces a server of this machine inside an `async with` block. Raises NoMulticast on entry.
+
+    types       the kinds of service, such as `_serval_queue._tcp.local.`
+    host, port  the address that it listens on: one of this machine, or 0.0.0.0 or :: for all of them
+    properties  further properties (TXT); `instance_id` is added
+    """
+
+    def __init__(self, types: Sequence[str], host: str, port: int, properties: dict[str, str], where: Network) -> None:
+        self._types, self._host, self._port = [name_of(each) for each in types], host, port
+        self._properties, self._name = properties, uuid.uuid4()
+        self._taken = asyncio.Event()
+        self._link = Link(self._hear, self._tell, where, _networks_of(host))
+        self._is_ours = False  # no question is answered before the probes for the name are over
+
+    @property
+    def instance(self) -> str:
+        """The name of this server among others of its kind."""
+        return str(self._name)
+
+    async def __aenter__(self) -> Self:
+        await self._link.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._link.quiet()
+        if self._is_ours:
+            for ear in self._link.ears:
+                ear.say(Packet(is_response=True, answers=tuple(self._all(ear, ttl=0))))
+        self._is_ours = False
+        await self._link.__aexit__(kind, error, tb)
+
+    async def _tell(self) -> None:
+        """Probe whether the name is free, then announce it."""
+        while not await self._probe():
+            self._name = uuid.uuid4()
+            self._taken.clear()  # not before the first probe: a conflict may have been found already
+        self._is_ours = True
+        for number in range(ANNOUNCEMENTS):
+            if number:
+                await asyncio.sleep(ANNOUNCE_PAUSE)
+            for ear in self._link.ears:
+                ear.say(Packet(is_response=True, answers=tuple(self._all(ear))))
+
+    async def _probe(self) -> bool:
+        for _ in range(PROBES):
+            for ear in self._link.ears:
+                asked = tuple(Question((self.instance, *kind), ANY, alone=True) for kind in self._types)
+                wanted = tuple(each for each in self._all(ear) if each.kind == SRV)
+                ear.say(Packet(questions=asked, proposed=wanted))
+            try:
+                await asyncio.wait_for(self._taken.wait(), PROBE_PAUSE)
+            except TimeoutError:
+                continue
+            log.warning("another service has the name %s; choosing another one", self.instance)
+            return False
+        return True
+
+    # --- sending
+
+    def _all(self, ear: Receiver, ttl: int = TTL) -> list[Answer]:
+        """All records of the server for one network."""
+        found: list[Answer] = []
+        target = Target(self._hostname(), self._port)
+        told = {**self._properties, "instance_id": self.instance}
+        for kind in self._types:
+            full = (self.instance, *kind)
+            found += [
+                Answer(kind, PTR, full, ttl),
+                Answer(full, SRV, target, ttl, flush=True),
+                Answer(full, TXT, told, ttl, flush=True),
+            ]
+        if ttl:
+            found += [Answer(TYPES, PTR, kind, ttl) for kind in self._types]
+        return [*found, *(self._addresses(ear, ttl))]
+
+    def _hostname(self) -> Name:
+        return (f"treadle-{self._name.hex[:12]}", "local")
+
+    def _addresses(self, ear: Receiver, ttl: int) -> list[Answer]:
+        """The address records for one network."""
+        at = ipaddress.ip_address(self._host)
+        if not at.is_unspecified:
+            return [Answer(self._hostname(), A if at.version == 4 else AAAA, str(at), ttl, flush=True)]
+        return [Answer(self._hostname(), A, ear.address, ttl, flush=True)]
+
+    # --- receiving
+
+    def _hear(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
+        if packet.is_response:
+            if not self._is_ours:
+                self._hear_of_others(packet, ear)
+        elif self._is_ours:
+            self._answer(packet, ear, sender)
+
+    def _hear_of_others(self, packet: Packet, ear: Receiver) -> None:
+        ours = {folded(each.name): each.data for each in self._all(ear) if each.kind == SRV}
+        for answer in packet.answers:
+            mine = ours.get(folded(answer.name))
+            if mine is not None and answer.kind == SRV and answer.ttl and answer.data != mine:
+                self._taken.set()
+
+    def _answer(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
+        known = {(folded(each.name), each.kind, _key(each.data)) for each in packet.answers if each.ttl >= TTL / 2}
+        everything = self._all(ear)
+        answers = [
+            each
+            for each in everything
+            if any(_fits(question, each) for question in packet.questions)
+            and (folded(each.name), each.kind, _key(each.data)) not in known
+        ]
+        if not answers:
+            return
+        more = tuple(each for each in everything if each not in answers and each.name != TYPES)
+        if sender[1] != ear.port:  # the query comes from a plain DNS resolver: answer as a plain server does
+            short = [Answer(each.name, each.kind, each.data, LEGACY_TTL) for each in (*answers, *more)]
+            first, rest = tuple(short[: len(answers)]), tuple(short[len(answers) :])
+            plain = Packet(id=packet.id, is_response=True, questions=packet.questions, answers=first, more=rest)
+            ear.say(plain, sender)
+            return
+        said = Packet(is_response=True, answers=tuple(answers), more=more)
+        if all(question.alone for question in packet.questions):
+            ear.say(said, sender)
+        elif all(each.flush for each in answers):
+            ear.say(said)
+        else:
+            asyncio.get_running_loop().call_later(random.uniform(*MANNERS), self._say_later, ear, said)
+
+    def _say_later(self, ear: Receiver, said: Packet) -> None:
+        if self._is_ours:
+            ear.say(said)
+
+
+def _fits(question: Question, answer: Answer) -> bool:
+    return question.kind in (answer.kind, ANY) and folded(question.name) == folded(answer.name)
+
+
+def _key(data: Data) -> object:
+    return folded(data) if isinstance(data, tuple) else None
+
+
+def _networks_of(host: str) -> list[str] | None:
+    """The networks from which a server on this address can be reached; None: all of them."""
+    if host in ("0.0.0.0", "::"):
+        return None
+    if ipaddress.ip_address(host).is_loopback:
+        return [LOOPBACK]
+    return [host] if ":" not in host else networks()

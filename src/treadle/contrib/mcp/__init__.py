@@ -1,0 +1,9 @@
+"""Tools for assistants over the Model Context Protocol: what they see and do is what the HTTP API shows and does.
+
+Needs `treadle[mcp]`.
+"""
+
+from treadle.contrib.mcp.calls import Rights
+from treadle.contrib.mcp.server import serve
+
+__all__ = ["Rights", "serve"]

@@ -1,0 +1,221 @@
+"""The tools that act. Each answers with a preview and a code first, and acts when it is called with that code.
+
+So the assistant, and the person who watches it, see what an act is about before it happens. A code is for one act with
+the same arguments, once, within ten minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from treadle.admin.operations import Operation
+from treadle.contrib.mcp.calls import CallRefused, Calls
+from treadle.core.clock import monotonic
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+VALID: Final = 600.0  # s for which a code is valid
+CODES: Final = 100  # codes that are valid at once; older ones are dropped
+PATIENCE: Final = 20.0  # s to wait for the end of an operation
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+CONFIRM: Final = {
+    **_TEXT,
+    "description": "The code of the preview. Without a code the answer says what would happen, and has the code.",
+}
+FILTERS: Final = ("status", "q", "task", "queue", "workflow", "parent", "label", "since", "before")
+CHOICE: Final = {
+    "ids": {"type": "array", "items": _TEXT, "maxItems": 1000, "description": "these jobs"},
+    "group": {**_TEXT, "description": "the `key` of a group of list_failures; for retry and delete"},
+    **{name: {"type": "number" if name in ("since", "before") else "string"} for name in FILTERS},
+    "tree": {"type": "boolean", "default": True, "description": "cancel also the children"},
+    "confirm": CONFIRM,
+}
+QUEUE: Final = {"queue": {**_TEXT, "description": "the queue"}, "confirm": CONFIRM}
+SIGNAL: Final = {
+    "id": {**_TEXT, "description": "the job"},
+    "name": {**_TEXT, "description": "the signal"},
+    "value": {"description": "any JSON value; null by default"},
+    "confirm": CONFIRM,
+}
+OUTPUT: Final = {
+    "type": "object",
+    "properties": {
+        "acted": {"type": "boolean", "description": "false: this is a preview, and nothing has changed"},
+        "words": {"type": "string", "description": "the act in words: as it would be, or as it was"},
+        "confirm": {
+            "type": "string",
+            "description": "call the tool again with the same arguments and this code to act",
+        },
+        "matches": {"type": "integer", "description": "how many jobs it is about now"},
+        "capped": {"type": "boolean", "description": "there are at least so many"},
+        "samples": {"type": "array", "items": {"type": "object"}, "description": "the first five jobs"},
+        "operation": {"type": "object", "description": "the operation: state, done, passed_over by reason, error"},
+        "warning": {"type": "string"},
+        "truncated": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["acted", "words"],
+}
+
+
+class Acting(Struct, frozen=True):
+    """One tool. `properties`: its arguments, of which `required` must be given."""
+
+    name: str
+    description: str
+    properties: Mapping[str, Any]
+    required: tuple[str, ...] = ()
+
+    def input_schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": dict(self.properties),
+            "required": list(self.required),
+            "additionalProperties": False,
+        }
+
+
+TOOLS: Final = (
+    Acting("retry", "Retry failed jobs: by ids, by group of failures, or by filter.", CHOICE),
+    Acting("cancel", "Cancel unfinished jobs: by ids or by filter.", CHOICE),
+    Acting("run_now", "Queue scheduled jobs at once: by ids or by filter.", CHOICE),
+    Acting("delete", "Delete ended jobs: by ids, by group of failures, or by filter.", CHOICE),
+    Acting("pause_queue", "Stop claims from a queue. Running jobs go on.", QUEUE, ("queue",)),
+    Acting("resume_queue", "Resume claims from a paused queue.", QUEUE, ("queue",)),
+    Acting("signal", "Send a signal with a value to a job that waits for it.", SIGNAL, ("id", "name")),
+)
+
+
+class Codes:
+    """The codes of previews. `clock` is for tests."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[bytes, float, float]] = {}
+
+    def new(self, name: str, given: Mapping[str, Any], at: float) -> str:
+        """A code for this act on what was there at the instant `at`."""
+        code = secrets.token_urlsafe(9)
+        self._known[code] = (_identity(name, given), at, self._clock() + VALID)
+        for old in list(self._known)[:-CODES]:
+            del self._known[old]
+        return code
+
+    def take(self, code: str, name: str, given: Mapping[str, Any]) -> float:
+        """The instant of the preview. Raises CallRefused for a code that is unknown, too old, or of another act."""
+        identity, at, ends = self._known.pop(code, (b"", 0.0, 0.0))
+        if ends <= self._clock():
+            raise CallRefused("this code is not valid, or not any more: call the tool without `confirm` for a preview")
+        if identity != _identity(name, given):
+            raise CallRefused("this code is for another act: call the tool without `confirm` for a preview of this one")
+        return at
+
+
+def _identity(name: str, given: Mapping[str, Any]) -> bytes:
+    kept = {key: value for key, value in given.items() if key != "confirm"}
+    return msgspec.json.encode([name, kept], order="sorted")
+
+
+class Actor:
+    """Runs the tools of `TOOLS`."""
+
+    def __init__(self, app: App, calls: Calls) -> None:
+        self._core, self._calls, self._codes = app._core, calls, Codes()
+        self._ended: dict[str, asyncio.Event] = {}
+        self._core.operations.listen(self._hear)
+
+    async def run(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The preview or the result. Raises CallRefused."""
+        code = given.get("confirm")
+        if code is None:
+            found = await self._preview(name, given)
+            found["confirm"] = self._codes.new(name, given, self._core.now())
+            return {"acted": False, **found}
+        at = self._codes.take(str(code), name, given)
+        return {"acted": True, **await self._act(name, given, at)}
+
+    async def _preview(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        if name in ("pause_queue", "resume_queue"):
+            return await self._preview_queue(name, str(given["queue"]))
+        if name == "signal":
+            job = await self._calls("GET", "/v1/jobs/{id}", parts={"id": str(given["id"])})
+            which = f"the job {job['id']} of {job['task']!r}, which is {job['state']}"
+            return {"words": f"the signal {given['name']!r} would be sent to {which}"}
+        asked = _asked(name, given, self._core.now())
+        found = await self._calls("POST", "/v1/operations", body={**asked, "dry": True}, scope="operate")
+        words = f"{name} would be applied to: {found['words']}"
+        return {
+            **{key: found[key] for key in ("matches", "capped", "samples", "warning") if key in found},
+            "words": words,
+        }
+
+    async def _preview_queue(self, name: str, queue: str) -> dict[str, Any]:
+        overview = await self._calls("GET", "/v1/overview")
+        found = next((each for each in overview["queues"] if each["name"] == queue), None)
+        done = "paused" if name == "pause_queue" else "resumed"
+        if found is None:
+            return {"words": f"queue {queue!r} would be {done}; no jobs or workers use it now"}
+        state = "paused" if found["paused"] else "open"
+        jobs = f"{found['queued']:,} jobs are queued, {found['running']:,} run"
+        return {"words": f"queue {queue!r} would be {done}; it is {state}, {jobs}"}
+
+    async def _act(self, name: str, given: Mapping[str, Any], at: float) -> dict[str, Any]:
+        if name in ("pause_queue", "resume_queue"):
+            verb = name.partition("_")[0]
+            parts = {"name": str(given["queue"])}
+            found = await self._calls("POST", f"/v1/queues/{{name}}/{verb}", parts=parts, scope="operate")
+            return {"words": f"queue {given['queue']!r} is {verb}d", **found}
+        if name == "signal":
+            body = {"name": given["name"], "value": given.get("value")}
+            parts = {"id": str(given["id"])}
+            found = await self._calls("POST", "/v1/jobs/{id}/signal", parts=parts, body=body, scope="operate")
+            warning = {"warning": found["warning"]} if "warning" in found else {}
+            return {"words": f"the signal {given['name']!r} was sent", **warning}
+        begun = await self._calls("POST", "/v1/operations", body=_asked(name, given, at), scope="operate")
+        operation = await self._end_of(begun["id"])
+        return {"words": _outcome(name, operation), "operation": operation}
+
+    async def _end_of(self, id: str) -> dict[str, Any]:
+        """The operation when it has ended, or as it is after 20 s."""
+        ended = self._ended.setdefault(id, asyncio.Event())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._ended.pop(id, None)
+        found = await self._calls("GET", "/v1/operations/{id}", parts={"id": id}, scope="operate")
+        return dict(found)
+
+    def _hear(self, operation: Operation, _: tuple[str, ...]) -> None:
+        if operation.ended_at is not None:
+            self._ended.setdefault(operation.id, asyncio.Event()).set()
+
+
+def _asked(name: str, given: Mapping[str, Any], at: float) -> dict[str, Any]:
+    """The body of an operation. `at`: jobs created later are left alone."""
+    found: dict[str, Any] = {"act": name, "created_before": at, "tree": given.get("tree", True)}
+    filters = {key: given[key] for key in FILTERS if given.get(key) is not None}
+    if given.get("ids") is not None:
+        found["ids"] = given["ids"]
+    if given.get("group") is not None:
+        found["group"] = {"key": given["group"]}
+    if filters:
+        found["filter"] = filters
+    if not {"ids", "group", "filter"} & found.keys():
+        raise CallRefused("expected ids, group, or a filter such as queue or status")
+    return found
+
+
+def _outcome(name: str, operation: Mapping[str, Any]) -> str:
+    left = "".join(f"; {count:,} left: {reason}" for reason, count in operation["passed_over"].items())
+    state = "" if operation["state"] == "done" else f" ({operation['state']})"
+    return f"{name}: {operation['done']:,} jobs changed{left}{state}"

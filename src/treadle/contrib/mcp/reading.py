@@ -1,0 +1,201 @@
+"""The tools that read. Each is a call of the HTTP API; its arguments and its answer have the API's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from treadle.admin.workflow_graph import Graph
+from treadle.admin.workflow_text import mermaid_of
+from treadle.contrib.mcp import schemas
+from treadle.contrib.mcp.calls import CallRefused, Calls
+
+PAGE: Final = 100  # rows of a page at most
+DEFAULT_PAGE: Final = 20
+
+
+DESCRIPTIONS: Final = {
+    "id": "id of the job, or for a workflow of its first job",
+    "status": "queued, scheduled or blocked, or one of waiting, running, succeeded, failed and cancelled",
+    "q": "an id or its first 8 characters, or a text in task, arguments, error, labels or key",
+    "name": "name of the queue",
+    "workflow": "id of the first job of a workflow",
+    "parent": "id of the job that enqueued it",
+    "since": "created at this instant or later; seconds since 1970",
+    "before": "created earlier than this instant; seconds since 1970",
+    "scan": "rows to look at",
+    "cursor": "the `cursor` of the page before",
+    "from": "begin of the range; seconds since 1970. Default: an hour ago",
+    "to": "end of the range; seconds since 1970. Default: now",
+    "step": "seconds between two points, 60 at least",
+    "fold": "more siblings of one task and state than this become one node",
+    "open": "folded nodes to show job by job, separated by commas",
+}
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """One tool.
+
+    path      of the GET operation
+    scope     that the operation needs
+    left_out  parameters of the operation that the tool does not have
+    keep      the only fields of the answer; (): all
+    is_paged  whether `limit` has a default here
+    shaped    makes the tool's answer of the operation's; then `gives` is its schema
+    """
+
+    name: str
+    description: str
+    path: str
+    scope: str = "read"
+    left_out: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    is_paged: bool = False
+    shaped: Callable[[Any], dict[str, Any]] | None = None
+    gives: Mapping[str, Any] | None = None
+
+    def input_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        found = schemas.inputs(document, "GET", self.path, self.left_out)
+        for name, schema in found["properties"].items():
+            if name in DESCRIPTIONS:
+                schema.setdefault("description", DESCRIPTIONS[name])
+        if self.is_paged:
+            found["properties"]["limit"] = {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": PAGE,
+                "default": DEFAULT_PAGE,
+                "description": "rows of the page; `cursor` of the answer reads the next one",
+            }
+        return found
+
+    def output_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self.gives) if self.gives is not None else schemas.output(document, "GET", self.path, self.keep)
+
+    async def run(self, calls: Calls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer. Raises CallRefused."""
+        names = [name for name in given if f"{{{name}}}" in self.path]
+        query = {name: value for name, value in given.items() if name not in names and value is not None}
+        if "limit" in query and not (isinstance(query["limit"], int) and 1 <= query["limit"] <= PAGE):
+            raise CallRefused(f"limit: expected 1 to {PAGE} rows, found {query['limit']!r:.50}")
+        if self.is_paged:
+            query.setdefault("limit", DEFAULT_PAGE)
+        parts = {name: str(given[name]) for name in names}
+        answer = await calls("GET", self.path, parts=parts, query=query, scope=self.scope)
+        if self.shaped is not None:
+            return self.shaped(answer)
+        return {name: answer[name] for name in self.keep} if self.keep else dict(answer)
+
+
+def _mermaid(answer: Any) -> dict[str, Any]:
+    graph = msgspec.convert(answer, Graph)
+    return {"mermaid": mermaid_of(graph), "total": graph.total, "shown": graph.shown, "capped": graph.capped}
+
+
+MERMAID: Final = {
+    "type": "object",
+    "properties": {
+        "mermaid": {"type": "string", "description": "a Mermaid flowchart"},
+        "total": {"type": "integer", "description": "jobs of the workflow that were read"},
+        "shown": {"type": "integer", "description": "jobs in the drawing, also inside folds"},
+        "capped": {"type": "boolean", "description": "some jobs are not shown"},
+        "truncated": schemas.TRUNCATED,
+    },
+    "required": ["mermaid", "total", "shown", "capped"],
+}
+
+TOOLS: Final = (
+    Reading(
+        name="list_jobs",
+        description="List jobs by status, queue, task, label, text or time, one page at a time, the newest first.",
+        path="/v1/jobs",
+        is_paged=True,
+        left_out=("count", "state"),
+    ),
+    Reading(
+        name="get_job",
+        description="Show one job: its state, arguments, result, error, attempts and times.",
+        path="/v1/jobs/{id}",
+    ),
+    Reading(
+        name="explain_job",
+        description="Explain why a job is not running, or how it ended, and which command changes that.",
+        path="/v1/jobs/{id}/explain",
+    ),
+    Reading(
+        name="estimate_job",
+        description="Estimate when a job starts and ends, and what would let it start earlier.",
+        path="/v1/jobs/{id}/eta",
+    ),
+    Reading(
+        name="plan_queue",
+        description="Estimate when a queue is empty, what its jobs wait for most, and what would change that.",
+        path="/v1/queues/{name}/plan",
+    ),
+    Reading(
+        name="job_history",
+        description="Show the last attempts of a job with errors and log lines, its steps, signals and children.",
+        path="/v1/jobs/{id}/history",
+    ),
+    Reading(
+        name="list_queues",
+        description="Show the queues with their jobs by state, the rates of the last minute, and notices of problems.",
+        path="/v1/overview",
+        keep=("at", "totals", "queues", "rates", "notices"),
+    ),
+    Reading(
+        name="list_workers",
+        description="List the workers with their queues, slots and last heartbeat, and which of them is the leader.",
+        path="/v1/overview",
+        keep=("at", "workers", "leader"),
+    ),
+    Reading(
+        name="list_limits",
+        description="List the limits: slots in use, rates, pauses, and how many jobs each blocks.",
+        path="/v1/overview",
+        keep=("at", "limits"),
+    ),
+    Reading(
+        name="list_failures",
+        description="Group the newest failed jobs by task, queue and error, the largest group first.",
+        path="/v1/failures",
+    ),
+    Reading(
+        name="list_workflows",
+        description="List workflows with the progress of their jobs, the newest first.",
+        path="/v1/workflows",
+        is_paged=True,
+    ),
+    Reading(
+        name="workflow_graph",
+        description="Draw a workflow as a Mermaid flowchart. `id` is that of its first job.",
+        path="/v1/workflows/{id}/graph",
+        shaped=_mermaid,
+        gives=MERMAID,
+    ),
+    Reading(
+        name="list_schedules",
+        description="List the schedules with their timing in words, the next times, and recent jobs.",
+        path="/v1/schedules",
+    ),
+    Reading(
+        name="doctor",
+        description="Check the storage and its contents, with advice for each problem.",
+        path="/v1/doctor",
+    ),
+    Reading(
+        name="metrics",
+        description="Counts of ended jobs, and quantiles of run times and waiting times, over time.",
+        path="/v1/metrics",
+    ),
+    Reading(
+        name="audit",
+        description="List who did what: the acts of operators, the newest first.",
+        path="/v1/audit",
+        is_paged=True,
+        scope="operate",
+    ),
+)

@@ -1,0 +1,124 @@
+"""`treadle wasi runner`: runs the jobs of a queue of sandboxed modules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treadle.cli.logs import simple
+from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
+from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
+from treadle.core.redaction import shown
+
+if TYPE_CHECKING:
+    from treadle.contrib.discovery import Whereabouts
+
+
+@click.command(name="runner")
+@to_server
+@click.option(
+    "--slots", type=click.IntRange(1), default=1, show_default=True, help="Number of modules that run at the same time."
+)
+@click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds that one run may take.")
+@click.option(
+    "--memory",
+    type=click.IntRange(65_536),
+    default=256 * 2**20,
+    show_default=True,
+    help="Bytes of memory for each run.",
+)
+@click.option(
+    "--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes that one run may write."
+)
+@click.option(
+    "--module", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Bytes of the largest module."
+)
+@click.option(
+    "--input", type=click.IntRange(1), default=256 * 2**20, show_default=True, help="Bytes of the largest input."
+)
+@click.option(
+    "--compiler",
+    type=click.IntRange(1),
+    default=512 * 2**20,
+    show_default=True,
+    help="Bytes of memory for compiling a module, in addition to --memory; only on Linux.",
+)
+@click.option(
+    "--tickle",
+    type=seconds,
+    default="60",
+    show_default=True,
+    help="Seconds between heartbeats; fewer if the queue counts a runner as gone before it misses four of them.",
+)
+@click.option(
+    "--grace",
+    type=seconds,
+    default="30",
+    show_default=True,
+    help="Seconds that runs get to finish when the runner stops.",
+)
+def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> int:
+    """Claim jobs of the queue and run their modules, each in its own process without files or network.
+
+    Without --server it uses the first queue that is announced on the local network, and finds it again when it moves.
+    After SIGTERM or Ctrl-C it claims no more jobs, waits up to --grace for runs to end, then kills them and releases
+    their jobs.
+    """
+    needs_wasmtime()
+    from treadle.contrib.wasi import Bounds
+    from treadle.contrib.wasi.client import Client
+    from treadle.contrib.wasi.runner import Runner
+    from treadle.worker.os_signals import Signals
+
+    simple("%(asctime)s %(levelname)s %(message)s")
+
+    async def look() -> tuple[str, str] | None:
+        found = await _look()
+        return None if found is None else (found.queue, queue.store or found.store)
+
+    async def work() -> None:
+        place = (queue.server, queue.store) if queue.server is not None else await _first(queue.store)
+        find = None if queue.server is not None else look
+        queue.note_withheld(place[0])
+        token, store_token = queue.tokens()
+        async with Client(place[0], token, place[1], find=find, store_token=store_token) as client:
+            runner = Runner(client, Bounds(**bounds), slots, tickle, grace)
+            with Signals(asyncio.get_running_loop(), runner.stop):
+                note(f"treadle: runner {runner.id} with {plural(slots, 'slot')}, for {shown(place[0])}")
+                await runner.run()
+        note("treadle: stopped")
+
+    asyncio.run(work())
+    return 0
+
+
+def needs_wasmtime() -> None:
+    """Raise Stop if a package for running modules is missing."""
+    needs_client()
+    try:
+        import wasmtime  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"this command needs: pip install 'wasmtime>=30' 'aiohttp>=3.11' ({error})") from None
+
+
+async def _look() -> Whereabouts | None:
+    from treadle.contrib.discovery import NoMulticast, find, place
+
+    try:
+        return await find(FIND, place())
+    except NoMulticast as error:
+        raise Stop(UNREACHABLE, f"name the queue with --server URL or TREADLE_SERVER: {error}") from None
+
+
+async def _first(store: str | None) -> tuple[str, str]:
+    """Wait for the first announced queue, without a time limit: queues may start after their runners."""
+    said = False
+    while True:
+        found = await _look()
+        if found is not None:
+            return found.queue, store or found.store
+        if not said:
+            note("treadle: waiting until a queue is announced on the local network; --server URL names one")
+        said = True

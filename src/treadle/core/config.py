@@ -1,0 +1,44 @@
+"""Defaults from the environment and from the program's folder: the storage URL and the tokens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from treadle.core import argument_names
+from treadle.core.errors import BadUrl
+
+
+def storage_url(given: str | None, beside: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The URL to use: `given`, otherwise TREADLE_URL, otherwise `treadle.db` in the folder of the file `beside`, or in
+    the current folder. Raises BadUrl."""
+    if given is not None:
+        if not isinstance(given, str):
+            raise BadUrl(f"expected a URL such as 'sqlite:///jobs.db', found {given!r}")
+        return given
+    named = environment.get("TREADLE_URL")
+    if named:
+        return named
+    place = Path(beside).resolve().parent if beside and Path(beside).is_file() else Path.cwd()
+    return f"sqlite:///{place / 'treadle.db'}"
+
+
+def token(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The access token for a server, from TREADLE_TOKEN: process lists and logged URLs do not show it."""
+    return environment.get("TREADLE_TOKEN") or None
+
+
+def store_token(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The access token for a blob store whose origin is not that of the queue, from TREADLE_STORE_TOKEN."""
+    return environment.get("TREADLE_STORE_TOKEN") or None
+
+
+def caller_file(depth: int = 2) -> str | None:
+    """The file of the code that called our caller; None if there is none, as at a prompt."""
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == argument_names.__name__:  # a checking wrapper
+        frame = frame.f_back
+    name: str | None = frame.f_globals.get("__file__")
+    return name

@@ -1,9 +1,0 @@
-"""Tools for assistants over the Model Context Protocol: what they see and do is what the HTTP API shows and does.
-
-Needs `treadle[mcp]`.
-"""
-
-from treadle.mcp.calls import Rights
-from treadle.mcp.server import serve
-
-__all__ = ["Rights", "serve"]

@@ -1,0 +1,223 @@
+"""The dashboard as one ASGI application, to mount into another web application.
+
+The lifespan of a host does not reach mounted applications: the app is opened at the first request, on its loop, and a
+watch ends open streams when the server of the host stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treadle.app import App
+from treadle.core.clock import wall
+from treadle.core.command_lines import command
+from treadle.core.errors import BadOption
+from treadle.core.host_names import is_loopback
+from treadle.server import Settings, Token, make_site
+from treadle.server.auth import token_file
+from treadle.server.auth.live_tokens import LiveTokens
+from treadle.server.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
+from treadle.server.dashboard.who import Who
+from treadle.server.errors import Refused, refusal
+from treadle.server.middleware import path_of
+from treadle.server.origins import ANY
+
+log = logging.getLogger("treadle.dashboard")
+
+Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
+"""Returns the user who sent a request, or None if the request is refused. Async or not."""
+
+Caller = Callable[[Request], Awaitable[Token | None]]
+
+LOOK: Final = 0.5  # s between looks whether the host's server stops, while streams are open
+STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
+# The beginnings of headers that only proxies add.
+FORWARDED: Final = (
+    b"forwarded",
+    b"x-forwarded",
+    b"via",
+    b"x-real-ip",
+    b"x-client-ip",
+    b"x-cluster-client-ip",
+    b"x-original-",
+    b"x-envoy-",
+    b"x-amzn-",
+    b"x-amz-cf-",
+    b"x-azure-",
+    b"true-client-ip",
+    b"fastly-",
+    b"fly-",
+    b"cf-",
+    b"cdn-loop",
+)
+ALONE: Final = "with alone=True, only programs of this machine may use this site, and not through a proxy"
+RULE: Final = (
+    "expected a rule for who may use this site: auth=, a function from a request to treadle.server.dashboard.Who; "
+    "tokens=, the file of `treadle token`; or alone=True for a machine of one person without a proxy, where every "
+    "local program may do everything"
+)
+
+
+def asgi(
+    app: App,
+    *,
+    auth: Auth | None = None,
+    tokens: Sequence[Token] | LiveTokens | Path | str = (),
+    alone: bool = False,
+    frame_ancestors: Sequence[str] = (),
+) -> ASGIApp:
+    """The dashboard and its API as an ASGI application, to mount under any path:
+    `host.mount("/ops/jobs", asgi(app, auth=who))`.
+
+    auth             the user of a request, from the host's session or header; None refuses the request
+    tokens           instead of `auth`: the tokens that programs send and that people sign in with, as on a server, or
+                     the file of `treadle token`
+    alone            instead of both: requests of this machine are answered, and may do everything. A proxy on the same
+                     machine that adds no header makes each request one of this machine
+    frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
+
+    It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
+    BadOption.
+    """
+    if auth is not None and not callable(auth):
+        raise BadOption(
+            "auth", f"expected a function from a request to treadle.server.dashboard.Who or None, found {auth!r}"
+        )
+    if auth is not None and tokens:
+        raise BadOption("tokens", "give only one of auth= and tokens=")
+    if not alone and auth is None and not tokens:
+        raise BadOption("auth", RULE)
+    if alone and (auth is not None or tokens):
+        raise BadOption("alone", "give only one of auth=, tokens= and alone=")
+    if isinstance(tokens, str | Path):
+        tokens = _of_file(tokens)
+    caller = None if auth is None else _caller(auth)
+    settings = Settings() if alone else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
+    site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
+    return Mounted(site, caller, site.state.waiting.stop, alone=alone)
+
+
+def _of_file(file: str | Path) -> LiveTokens:
+    """The tokens of a file. Raises BadOption, also for a file without any."""
+    try:
+        tokens = LiveTokens(Path(file))
+    except (OSError, ValueError, token_file.BadTokens) as error:
+        raise BadOption("tokens", f"{file}: {error}") from None
+    if not tokens():
+        raise BadOption(
+            "tokens", f"{file} contains no tokens; make one: {command('token', 'NAME', options=['--file', str(file)])}"
+        )
+    return tokens
+
+
+def _given(tokens: Sequence[Token] | LiveTokens) -> dict[str, Any]:
+    return {"token_file": tokens} if isinstance(tokens, LiveTokens) else {"tokens": tuple(tokens)}
+
+
+def _caller(auth: Auth) -> Callable[[Request], Awaitable[Token | None]]:
+    """The user of a request as a token of the server."""
+
+    async def caller(request: Request) -> Token | None:
+        try:
+            found = auth(request)
+            who = await found if inspect.isawaitable(found) else found
+            if who is not None and not isinstance(who, Who):
+                raise TypeError(f"auth= must return treadle.server.dashboard.Who or None, found {type(who).__name__}")
+        except Exception:
+            log.exception("auth= failed for %s %s", request.method, path_of(request.scope))
+            words = "auth= raised an error; the log of the server has its traceback"
+            raise Refused(500, "fault", words) from None
+        return None if who is None else replace(who.token(), expires=wall() + STREAM)
+
+    return caller
+
+
+class Mounted:
+    """The ASGI application that `asgi` returns.
+
+    site     the server's application, which asks `caller` about each request of the API
+    on_stop  called when the host's server stops, to end open streams
+    alone    only requests of this machine are answered
+    """
+
+    def __init__(self, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None], *, alone: bool) -> None:
+        self._site, self._caller, self._on_stop = site, caller, on_stop
+        self._alone = alone
+        self._under_way = 0
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._site(scope, receive, send)
+            return
+        response: Response
+        try:
+            await self._check(scope)
+            if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
+                response = await to_page(Request(scope))
+                await response(scope, receive, send)
+                return
+        except Refused as error:
+            response = _readable(error, scope)
+        else:
+            await self._watched(scope, receive, send)
+            return
+        await response(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        """Raise Refused for a request of another machine with alone=True, and for a page without a user."""
+        client = scope.get("client")
+        if self._alone:
+            forwarded = any(name.lower().startswith(FORWARDED) for name, _ in scope["headers"])
+            if client is None or not is_loopback(client[0]) or forwarded:
+                log.error("refused a request from %s: %s", client[0] if client else "a socket", ALONE)
+                raise Refused(403, "no_auth", f"{ALONE}; pass auth= or tokens= where the site is mounted")
+        elif self._caller is not None and not _is_api(scope) and await self._caller(Request(scope)) is None:
+            raise Refused(401, "unauthorized", "sign in to the application that this dashboard is part of")
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry the request out, and notice meanwhile that the host's server stops.
+
+        Servers wait for open responses before they ask the application to stop, and a stream would never end.
+        """
+        self._under_way += 1
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            await self._site(scope, receive, send)
+        finally:
+            self._under_way -= 1
+            if not self._under_way and self._watching is not None:
+                self._watching.cancel()
+                self._watching = None
+
+    async def _watch(self) -> None:
+        while not _stops():  # noqa: ASYNC110  # no server tells a mounted application
+            await asyncio.sleep(LOOK)
+        self._on_stop()
+
+
+def _stops() -> bool:
+    """Whether the server that handles this process's SIGTERM is stopping. uvicorn is; others end streams themselves."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
+
+
+def _is_api(scope: Scope) -> bool:
+    return bool(scope["path"].removeprefix(scope.get("root_path", "")).startswith("/v1/"))
+
+
+def _readable(error: Refused, scope: Scope) -> Response:
+    """A refusal as JSON for the API, and as text for a page, which a person reads."""
+    return refusal(error) if _is_api(scope) else PlainTextResponse(f"{error}\n", error.status)

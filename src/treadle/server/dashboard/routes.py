@@ -1,0 +1,84 @@
+"""Serves the dashboard's page and files under /dashboard/. They hold no data, so they need no token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treadle.core.errors import BadOption
+from treadle.server import ProtocolRoutes, Settings
+from treadle.server.dashboard.files import files
+from treadle.server.origins import is_origin
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
+    from treadle.server.longpoll import LongPoll
+
+OPEN_PATHS: Final = ("/dashboard", "/dashboard/")  # the second one with all paths below it
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'self'; form-action 'self'; frame-ancestors "
+)
+FOREVER: Final = "public, max-age=31536000, immutable"  # the name of an asset changes with its content
+
+
+def dashboard_routes(frame_ancestors: Sequence[str] = ()) -> ProtocolRoutes:
+    """The routes of the dashboard, for `make_site`. They need its API.
+
+    frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'" is the dashboard's own. None by
+                     default. Raises BadOption
+    """
+    for each in frame_ancestors:
+        if each != "'self'" and not is_origin(each):
+            raise BadOption("frame_ancestors", f"expected \"'self'\" or scheme://host[:port], found {each!r}")
+    found = files()
+    headers = {
+        "Content-Security-Policy": POLICY + (" ".join(frame_ancestors) or "'none'"),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+
+    async def page(request: Request) -> Response:
+        shell = found.shell(request.scope.get("root_path", ""))
+        return Response(shell, media_type="text/html", headers=headers)
+
+    async def asset(request: Request) -> Response:
+        one = found.assets.get(request.path_params["name"])
+        if one is None:
+            raise HTTPException(404)
+        body, more = one.plain, {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
+        if one.packed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
+            body, more["Content-Encoding"] = one.packed, "gzip"
+        return Response(body, media_type=one.media, headers=more)
+
+    def made(core: AppCore, settings: Settings, waiting: LongPoll) -> list[BaseRoute]:
+        return [
+            Route("/", to_page),
+            Route("/dashboard", to_page),
+            Route("/dashboard/assets/{name}", asset),
+            Route("/dashboard/{path:path}", page),
+        ]
+
+    return made
+
+
+async def to_page(request: Request) -> Response:
+    """A redirect to the page, relative to the request: an absolute one would name the host of the Host header."""
+    below = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    folder = request.scope.get("root_path", "").rpartition("/")[2] + "/" if below == "" else ""
+    return Response(status_code=307, headers={"Location": f"{folder}dashboard/", "Cache-Control": "no-store"})
+
+
+def accepts_gzip(header: str) -> bool:
+    """Whether a request with this Accept-Encoding accepts gzip: it is named, and its weight is not 0."""
+    for each in header.lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() in ("gzip", "*"):
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
