@@ -20,7 +20,6 @@ COMMANDS: Lazy = {
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.up", "Run the server and workers with one command."),
     "dashboard": ("treadle.cli.dashboard", "Show queues and jobs in a browser, on this machine."),
-    "top": ("treadle.cli.top", "Show queues and workers in the terminal, continuously."),
     "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
     "jobs": ("treadle.cli.jobs", "List, show, explain, retry and cancel jobs and workflows."),
@@ -39,7 +38,7 @@ SECTIONS = {
     "Look": ("dashboard", "top", "doctor"),
     "Act": ("enqueue", "jobs", "queues", "limits", "schedules", "shell"),
     "Set up": ("init", "token", "storage", "demo"),
-    "Guests": tuple(contrib.COMMANDS),
+    "Guests": ("delayed", "wasi", "mcp", "from"),
 }
 
 

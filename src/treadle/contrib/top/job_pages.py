@@ -14,10 +14,10 @@ from textual.widgets import Static
 from treadle.admin import JobAttempt
 from treadle.cli import job_view
 from treadle.cli.output import age, lasts
-from treadle.cli.top.acts import JobVerb
-from treadle.cli.top.listing import Listing
-from treadle.cli.top.page import Page
-from treadle.cli.top.scopes import COLUMNS, Scope, row_of
+from treadle.contrib.top.acts import JobVerb
+from treadle.contrib.top.listing import Listing
+from treadle.contrib.top.page import Page
+from treadle.contrib.top.scopes import COLUMNS, Scope, row_of
 from treadle.core.errors import Stale, error_line
 from treadle.core.model import Record
 from treadle.core.redaction import visible

@@ -11,12 +11,12 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from treadle.cli.top import rows, scopes, summary
-from treadle.cli.top.acts import Act
-from treadle.cli.top.grid import padded
-from treadle.cli.top.listing import STYLES, Listing
-from treadle.cli.top.page import Page
-from treadle.cli.top.summary import TILE, Tile
+from treadle.contrib.top import rows, scopes, summary
+from treadle.contrib.top.acts import Act
+from treadle.contrib.top.grid import padded
+from treadle.contrib.top.listing import STYLES, Listing
+from treadle.contrib.top.page import Page
+from treadle.contrib.top.summary import TILE, Tile
 
 PANELS: Final = ("queues", "failures", "limits", "workers")
 EMPTY: Final = {

@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 from textual.events import Resize
 
-from tests.cli.top.screen import Shown, shown
+from tests.contrib.top.screen import Shown, shown
 from treadle import Limit, Retry
-from treadle.cli.top import job_pages, scopes
-from treadle.cli.top.job_pages import JobPage
-from treadle.cli.top.page import Page
+from treadle.contrib.top import job_pages, scopes
+from treadle.contrib.top.job_pages import JobPage
+from treadle.contrib.top.page import Page
 from treadle.core.model import State
 from treadle.testing import drain
 from treadle_testkit.shows import shows

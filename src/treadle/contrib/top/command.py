@@ -50,7 +50,7 @@ def _has_terminal() -> bool:
 
 
 def _plain(target: Target, every_: float, times: int | None) -> None:
-    from treadle.cli.top import plain
+    from treadle.contrib.top import plain
     from treadle.server.overview import Look, compose, counted
 
     async def look(app: App) -> None:
@@ -62,7 +62,7 @@ def _plain(target: Target, every_: float, times: int | None) -> None:
 
 
 def _live(target: Target, every_: float) -> None:
-    from treadle.cli.top.screens import run
+    from treadle.contrib.top.screens import run
 
     try:
         target.run(lambda app: run(app, max(LEAST, every_), target.url))

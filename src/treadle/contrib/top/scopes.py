@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.admin.failure_groups import FailureGroup, key_of
 from treadle.cli import job_view
 from treadle.cli.output import age
-from treadle.cli.top.grid import Column, Row, Tone, cell
+from treadle.contrib.top.grid import Column, Row, Tone, cell
 from treadle.core.model import Presence, Record, State
 from treadle.core.placement_words import has_words
 from treadle.core.query_model import Order

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.cli.output import lasts, plural
-from treadle.cli.top.grid import Tone, spark
-from treadle.cli.top.reader import Outage, Snapshot
+from treadle.contrib.top.grid import Tone, spark
+from treadle.contrib.top.reader import Outage, Snapshot
 from treadle.core.clock import moment_text
 from treadle.core.redaction import in_line
 

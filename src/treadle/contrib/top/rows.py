@@ -7,7 +7,7 @@ from typing import Final
 
 from treadle.admin.failure_groups import FailureGroups
 from treadle.cli.output import age, lasts
-from treadle.cli.top.grid import Cell, Column, Row, Tone, cell, gauge, spark
+from treadle.contrib.top.grid import Cell, Column, Row, Tone, cell, gauge, spark
 from treadle.core.limit_model import Limit, LimitUse, Pause
 from treadle.core.placement_words import has_words
 from treadle.core.queue_rules import ALL, OF, QueueRules

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from treadle.cli.top.grid import GAP, Column, Row, Tone, fit, padded
+from treadle.contrib.top.grid import GAP, Column, Row, Tone, fit, padded
 
 STYLES: Final[dict[Tone, str]] = {
     "": "$foreground",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from treadle import App, Limit
-from treadle.cli.top.bounds import bounded, number
+from treadle.contrib.top.bounds import bounded, number
 from treadle.errors import BadOption
 
 MAIL = "queue:mail"

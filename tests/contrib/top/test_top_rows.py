@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tests.cli.top.screen import Place
+from tests.contrib.top.screen import Place
 from treadle import App
 from treadle.admin.failure_groups import FailureGroup, FailureGroups
-from treadle.cli.top import plain, rows, summary
-from treadle.cli.top.grid import GAP, Column, Row, cell, fit, gauge, padded, spark
-from treadle.cli.top.reader import LONGEST, Outage, Reader, Snapshot
+from treadle.contrib.top import plain, rows, summary
+from treadle.contrib.top.grid import GAP, Column, Row, cell, fit, gauge, padded, spark
+from treadle.contrib.top.reader import LONGEST, Outage, Reader, Snapshot
 from treadle.core.limit_model import Limit, LimitUse, Pause
 from treadle.core.model import Presence, State
 from treadle.core.placement import Needs

@@ -18,7 +18,7 @@ from treadle.admin.operations import Operation, TooManyOperations
 from treadle.admin.selection import Selection
 from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
-from treadle.cli.top.bounds import WHEN_FULL, bounded, waiting
+from treadle.contrib.top.bounds import WHEN_FULL, bounded, waiting
 from treadle.core.errors import Stale
 from treadle.core.limit_model import LimitUse, WhenFull
 from treadle.core.model import Record, State

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.tools import PATIENCE
 from treadle.cli.root import run
-from treadle.cli.top import command
+from treadle.contrib.top import command
 from treadle_testkit.shows import shows
 
 CLEAN = b"\x1b[?1049l"  # back to the screen as it was before
@@ -145,5 +145,5 @@ def test_once_prints_the_tables_once(
 
 
 def test_other_commands_do_not_import_textual() -> None:
-    code = "import sys, treadle.cli, treadle.cli.top, treadle.cli.jobs; assert 'textual' not in sys.modules"
+    code = "import sys, treadle.cli, treadle.contrib.top, treadle.cli.jobs; assert 'textual' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App as Screens
 from textual.binding import Binding, BindingType
 
-from treadle.cli.top.acts import Act, Acts
-from treadle.cli.top.dashboard import Dashboard
-from treadle.cli.top.dialogs import Ask, EnterBound, Help
-from treadle.cli.top.grid import Tone
-from treadle.cli.top.job_pages import JobPage, JobsPage
-from treadle.cli.top.page import Page
-from treadle.cli.top.reader import Reader
-from treadle.cli.top.scopes import Scope
-from treadle.cli.top.style import CSS, DARK, LIGHT
+from treadle.contrib.top.acts import Act, Acts
+from treadle.contrib.top.dashboard import Dashboard
+from treadle.contrib.top.dialogs import Ask, EnterBound, Help
+from treadle.contrib.top.grid import Tone
+from treadle.contrib.top.job_pages import JobPage, JobsPage
+from treadle.contrib.top.page import Page
+from treadle.contrib.top.reader import Reader
+from treadle.contrib.top.scopes import Scope
+from treadle.contrib.top.style import CSS, DARK, LIGHT
 from treadle.core.errors import TreadleError
 from treadle.server.overview import QueueOverview
 

@@ -13,13 +13,13 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from treadle.cli.top.acts import Act, Acts
-from treadle.cli.top.grid import Tone, padded
-from treadle.cli.top.listing import STYLES, Listing
-from treadle.cli.top.reader import Reader
-from treadle.cli.top.scopes import Scope
-from treadle.cli.top.style import is_small
-from treadle.cli.top.summary import alert, link
+from treadle.contrib.top.acts import Act, Acts
+from treadle.contrib.top.grid import Tone, padded
+from treadle.contrib.top.listing import STYLES, Listing
+from treadle.contrib.top.reader import Reader
+from treadle.contrib.top.scopes import Scope
+from treadle.contrib.top.style import is_small
+from treadle.contrib.top.summary import alert, link
 from treadle.core.clock import wall
 from treadle.core.redaction import in_line
 

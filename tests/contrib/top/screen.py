@@ -13,9 +13,9 @@ from textual.screen import Screen
 
 from tests.waiting import NotSeen, Signal
 from treadle import App, Limit, Retry
-from treadle.cli.top.page import Page
-from treadle.cli.top.reader import Reader
-from treadle.cli.top.screens import TopApp
+from treadle.contrib.top.page import Page
+from treadle.contrib.top.reader import Reader
+from treadle.contrib.top.screens import TopApp
 from treadle.core.model import Presence
 from treadle.errors import StorageUnavailable
 from treadle.storage.contract import Storage

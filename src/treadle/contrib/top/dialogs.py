@@ -12,9 +12,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from treadle.cli.top.acts import Act
-from treadle.cli.top.bounds import WHEN_FULL, number
-from treadle.cli.top.style import is_small
+from treadle.contrib.top.acts import Act
+from treadle.contrib.top.bounds import WHEN_FULL, number
+from treadle.contrib.top.style import is_small
 from treadle.core.limit_model import WhenFull
 from treadle.core.redaction import in_line
 from treadle.server.overview import QueueOverview
