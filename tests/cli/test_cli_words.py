@@ -14,10 +14,10 @@ import pytest
 
 from tests.kit import Spy, presences
 from treadle import App, Retry, Worker, current
-from treadle.cli.logs import Json, Plain
 from treadle.cli.root import run
 from treadle.contrib.delayed.ids import shown
 from treadle.storage import connect
+from treadle.worker.logs import Json, Plain
 
 Run = Callable[..., tuple[int, str, str]]
 

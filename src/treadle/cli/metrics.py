@@ -101,7 +101,7 @@ def _write(text: bytes, output: Path | None) -> None:
 
 
 async def _serve(app: App, port: str) -> None:
-    from treadle.cli.logs import simple
+    from treadle.worker.logs import simple
     from treadle.worker.os_signals import Signals
     from treadle.worker.probes import Address, PageListener
 

@@ -12,7 +12,7 @@ from treadle.cli.options import added, duration, number
 from treadle.cli.output import USAGE, Stop, seconds
 
 if TYPE_CHECKING:
-    from treadle.cli.fleet import Recycling
+    from treadle.worker.fleet import Recycling
 
 SIZE: Final = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -77,7 +77,7 @@ EXCLUDE_RELOAD: Final = (*NAMES, "health", "health_file")  # they are for a flee
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
     """The limits of these options; None without any of them."""
-    from treadle.cli.fleet import Recycling
+    from treadle.worker.fleet import Recycling
 
     given = {name: options[name] for name in NAMES if options[name] is not None}
     if given.get("restart_stuck") == 0:

@@ -51,8 +51,9 @@ def relay() -> None:
 @probed
 def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None, health_file: Path | None) -> None:
     """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
-    from treadle.cli import event_loop, logs
+    from treadle.cli import event_loop
     from treadle.cli.app_loader import find_app
+    from treadle.worker import logs
 
     probes = probes_of(health, health_file)
     found = find_app(app)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import click
 
-from treadle.cli.child_protocol import Orders
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.options import (
     ROLES,
@@ -31,6 +30,7 @@ from treadle.cli.reload import GRACE, watching
 from treadle.cli.reload import check as check_reload
 from treadle.cli.reload import supervise as run_reloading
 from treadle.cli.target import Target
+from treadle.worker.fleet import Orders
 
 PASSED: Final = (  # options with the same name in the orders of a worker
     *("concurrency", "queues", "grace", "lease", "poll", "loop", "name"),

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from treadle.cli.group import Group
 from treadle.cli.output import FAILED, OK, USAGE, Stop, data, document, note, plural
 
 
-@click.group("from")
+@click.group("from", cls=Group)
 def from_() -> None:
     """Move a program from another job queue to Treadle."""
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.logs import simple
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
 from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
+from treadle.worker.logs import simple
 
 if TYPE_CHECKING:
     from treadle.contrib.discovery import Whereabouts

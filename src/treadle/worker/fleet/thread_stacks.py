@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from treadle.cli.child_protocol import Vitals
+from treadle.worker.fleet.messages import Vitals
 from treadle.worker.jobs_of_others import Place
 
 SAMPLE: Final = 0.5  # s between two looks at the processor time of the threads

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.cli.child_protocol import (
+from treadle.core.clock import monotonic
+from treadle.metrics import Numbers
+from treadle.worker.fleet.messages import (
     Count,
     Counted,
     Drain,
@@ -30,11 +32,10 @@ from treadle.cli.child_protocol import (
     Stopping,
     Vitals,
 )
-from treadle.cli.fleet.recycling import Recycling
-from treadle.core.clock import monotonic
-from treadle.metrics import Numbers
+from treadle.worker.fleet.recycling import Recycling
 from treadle.worker.jobs_of_others import Death, Lease, Place
 
+PROGRAM: Final = "treadle.cli.child"  # it finds the app, as the command line does, and runs one worker
 EVERY: Final = 1.0  # s from an answer to the next probe
 OFTEN: Final = 0.05  # s; the least pause between two probes
 STUCK: Final = 8.0  # s without an answer after which an event loop counts as stuck: with EVERY and one check, under 10
@@ -206,7 +207,7 @@ class WorkerProcess:
                 child = self._child = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "treadle.cli.child",
+                    PROGRAM,
                     str(theirs.fileno()),
                     self.orders.app or ("the only app" if self.orders.search else "delayed"),
                     str(self._stacks.fileno()),

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from treadle.cli.child_protocol import HandedOver, HandOver, Trial, TrialsFailed, Try
-from treadle.cli.fleet.child_process import BACKOFF, Shared
-from treadle.cli.fleet.worker_process import STARTING, WorkerProcess, first_of
+from treadle.worker.fleet.child_process import BACKOFF, Shared
+from treadle.worker.fleet.messages import HandedOver, HandOver, Trial, TrialsFailed, Try
+from treadle.worker.fleet.worker_process import STARTING, WorkerProcess, first_of
 from treadle.worker.jobs_of_others import Lease
 from treadle.worker.trials import Suspect
 

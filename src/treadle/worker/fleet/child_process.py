@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from treadle.cli.child_protocol import Orders
-from treadle.cli.fleet.recycling import Recycling
-from treadle.cli.fleet.worker_process import STARTING, WorkerProcess, first_of
-from treadle.cli.output import FAILED, OK
 from treadle.core.clock import monotonic
+from treadle.worker.fleet.messages import Orders
+from treadle.worker.fleet.recycling import Recycling
+from treadle.worker.fleet.worker_process import STARTING, WorkerProcess, first_of
 
+OK, FAILED = 0, 1  # exit codes
 BACKOFF: Final = (0.2, 30.0)  # s before the first restart, and at most
 HEALTHY: Final = 60.0  # s of running after which the back-off starts over
 STARTS: Final = 10  # starts in a row that end before their Hello, in about two minutes; then the others stop too

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from treadle.cli.child_protocol import Vitals
-from treadle.cli.output import lasts, size
+from treadle.core.words import lasts, size
+from treadle.worker.fleet.messages import Vitals
 
 JITTER: Final = 0.1  # share of a limit that is subtracted at most
 SETTLED: Final = 60.0  # s that a process claims at least if it was above the limit of memory before its first job

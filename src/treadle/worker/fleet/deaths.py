@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.cli.fleet.child_process import Shared, ended
-from treadle.cli.fleet.worker_process import WorkerProcess
-from treadle.cli.output import plural
 from treadle.core.clock import wall
+from treadle.core.words import plural
+from treadle.worker.fleet.child_process import Shared, ended
+from treadle.worker.fleet.worker_process import WorkerProcess
 from treadle.worker.jobs_of_others import Death, Lease, Place, named
 
 AGAIN: Final = 0.2  # s until the next try, while no process can do it

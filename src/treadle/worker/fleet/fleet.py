@@ -13,20 +13,19 @@ from typing import Final
 
 import msgspec
 
-from treadle.cli.app_loader import refuse_hiding
-from treadle.cli.child_protocol import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
-from treadle.cli.fleet.child_process import ChildProcess, Shared
-from treadle.cli.fleet.deaths import Deaths
-from treadle.cli.fleet.fleet_counts import FleetCounts
-from treadle.cli.fleet.fleet_health import verdict_of
-from treadle.cli.fleet.orphans import reap_orphans
-from treadle.cli.fleet.recycling import Recycling
-from treadle.cli.fleet.stuck_watch import StuckWatch
-from treadle.cli.fleet.trials import Trials
-from treadle.cli.fleet.worker_process import MARGIN, WorkerProcess
-from treadle.cli.output import FAILED, note, plural, size
 from treadle.core import defaults
 from treadle.core.clock import monotonic
+from treadle.core.words import plural, size
+from treadle.worker.fleet.child_process import FAILED, ChildProcess, Shared
+from treadle.worker.fleet.deaths import Deaths
+from treadle.worker.fleet.fleet_counts import FleetCounts
+from treadle.worker.fleet.fleet_health import verdict_of
+from treadle.worker.fleet.messages import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
+from treadle.worker.fleet.orphans import reap_orphans
+from treadle.worker.fleet.recycling import Recycling
+from treadle.worker.fleet.stuck_watch import StuckWatch
+from treadle.worker.fleet.trials import Trials
+from treadle.worker.fleet.worker_process import MARGIN, WorkerProcess
 from treadle.worker.probes import Verdict
 
 SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
@@ -47,14 +46,13 @@ class Fleet:
         self,
         orders: Orders,
         processes: int,
-        say: Say = lambda text: note(f"treadle: {text}"),
+        say: Say,
         greeted: Callable[[Hello, int], None] | None = None,
         environment: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
         inherited: Sequence[int] = (),
         recycling: Recycling | None = None,
     ) -> None:
-        refuse_hiding()
         self.orders, self.size = msgspec.structs.replace(orders, helps=True), processes
         orders = self.orders
         self._roles = roles  # of each process, in order

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from treadle.cli.fleet.worker_process import WorkerProcess
 from treadle.metrics import NAMED, Numbers, NumbersSum, Pairs
+from treadle.worker.fleet.worker_process import WorkerProcess
 
 EVERY: Final = 10.0  # s between two requests without a scraper: a process that is killed loses the counts since then
 PATIENCE: Final = 1.0  # s for the replies; the last numbers of a process that does not reply count

@@ -10,7 +10,7 @@ and `Hello.helps` say that the other side knows the messages about the jobs of o
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -19,6 +19,11 @@ from treadle.metrics import Numbers
 from treadle.worker import WorkerHealth
 from treadle.worker.jobs_of_others import Death, Lease, Place
 from treadle.worker.trials import Suspect
+
+OPTIONS: Final = (  # of a worker; None: the library's default
+    *("ordered", "concurrency", "queues", "tasks", "grace", "lease", "poll", "role"),
+    *("metrics", "relay", "capture_logs", "labels", "resources"),
+)
 
 
 class Orders(Struct, kw_only=True):
@@ -51,6 +56,10 @@ class Orders(Struct, kw_only=True):
     count: bool = False  # the supervisor sends Count
     helps: bool = False  # the supervisor knows Suspects, Trial, Stopping and Found
     trial: bool = False  # it claims nothing, and runs the suspects that it gets, one at a time
+
+    def worker_options(self) -> dict[str, Any]:
+        """The arguments of a `Worker` that these orders name."""
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
     @property
     def lease_or_default(self) -> float:

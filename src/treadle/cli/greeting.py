@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treadle.cli.child_protocol import Hello
 from treadle.cli.output import note, plural
+from treadle.worker.fleet import Hello
 
 
 def greet_again(hello: Hello, before: Hello) -> None:

@@ -15,7 +15,10 @@ from typing import Final, Self
 
 import msgspec
 
-from treadle.cli.child_protocol import (
+from treadle.concurrency.spawn import started
+from treadle.core.errors import StorageError
+from treadle.worker.core import WorkerCore
+from treadle.worker.fleet.messages import (
     Count,
     Counted,
     Drain,
@@ -34,9 +37,6 @@ from treadle.cli.child_protocol import (
     Try,
     Vitals,
 )
-from treadle.concurrency.spawn import started
-from treadle.core.errors import StorageError
-from treadle.worker.core import WorkerCore
 from treadle.worker.jobs_of_others import JobsOfOthers, Place
 from treadle.worker.trials import Suspect
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from treadle.cli.fleet.child_process import ChildProcess
-from treadle.cli.fleet.worker_process import WorkerProcess
-from treadle.cli.output import plural
+from treadle.core.words import plural
+from treadle.worker.fleet.child_process import ChildProcess
+from treadle.worker.fleet.worker_process import WorkerProcess
 from treadle.worker.probes import Verdict
 
 KILLING: Final = 30.0  # s that the end of a stuck process may take until somebody else should restart the whole fleet

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from treadle.cli.fleet.child_process import Shared
-from treadle.cli.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
-from treadle.cli.fleet.worker_process import WorkerProcess
-from treadle.cli.output import note
 from treadle.core.clock import monotonic
+from treadle.worker.fleet.child_process import Shared
+from treadle.worker.fleet.thread_stacks import WRITING, busiest, culprit_of, parsed
+from treadle.worker.fleet.worker_process import WorkerProcess
 from treadle.worker.jobs_of_others import Lease, Place
 
 EVERY: Final = 1.0  # s between two checks, at most
@@ -121,8 +120,7 @@ class StuckWatch:
         if culprit is None:
             self._say(f"{words}; {self._bound()}")
             return
-        self._say(f"{words}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}")
-        note(culprit.stack.text)
+        self._say(f"{words}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}\n{culprit.stack.text}")
 
     def _bound(self) -> str:
         until = "until it answers" if self._restart is None else f"until it answers, at most {self._restart:g} s"
