@@ -263,7 +263,8 @@ def lint(args: list[str]) -> int:
 
 
 def docs(args: list[str]) -> int:
-    return summary([step("reference", tool("tools.apidoc")), step("site", tool("zensical", "build", *args))])
+    pages = [step("reference", tool("tools.apidoc")), step("coverage", tool("tools.coverage_page"))]
+    return summary([*pages, step("site", tool("zensical", "build", *args))])
 
 
 def soak(args: list[str]) -> int:

@@ -7,13 +7,17 @@ mends and speeds up, otherwise to its next minor version. The work is done in a 
 fails, this checkout is as it was. On success the commit and the tag come here, and the files are in dist/VERSION/.
 With --dry-run neither does, and the files are in build/VERSION/.
 
-Refused: uncommitted changes, an existing tag or a lower version, no file in changes/, a failing check. The check is
-`.ci/run`, which runs all tests on a fresh clone.
+The changelog's entry is made from the files in changes/, unless CHANGELOG.md has one for VERSION that was written by
+hand, with "(unreleased)" in place of the date: that of 0.1.0.
+
+Refused: uncommitted changes, an existing tag or a lower version, an entry that is missing or written twice, a failing
+check. The check is `.ci/run`, which runs all tests on a fresh clone.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import re
 import shlex
@@ -61,7 +65,7 @@ def release(root: Path, wanted: str | None, check: list[str], dry: bool) -> None
         clone = Path(folder) / "treadle"
         git(root, "clone", "--quiet", "--no-hardlinks", str(root), str(clone))
         _write_version(clone, version)
-        tool(clone, sys.executable, "-m", "towncrier", "build", "--yes", "--version", version)
+        _write_entry(clone, version)
         for name in ("user.name", "user.email"):
             git(clone, "config", name, git(root, "config", name))
         git(clone, "commit", "--quiet", "--all", "--message", f"Release {version}")
@@ -81,8 +85,6 @@ def _version(root: Path, wanted: str | None) -> str:
     now: str = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     tags = set(git(root, "tag", "--list", "v*").split())
     kinds = {path.name.split(".")[-2] for path in (root / "changes").glob("+*.md")}
-    if not kinds:
-        raise Refused("changes/ is empty, so there is nothing to release")
     version = wanted or (_next(now, kinds) if f"v{now}" in tags else now)
     if not FORM.fullmatch(version):
         raise Refused(f"expected a version such as 0.2.0 or 1.0.0rc1, found {version!r}")
@@ -90,7 +92,29 @@ def _version(root: Path, wanted: str | None) -> str:
         raise Refused(f"the tag v{version} exists: give a higher version")
     if _order(version) < _order(now):
         raise Refused(f"{version} is lower than {now}, the version of pyproject.toml")
+    by_hand = _by_hand(version) in (root / "CHANGELOG.md").read_text()
+    if not kinds and not by_hand:
+        raise Refused(f"changes/ is empty, CHANGELOG.md has no {_by_hand(version)!r}: there is nothing to release")
+    if kinds and by_hand:
+        raise Refused(f"CHANGELOG.md has {_by_hand(version)!r}: move the texts of changes/ into it")
     return version
+
+
+def _by_hand(version: str) -> str:
+    """The heading of an entry that was written by hand."""
+    return f"## {version} (unreleased)"
+
+
+def _write_entry(clone: Path, version: str) -> None:
+    """Date the entry that was written by hand, or make one from changes/."""
+    path = clone / "CHANGELOG.md"
+    before = path.read_text()
+    if _by_hand(version) in before:
+        path.write_text(
+            before.replace(_by_hand(version), f"## {version} ({datetime.datetime.now(datetime.UTC).date()})")
+        )
+    else:
+        tool(clone, sys.executable, "-m", "towncrier", "build", "--yes", "--version", version)
 
 
 def _next(now: str, kinds: set[str]) -> str:

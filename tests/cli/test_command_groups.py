@@ -34,7 +34,7 @@ def test_a_person_sees_at_most_twenty_commands_in_five_groups() -> None:
 def test_no_summary_is_cut(path: tuple[str, ...], width: int) -> None:
     answer = CliRunner().invoke(treadle, [*path, "--help"], terminal_width=width)
     assert answer.exit_code == 0
-    assert not [line for line in answer.output.splitlines() if line.endswith("...")], "a summary is cut"
+    assert not [line for line in answer.output.splitlines()[1:] if line.endswith("...")], "a summary is cut"
     assert max(map(len, answer.output.splitlines())) <= width
     names = GROUPS[path].list_commands(click.Context(GROUPS[path]))
     assert all(f"\n  {name} " in answer.output for name in names)

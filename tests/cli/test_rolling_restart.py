@@ -159,7 +159,7 @@ Act = Callable[[Command, App], Awaitable[None]]
 @pytest.mark.parametrize(
     ("words", "act", "processes"),
     [
-        (["--processes", str(PROCESSES)], restart_all, 2 * PROCESSES),
+        (["--processes", str(PROCESSES)], restart_all, PROCESSES),
         (["--processes", "2", "--max-jobs", "60"], recycle_two, 2),
     ],
     ids=["restarts", "recycling"],

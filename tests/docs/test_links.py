@@ -17,7 +17,8 @@ ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//")
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    return [*top, *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 @functools.cache

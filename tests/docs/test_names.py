@@ -71,13 +71,9 @@ OTHERS = {
     "path/to/file.py:app": "a file of the user",
     "path/to/file.py:attribute": "a file of the user",
     "quarantine/": "a folder of the user's blobs",
-    "site/": "a folder that `dev.py docs` creates",
     "docs/reference/": "a folder that `dev.py docs` creates",
     "benchmarks/peers/NAME.in": "any file there",
     "benchmarks/adapters/NAME.py": "any file there",
-    "compose/": "a former folder, in the table of names that were",
-    "operate/": "a former folder, in the table of names that were",
-    "faces/": "a former folder, in the table of names that were",
 }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
-from tests.kit import Spy, Told, lose, work
-from tests.waiting import turn
+from tests.kit import Spy, Told, heartbeats, lose, work
+from tests.waiting import Signal, turn
 from treadle import (
     Abort,
     App,
@@ -108,7 +108,7 @@ class Nap:
             case "timeout" | "stop" | "lost" | "cancel":
                 await self.tidied.wait()
 
-    async def run_once(self, clock: HandClock) -> Any:
+    async def run_once(self, clock: HandClock, beats: Signal) -> Any:
         """Enqueue it, and let its first run end that way."""
         job = await self.task.enqueue()
         if self.how not in ("stop", "lost", "cancel"):
@@ -120,6 +120,7 @@ class Nap:
         async with work(self.app, grace=0, concurrency=1):  # while the run lasts, this worker claims nothing
             await self.tidying.wait()
             if self.how == "lost":
+                await beats.until(lambda: beats.sent > 0, "the first heartbeat")
                 clock.advance(60)
                 [row] = (await self.app.storage.claim(Claim(worker="other#1", limit=1))).records
                 await self.app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY, delay=1)])
@@ -136,11 +137,11 @@ ENDINGS = ("error", "group", "defer", "retry after", "abort", "timeout", "stop",
 @shows("a sleep lasts its time after any ending of the run that began it")
 @pytest.mark.parametrize("how", ENDINGS)
 async def test_a_sleep_lasts_its_time_after_any_ending_of_the_run_that_began_it(
-    app: App, clock: HandClock, how: str
+    app: App, clock: HandClock, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nap = Nap(app, how)
     began = clock.moment
-    job = await nap.run_once(clock)
+    job = await nap.run_once(clock, heartbeats(monkeypatch))
     for _ in range(3):
         await drain(app)
         assert not nap.worked

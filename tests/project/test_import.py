@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LAZY = ("treadle", "treadle.ports", "treadle.worker")
+LAZY = ("treadle", "treadle.app", "treadle.ports", "treadle.worker")
 NOT_FOR_APP = (
     *("treadle.cli", "treadle.contrib", "treadle.server", "treadle.testing", "treadle.worker.core"),
     *("treadle.ports.file", "treadle.ports.memory", "treadle.storage.sqlite", "treadle.storage.postgres"),

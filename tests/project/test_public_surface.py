@@ -87,8 +87,8 @@ def compare(owner: str, found: set[str], listed: str) -> None:
         "to the core behind it; if users are to use it, describe it in docs/ and list it"
     )
     assert not fewer, (
-        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it has to go, say in "
-        "changes/ what to use instead, and remove it from the list"
+        f"{owner} has no {', '.join(fewer)}, which {HERE} lists: users may depend on it; if it was released and has "
+        "to go, say in changes/ what to use instead; then remove it from the list"
     )
 
 

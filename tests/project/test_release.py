@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import zipfile
@@ -93,12 +94,27 @@ def unchanged(clone: Path) -> None:
     git(clone, "commit", "--quiet", "--message", "Nothing")
 
 
+def test_an_entry_written_by_hand_is_dated(small: Path) -> None:
+    unchanged(small)
+    path = small / "CHANGELOG.md"
+    path.write_text("# Changelog\n\n## 0.7.0 (unreleased)\n\nThe first.\n")
+    assert release._version(small, "0.7.0") == "0.7.0"
+    release._write_entry(small, "0.7.0")
+    assert re.fullmatch(r"# Changelog\n\n## 0\.7\.0 \(\d{4}-\d\d-\d\d\)\n\nThe first\.\n", path.read_text())
+
+
+def by_hand(clone: Path) -> None:
+    (clone / "CHANGELOG.md").write_text("## 0.7.0 (unreleased)\n")
+    git(clone, "commit", "--quiet", "--all", "--message", "An entry")
+
+
 @pytest.mark.parametrize(
     ("prepare", "version", "check", "said"),
     [
         (dirty, "0.7.0", "true", "uncommitted changes"),
         (tagged, "0.7.0", "true", "the tag v0.7.0 exists"),
         (unchanged, "0.7.0", "true", "nothing to release"),
+        (by_hand, "0.7.0", "true", "move the texts of changes/ into it"),
         (git, "0.7.0", "false", "the check failed: false"),
         (git, "0.0.1", "true", "0.0.1 is lower than"),
         (git, "next", "true", "expected a version such as 0.2.0"),

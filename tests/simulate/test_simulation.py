@@ -36,18 +36,22 @@ def test_a_fleet_on_sqlite(fleet: str, part: int) -> None:
     assert simulate(**FLEETS[fleet], seeds=range(10 * part, 10 * (part + 1)), storage="sqlite").seeds == 10
 
 
-def test_a_seed_is_the_same_run_each_time() -> None:
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_seed_is_the_same_run_each_time(fleet: str) -> None:
     """Also the first run in a process, and a run after another seed. This test must pass alone, too."""
+    parts = FLEETS[fleet]
     settings = Settings(
-        app=lambda: FLEETS["mixed"]["app"],
-        scenario=FLEETS["mixed"]["scenario"],
+        app=lambda: parts["app"],
+        scenario=parts["scenario"],
         concurrency=2,
         lease=5.0,
         patience=3_600.0,
         connect=lambda now: connect("memory://", now=now),
+        options=parts.get("options", {}),
     )
     for seed in range(10):
-        first, second = (Simulation(case_of(seed, 8, 3, KINDS, 6, 5.0), settings) for _ in range(2))
+        case = case_of(seed, 8, 3, parts.get("faults", KINDS), 6, 5.0)
+        first, second = (Simulation(case, settings) for _ in range(2))
         with uncollected():  # as `simulate` runs them; garbage of other tests may end in the middle of a run
             assert first.run() == second.run()
         assert first.entries == second.entries

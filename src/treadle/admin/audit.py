@@ -266,7 +266,7 @@ class Audit(
 
 
 def is_id(id: str) -> bool:
-    """Whether an id is that of an entry."""
+    """Whether this is the id of an entry."""
     return id.startswith(PREFIX)
 
 

@@ -94,7 +94,7 @@ def key_of(row: Record) -> GroupKey:
 
 
 def read_key(text: str) -> GroupKey:
-    """The parts of a key. Raises BadOption if the text is none."""
+    """The parts of a key. Raises BadOption if the text is no key."""
     try:
         found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(found, type=GroupKey)

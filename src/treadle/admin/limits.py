@@ -28,7 +28,8 @@ class Limits(
     sync="app.sync.limits.{name}(...)",
     more=dict.fromkeys(("shut", "hold", "store", "is_stored"), "{through}"),
 ):
-    """The rules of limits. A job's limit uses the rule of its name, else that of the part before its colon."""
+    """The rules of limits. A job's limit uses the rule with its name, otherwise the rule with the part before its
+    colon."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names, moved: Moved) -> None:
         self._storage, self.names, self._moved = storage, names, moved

@@ -125,7 +125,7 @@ class Operations:
         nothing is changed then."""
         self._forget()
         running = [run.shown.by for run in self._runs.values() if run.shown.state == "running"]
-        if len(running) >= (AT_ONCE if by in running else MOST):  # one caller cannot take the places of all others
+        if len(running) >= (AT_ONCE if by in running else MOST):  # one caller must not use up the room of others
             raise TooManyOperations
         id = self._new_id()
         shown = Operation(

@@ -64,7 +64,7 @@ def carried_call(
 
 
 def shown(value: object, text: str) -> str:
-    """The repr of a value, or that of its stored text if the repr raises."""
+    """The repr of a value; if that raises, the repr of its stored text."""
     try:
         return repr(value)
     except Exception:

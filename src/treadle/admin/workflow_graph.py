@@ -23,7 +23,7 @@ from treadle.workflow.signals import signal_name
 FOLD: Final = 12  # equal siblings that are shown one by one
 SHOWN: Final = 500  # nodes of one drawing: more cannot be read, and slow a browser down
 ENDS: Final = 50  # last jobs below a job that lead to what waits for it; with more, the job itself leads there
-ARROWS: Final = 100_000  # from job to job, of which a drawing is made: 0.3 s
+ARROWS: Final = 100_000  # edges from job to job that a drawing may have: 0.3 s
 STEPS: Final = 100_000  # jobs that are looked at to find those last ones: 0.1 s
 JOB: Final = (184.0, 44.0)  # width and height
 JOINT: Final = (12.0, 12.0)

@@ -1,6 +1,6 @@
 """`app.workflows`: lists workflows and draws one as a graph.
 
-A workflow is a job with at least one other job below it; its id is that of its first job, the root.
+A workflow is a job with at least one other job below it; it has the id of its first job, the root.
 """
 
 from __future__ import annotations

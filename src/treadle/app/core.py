@@ -101,7 +101,7 @@ class AppCore:
         self.when_forked: list[Callable[[], None]] = []  # called in a forked child
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.resources = AppResources()
-        self.counts: ProcessCounts | None = None  # of its workers and calls, for scrapers; see `count`
+        self.counts: ProcessCounts | None = None  # counts of its workers and calls, for scrapers; see `count`
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline, self.census = InlineWorker(self), Census()
         self.life = self.new_life(choice)

@@ -42,7 +42,7 @@ class Objects(Protocol):
         ...
 
     async def delete(self, names: Sequence[str], age: float = 0.0) -> None:
-        """Delete those of these objects that were written at least `age` seconds ago; unknown names are ignored. An
+        """Delete each of these objects that was written at least `age` seconds ago; unknown names are ignored. An
         object that was put again meanwhile is young, and stays."""
         ...
 
@@ -150,7 +150,7 @@ class FolderObjects:
             target.parent.rmdir()
 
     def _now(self) -> float:
-        """The time by the clock that dates the files: that of another machine, if it is a network file system."""
+        """The time by the clock that dates the files. On a network file system that is another machine's clock."""
         try:
             with tempfile.TemporaryFile(dir=self._folder / INCOMING) as probe:
                 return os.fstat(probe.fileno()).st_mtime

@@ -65,7 +65,7 @@ def note_of(row: Record) -> str:
 def steps(row: Record) -> list[tuple[str, str]]:
     """The stored steps, sleeps and waits of durable code in order, each with its state.
 
-    For a checkpoint that is none of these, such as one of a schedule, its text.
+    Any other checkpoint, such as one of a schedule, is shown as its text.
     """
     own = row.job.task.startswith(OWN)
     return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]

@@ -45,7 +45,7 @@ class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
 
 
 class GuestProtocol:
-    """What the commands ask of a protocol. Each guest overrides what it has; the rest does nothing.
+    """A protocol, as the commands use it. Each guest overrides what it has; the rest does nothing.
 
     ports  its first port, and how many ports to try
     """
@@ -79,7 +79,7 @@ class GuestProtocol:
         """Raise Stop if `workers` needs a package that is missing."""
 
     def workers(self, options: Mapping[str, Any], port: int, slots: int, stopping: Stopping) -> list[ServerWorkers]:
-        """What runs jobs beside the server on this port, in the place of workers."""
+        """Runners that `treadle up` starts with the server on this port, in the place of workers."""
         return []
 
     def handling(self, options: Mapping[str, Any]) -> Handling | None:

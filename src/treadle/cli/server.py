@@ -78,7 +78,7 @@ class MaintenanceWorker:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the server: the worker says whether the storage answers."""
+        """The verdict about the server; the worker says whether the storage answers."""
         return self._worker.health().verdict._replace(status="the server answers")
 
     async def __aenter__(self) -> None:
@@ -154,7 +154,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
     if options["port"] is not None:
         first, tries = options["port"], 1
     with Signals(asyncio.get_running_loop(), stopping):
-        # Before the socket, so that a storage that waiting cannot cure ends the command with an error.
+        # Before the socket is opened, so that an error of the storage that waiting cannot fix ends the command.
         async with AsyncExitStack() as guests, open_if_there(app, options.get("waits", True)) as away:
             routes: list[ProtocolRoutes] = [dashboard_routes()] if options["dashboard"] else []
             for guest in all_protocols():

@@ -113,7 +113,7 @@ class LoopCall(Generic[T]):
             while True:
                 with suppress(NotYet):
                     return self._answer.result(LOOK)
-                if self._answer.done():  # with the call's own TimeoutError
+                if self._answer.done():  # the call itself raised TimeoutError
                     return self._answer.result()
                 self._look()
         except BaseException:

@@ -1,4 +1,4 @@
-"""The threads that a loop calls plain functions in, as their callers see them."""
+"""Ways to run plain functions in threads for an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guests: protocols of other systems, and tools that stand beside the queue. Nothing in Treadle needs one of them.
+"""Guests: protocols of other systems, and tools around the queue. Nothing in Treadle needs one of them.
 
 This table is the one place where a guest is registered: the command line finds its commands and protocols here by name,
 and imports a guest only when it is used.

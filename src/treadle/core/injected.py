@@ -60,8 +60,8 @@ def refuse_misplaced(name: str, parameters: Iterable[inspect.Parameter], hints: 
 
 
 def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The evaluated annotations of a function, without those of these names: the parameters that the worker fills may
-    have types that are imported for type checkers only. Raises NameError and AttributeError."""
+    """The evaluated annotations of a function, except for these names: the worker fills such parameters, and their
+    types may be imported for type checkers only. Raises NameError and AttributeError."""
     if not without:
         return typing.get_type_hints(function, include_extras=True)
     return evaluated_in(

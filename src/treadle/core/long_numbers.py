@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MOST_DIGITS: Final = 4_300  # of one number; the limit of CPython for converting text
+MOST_DIGITS: Final = 4_300  # digits of one number; CPython converts no longer texts
 WORDS: Final = f"expected numbers of at most {MOST_DIGITS:,} digits, found a longer one: send it as a text"
 
 _digits: Final = re.compile(r"[0-9]*").match

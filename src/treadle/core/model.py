@@ -96,7 +96,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     parent: str | None = None
     function_done: bool = False  # the function has run (or there is none), and only the ending is left
     reach: tuple[str, ...] = ()  # queues whose rows it may concern, see `treadle.storage.contract`; (): any
-    nonce: str | None = None  # of the call that chose the id: a row of another call must have the same task and payload
+    nonce: str | None = None  # names the call that chose the id; for other calls task and payload must be equal
 
 
 class Record(Struct, frozen=True, gc=False, kw_only=True):
@@ -285,8 +285,8 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     gathering: tuple[tuple[str, float, float], ...] = ()  # (batch task, s since its first item, s until its call)
     draining: str = ""  # why its process is replaced: it claims no more, and ends its running jobs
     age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
-    versions: tuple[str, ...] = ()  # of the signature of each of `tasks`, in that order; (): it does not tell
+    versions: tuple[str, ...] = ()  # the signature version of each of `tasks`; (): it stores none
     labels: tuple[tuple[str, str], ...] = ()  # (name, value), "" for a label without one
     resources: tuple[tuple[str, int, int], ...] = ()  # (name, what it has, what its running jobs use)
-    needs: tuple[Needs, ...] = ()  # of the tasks that its code has, also of those that it cannot run
+    needs: tuple[Needs, ...] = ()  # needs of the tasks in its code, also of tasks that it cannot run
     reserved: str = ""  # the task for whose next job it keeps resources free

@@ -144,7 +144,7 @@ class Glance(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MetricsRow(Struct, frozen=True, gc=False, kw_only=True):
-    """The measurements of one source in one span of time. To a storage `data` is opaque.
+    """The measurements of one source in one span of time. Storages do not read `data`.
 
     (at, span, source) is its identity: storing it again replaces it.
 

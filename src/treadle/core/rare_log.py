@@ -9,7 +9,7 @@ from typing import Final
 from treadle.core.clock import monotonic
 
 EVERY: Final = 60.0  # s
-CAUSES: Final = 10  # with a line of their own; senders may choose what a cause contains
+CAUSES: Final = 10  # causes with a line of their own; senders may choose what a cause contains
 
 
 class RareLog:

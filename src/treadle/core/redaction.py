@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
-NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # of an option; a password may have an unquoted `&`
+NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # the name of an option; a password may have an unquoted `&`
 PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file name given instead of a URL
 HOSTS: Final = re.compile(r"((\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)(,(\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)*")
 FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may contain any character

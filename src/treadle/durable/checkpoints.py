@@ -88,7 +88,7 @@ class StepRequest(Struct, frozen=True):
 
 
 class Checkpoints:
-    """The steps of one job: those stored before, and those of this run."""
+    """The steps of one job, stored before or in this run."""
 
     def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
         """`place`: the task or thread that runs the job's function; None: the one that asks for the first step."""

@@ -371,5 +371,5 @@ def is_suspension(error: BaseException | None) -> bool:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    function = getattr(function, "__wrapped__", function)  # of a task, its function
+    function = getattr(function, "__wrapped__", function)  # a task wraps its function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -137,7 +137,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
         return self.memo
 
     def _memo_pairs(self) -> Pairs:
-        """The checkpoints of the memo. A job that has succeeded does not run again, so it stores none."""
+        """The checkpoints of the memo. A job that has succeeded does not run again, so no memo is stored for it."""
         return tuple([(MEMO + name, text) for name, text in self.memo.items()]) if self.memo else ()
 
     def keep_note(self, note: str) -> None:

@@ -1,4 +1,4 @@
-"""The room in the headers of a job for those of an integration, which leaves its own out rather than fail a call."""
+"""How many bytes an integration may add to the headers of a job. It leaves its headers out rather than fail a call."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class HeaderRoom:
         self._name, self.most, self._logged = name, most, False
 
     def here(self, added: Container[str]) -> int:
-        """Bytes that the headers of a job sent here may have once it has those of these names. A job that a run returns
-        inherits the headers of the run's job in addition; storages refuse a job with more than MOST_HEADERS."""
+        """Bytes that the headers of a job sent here may have once headers with these names are added. A job that a run
+        returns inherits the headers of the run's job in addition; storages refuse a job with more than MOST_HEADERS."""
         run = running_here()
         if run is None or not run.record.job.headers:
             return self.most
@@ -52,7 +52,7 @@ class HeaderRoom:
 
 
 def kept_size(job: NewJob, added: Container[str]) -> int:
-    """Bytes of the job's headers that stay when those of these names are added."""
+    """Bytes of the job's headers that stay when headers with these names are added."""
     return size_of(pair for pair in job.headers if pair[0] not in added) if job.headers else 0
 
 

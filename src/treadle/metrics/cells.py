@@ -88,7 +88,7 @@ def count(cell: Cell, record: Record, outcome: Outcome) -> None:
 
 def waited(record: Record) -> float | None:
     """How long a claimed job was queued, in seconds by the storage's clock. Known for the first run only: later the job
-    may have its old queue position again. Of a job with a lane, the position is no instant."""
+    may have its old queue position again. If the job has a lane, its position is not a point in time."""
     job, started_at, queued_at = record.job, record.started_at, record.return_position
     if record.version != 1 or started_at is None or queued_at is None:
         return None

@@ -10,7 +10,7 @@ from treadle.core.model import NewJob
 from treadle.core.ranges import OWN
 from treadle.metrics.histogram import MOST
 
-OTHER: Final = ""  # the task of a pair for all tasks that have none of their own; also the queue of such a pair
+OTHER: Final = ""  # the task of the pair that counts all tasks without a pair of their own; also the queue of that pair
 
 Counts = list[tuple[str, str, int]]
 """(queue, task, count)"""

@@ -67,7 +67,7 @@ def read(url: object, schema: str | None = None) -> Address:
         if dialect == "postgresql":
             return Address(dialect, known, _conninfo(plain, known), schema)
         return Address(dialect, known, _path(plain, known) if dialect == "sqlite" else _arguments(plain, known))
-    except ValueError as error:  # of urlsplit and of the port; its text may contain a part of the password
+    except ValueError as error:  # urlsplit and the port raise it; its text may contain a part of the password
         if isinstance(error, BadUrl):
             raise
         raise BadUrl(f"outbox: expected {KNOWN}, found {known!r}, which is no URL") from None

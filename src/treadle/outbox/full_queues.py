@@ -59,7 +59,7 @@ class FullQueues:
         return tried
 
     def take(self) -> list[tuple[QueueFull, list[Call]]]:
-        """The calls that wait, with the error of their queue, which are forgotten here."""
+        """Return the calls that wait, each with the error of its queue, and forget them."""
         found, self.waiting = self.waiting, {}
         return list(found.values())
 

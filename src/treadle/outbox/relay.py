@@ -39,7 +39,7 @@ from treadle.outbox.table import LEASE, Statements
 log = logging.getLogger("treadle")
 
 PAGE: Final = 1_000  # rows of one delivery; larger pages gained nothing and block the storage for longer
-RENEWALS: Final = 4  # of the lease in that time
+RENEWALS: Final = 4  # times that the lease is renewed during a page
 TRIES: Final = 10  # failed deliveries after which a row waits for an operator
 FIRST: Final = 1.0  # s until the second try; each further pause is twice as long
 LONGEST: Final = 300.0  # s of such a pause
@@ -306,7 +306,8 @@ class Relay:
         over = await self._calls(storage, stored, FullQueues())
         left = [call for call, row in zip(calls, known, strict=True) if row is None]
         if left:
-            # Of the call with the fewest tries: an older call must not wait longer than a younger one.
+            # The pause of the call with the fewest tries, because an older call must not wait longer than a younger
+            # one.
             delay = _pause(min(call[0].tries for call in left) + 1)
             rows = [row.seq for call in left for row in call]
             await self._database.run(self._statements.failed(rows, _words(error), delay))

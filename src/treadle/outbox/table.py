@@ -111,7 +111,7 @@ DDL: Final[dict[Dialect, tuple[str, ...]]] = {
 }
 
 COLUMNS: Final = "seq, call_id, job, {now} - made, tries, became"
-FRESH: Final = "seq, call_id, job, {now} - made"  # of rows that were never tried; a third less work for a driver
+FRESH: Final = "seq, call_id, job, {now} - made"  # columns of a row never tried: a third less work for a driver
 
 
 class New(msgspec.Struct, frozen=True, gc=False):

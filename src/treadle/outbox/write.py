@@ -145,7 +145,7 @@ class Written:
                 )
 
     async def _where(self, session: Session) -> str:
-        """The database of the session, which may not be that of the outbox."""
+        """The database of the session, which may be another one than the outbox's."""
         if self._address.dialect == "sqlite":
             return self._address.database
         name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"

@@ -107,7 +107,7 @@ def _losses(record: Record) -> list[Attempt]:
     known = stored(record)
     run = known[-1].run if known else 0
     noted = sum(each.outcome == "lost" and each.reopening == record.reopenings for each in known)
-    new = max(1, record.lost - noted) if run < KEPT else 1  # of more, some may have been replaced
+    new = max(1, record.lost - noted) if run < KEPT else 1  # if there were more, some may have been replaced
     lost = Attempt(number=record.attempt + 1, reopening=record.reopenings, outcome="lost")
     each = [replace(lost, run=run + number) for number in range(1, min(new, KEPT) + 1)]
     worker = (record.reason or "").removeprefix(LOST_BY)
@@ -141,7 +141,7 @@ def noted(
     """
     counted, known = outcome.attempt > record.attempt, stored(record)
     lost = sum(name.startswith(ATTEMPT) for name, _ in carried)
-    error = outcome.error if counted else None  # of an uncounted run, it is an earlier error
+    error = outcome.error if counted else None  # if the run is not counted, it is an earlier error
     attempt = Attempt(
         number=record.attempt + 1,
         reopening=record.reopenings,

@@ -36,7 +36,7 @@ DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
 LEAST_EVERY: Final = 0.1  # s; each tick is stored as a job
 WINDOWS: Final = (60.0, 3600.0, 86_400.0, 40 * 86_400.0, 370 * 86_400.0)  # s to look back for the newest tick
-SHIFT: Final = timedelta(hours=26)  # more than any time zone has ever shifted
+SHIFT: Final = timedelta(hours=26)  # no time zone has ever shifted by more
 LATE: Final = 60.0  # s by which a tick may be late and still fires with catch_up="skip"
 
 
@@ -197,7 +197,7 @@ def _offset(at: float, zone: tzinfo) -> timedelta:
 
 
 def _first_change(low: float, high: float, zone: tzinfo) -> float:
-    """The first instant whose offset is no longer that of `low`; `high` has another one."""
+    """The first instant at which the offset differs from the offset at `low`; at `high` it differs."""
     before, at, end = _offset(low, zone), int(low), math.ceil(high)
     while end - at > 1:
         middle = (at + end) // 2
@@ -242,7 +242,7 @@ def _asked(ask: Next | None, at: float) -> Iterator[float]:
 def due(
     timing: Timing, ask: Next | None, cursor: float, now: float, catch_up: str, most: int = defaults.TICKS_STEP
 ) -> tuple[list[float], float]:
-    """The ticks to store now, and the new cursor: the instant up to which all ticks are handled.
+    """The ticks to store now, and the new cursor: all ticks up to it are handled.
 
     With "all", at most `most` ticks; a cursor before `now` then means that there may be more.
     """

@@ -50,7 +50,7 @@ _read = msgspec.json.Decoder(Guilt).decode
 
 
 def guilt_of(record: Record) -> Guilt:
-    """The meaning of the lost leases of this job, those included that were lost since the checkpoint was stored."""
+    """The meaning of this job's lost leases, including leases that it has lost since the checkpoint was stored."""
     noted = _stored(record)
     if noted.reopening != record.reopenings or noted.lost > record.lost:
         noted = Guilt(reopening=record.reopenings)
@@ -100,17 +100,17 @@ def words(record: Record) -> str | None:
 
 
 def trial_note(record: Record) -> Pairs:
-    """For a run that begins alone: a lease that is lost from now on counts."""
+    """The note of a run that begins alone: a lease that is lost from now on counts."""
     return _pair(replace(guilt_of(record), kind="alone"))
 
 
 def stop_note(record: Record) -> Pairs:
-    """For a run whose worker stops: a lease that is lost from now on counts for nothing."""
+    """The note of a run whose worker stops: a lease that is lost from now on does not count."""
     return _pair(replace(guilt_of(record), kind="stopping"))
 
 
 def plain_note(record: Record, waited: bool = False) -> Pairs:
-    """For a job that is no longer alone, or whose worker no longer stops: it replaces the notes of those.
+    """Replaces `trial_note` once the job is no longer alone, and `stop_note` once its worker no longer stops.
 
     waited  it has waited in vain to be alone
     """
@@ -119,7 +119,7 @@ def plain_note(record: Record, waited: bool = False) -> Pairs:
 
 
 def cleared_note(record: Record) -> Pairs:
-    """For a job of which a run has ended, however: the leases it has lost count no longer."""
+    """The note of a job whose run has ended, in whatever way: the leases that it has lost no longer count."""
     if not record.lost:
         return ()
     return _pair(Guilt(reopening=record.reopenings, lost=record.lost, cleared=record.lost))

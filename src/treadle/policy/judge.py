@@ -35,7 +35,7 @@ class Failure(Struct, frozen=True):
     id: str
     task: str
     attempt: int  # the number of this attempt, from 1
-    attempts: int | None  # as many as it may have; None: no limit
+    attempts: int | None  # how many it may have; None: no limit
     record: Record
 
 
@@ -211,7 +211,7 @@ def failed(
     """
     said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
     text = text_of(error)
-    at_once = None if record.job.queue == defaults.SYSTEM_QUEUE else fails_as(error)  # a defect of Treadle may be cured
+    at_once = None if record.job.queue == defaults.SYSTEM_QUEUE else fails_as(error)  # a later version may succeed
     if at_once == RESULT:
         return ended(record, RESULT, text, checkpoints, note)
     if isinstance(said, Abort):

@@ -78,8 +78,8 @@ class RunLog:
             self.add(line)
 
     def pair(self, record: Record) -> tuple[str, str] | None:
-        """The checkpoint with these lines, behind those of earlier runs of this attempt; None: there are none. A run
-        that slept or was deferred has the number of its next run."""
+        """The checkpoint with these lines after the lines of earlier runs of this attempt; None: there are no lines. A
+        run that slept or was deferred has the number of its next run."""
         if not self.lines:
             return None
         number, whole = record.attempt + 1, RunLog()

@@ -37,7 +37,7 @@ class _Client:
     """A client for the running event loop. It never retries: a repeated SET NX would fail after the
     first one has won."""
 
-    _unreadable = "strict"  # for bytes that are not UTF-8, as in `bytes.decode`
+    _unreadable = "strict"  # what to do with bytes that are not UTF-8, as in `bytes.decode`
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -22,7 +22,7 @@ class AppResources:
 
     def __init__(self) -> None:
         self.lifespan: Lifespan[Any] | None = None
-        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # of a test, by what they replace
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # a test sets them, by what they replace
         self._lives: dict[asyncio.AbstractEventLoop, Life] = {}
 
     def declare(self, function: Callable[..., Any], app: object) -> Lifespan[Any]:

@@ -50,7 +50,7 @@ class Pending(Protocol):
 
 
 class Provision:
-    """The values of one task in order, those of the run and those of the process."""
+    """The values of one task, in order: first of the run, then of the process."""
 
     def __init__(self, needs: Mapping[str, Provided]) -> None:
         self.needs = needs
@@ -127,7 +127,7 @@ class Injector:
     def bound_to(
         self, site: RunSite, function: Callable[..., Any], is_async: bool, pending: Pending
     ) -> Callable[..., Any]:
-        """The function of a batch with its values. Each call makes those of scope "run" again."""
+        """The function of a batch with its values. Each call makes the values of scope "run" again."""
 
         async def call(*args: Any) -> Any:
             return await self.call(site, function, args, {})

@@ -30,7 +30,8 @@ def words_of(schedule: Schedule) -> str:
 
 
 def upcoming(schedule: Schedule, most: int = NEXT) -> list[float]:
-    """Its next ticks, the first at `next_at`; none while it is paused. Of a function, only the next one is known."""
+    """Its next ticks, the first at `next_at`; none while it is paused. If a function computes them, only the next one
+    is known."""
     if schedule.next_at is None:
         return []
     first, timing = schedule.next_at.timestamp(), timing_of(schedule)

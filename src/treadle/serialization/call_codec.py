@@ -213,7 +213,7 @@ class CallCodec:
             return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
             raise BadResult(self.name, tagged_json.why_not(value, error)) from None
-        except Exception as error:  # of a user's codec, or for a value nested too deeply
+        except Exception as error:  # a user's codec may raise anything, and so may a value that is nested too deeply
             raise BadResult(self.name, f"cannot be stored: {type(error).__name__}: {error}") from error
 
     def decode_result(self, text: str) -> object:

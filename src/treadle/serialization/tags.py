@@ -74,7 +74,7 @@ def _stack_of(error: Exception) -> str:
         return ""
     try:
         text = "".join(traceback.format_exception(error)).rstrip()
-    except Exception:  # of this exception, or of its cause
+    except Exception:  # the exception or its cause may raise when it is formatted
         text = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     return text if len(text) <= STACK else f"... (shortened) ...\n{text[-STACK:]}"
 

@@ -1,4 +1,4 @@
-"""Limits a runner's claim to the tasks whose needs its labels and free resources meet.
+"""Limits a runner's claim to the tasks that can run with its labels and free resources.
 
 Treadle's own workers plan their claims themselves. A runner sends what it has, and this server does the same for it.
 """

@@ -32,7 +32,7 @@ class _Listing(NamedTuple):
     """A type with a list of rows, and its decoders."""
 
     name: str
-    outer: msgspec.json.Decoder[Any]  # of the type with the rows as text
+    outer: msgspec.json.Decoder[Any]  # decodes the type with its rows as text
     row: msgspec.json.Decoder[Any]
     make: Callable[[list[Any]], Any]
 

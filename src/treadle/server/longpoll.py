@@ -99,7 +99,7 @@ class LongPoll:
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
         self._benches: dict[tuple[tuple[str, ...], Hashable], WaitingLine] = {}
-        self._limits: set[asyncio.Timeout] = set()  # of requests that wait for notifications
+        self._limits: set[asyncio.Timeout] = set()  # time limits of requests that wait for notifications
         self.stopping = asyncio.Event()  # set when the server stops: every waiting request returns
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """Opens the app of a server, or serves without its storage until that answers.
 
-A storage that is away is no reason to end a server, as it is none to end a worker: its probes say so, each request that
-needs the storage is answered with 503, and the first one after the outage opens it.
+A server, like a worker, does not end because its storage is away. Its probes say so, it answers 503 to each request
+that needs the storage, and the first request after the outage opens it.
 """
 
 from __future__ import annotations

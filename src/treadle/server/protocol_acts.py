@@ -119,7 +119,7 @@ class ProtocolActs:
         return job.key_conflict == "keep" and any(row.job.key == job.key for row in rows)
 
     async def of_outcomes(self, outcomes: Sequence[Outcome], of_operators: Collection[str]) -> list[ProtocolAct]:
-        """Outcomes that only an operator may store, and those of jobs that nobody has claimed. Reads the rows of
+        """Outcomes that only an operator may store, and outcomes of jobs that nobody has claimed. Reads the rows of
         outcomes whose claim this process does not remember."""
         acts, looked = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:

@@ -24,7 +24,7 @@ Check = Callable[[bytes | bytearray], Awaitable[None]]
 
 BODY: Final = 2**20  # bytes of a call without rows and without arguments of a job
 EACH, ALL = 2, 8  # bodies of the largest size that one caller, and all callers, may have in memory
-CLOSE: Final = {"Connection": "close"}  # of a response to a body that is not read to its end
+CLOSE: Final = {"Connection": "close"}  # headers of the response to a body that is not read to its end
 PATIENCE: Final = 10.0  # s for which a large body waits for memory
 
 

@@ -79,7 +79,7 @@ NAMES = frozenset(Options.__annotations__)
 class Sizes(Spelled, frozen=True):
     """The largest texts that an app accepts, in bytes: the defaults are the maximum. Raises BadOption.
 
-    step   the stored result of one step; `checkpoints` those of all steps of a job together
+    step   the stored result of one step; `checkpoints`: the results of all steps of a job together
     steps  the number of steps of a job
     """
 

@@ -65,7 +65,7 @@ class Capacity:
         return Offer(uses, () if gathered else uses, one_call=True)
 
     def answered(self, plan: ClaimPlan, records: Sequence[Record]) -> None:
-        """The claim of this plan has brought these jobs."""
+        """Note the jobs that the claim of this plan has returned."""
         self.planner.answered(plan, [record.job.task for record in records])
         if plan.only is not None:
             self._wake()

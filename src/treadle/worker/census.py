@@ -49,7 +49,7 @@ class Census:
         self._members: list[Member] = []
         self._waiting: deque[Waiting] = deque()
         self._alone: Waiting | None = None
-        self.closed = False  # no claim may begin; read without the lock, to ask `begin_claim` only in vain
+        self.closed = False  # no claim may begin; read without the lock, to save a call of `begin_claim`
 
     def join(self, member: Member) -> None:
         with self._lock:

@@ -331,7 +331,7 @@ class WorkerCore:
         return [] if self.session is None else [run.record for run in self.session.state.running.values()]
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Claim and start those of these jobs that may start now, as far as slots are free."""
+        """Claim and start the jobs of this list that may start now, as far as slots are free."""
         if self.session is not None:
             await self.session.run_ids(ids)
 

@@ -64,7 +64,7 @@ class Dispatcher:
         self._fused, self._capacity = fused(parts.storage), parts.capacity
         self._included_system_queue = True  # in the last claim
         self._claims = False  # the request under way may bring jobs; the census counts it
-        self._plan: ClaimPlan | None = None  # of the next claim; None: a worker without resources
+        self._plan: ClaimPlan | None = None  # the plan of the next claim; None: a worker without resources
 
     async def run(self) -> None:
         """Make requests until the worker has stopped and every outcome is settled."""
@@ -147,7 +147,7 @@ class Dispatcher:
 
     def _begin_claim(self, limit: int) -> int:
         """Count this request if it may bring jobs. Returns how many: none while a suspect waits or runs alone."""
-        self._end_claim()  # of a request that failed
+        self._end_claim()  # a failed request may have left it open
         begin, mine = self._trials.census.begin_claim, self._trials
         if limit and begin(mine):
             self._claims = True
@@ -195,7 +195,7 @@ class Dispatcher:
         claimed_once = one_by_one = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
-            # Build the claim anew for each try: the jobs that run here have changed, and none of them may be claimed.
+            # Build the claim again for each try: the jobs that run here have changed, and a claim must not return them.
             claim = self._claim(limit, claim_id, was_outstanding)
             try:
                 if one_by_one and settled is None:

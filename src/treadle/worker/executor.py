@@ -191,8 +191,8 @@ class Executor:
         return outcome
 
     async def _alone(self, run: RunningJob) -> Outcome | None:
-        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of one that
-        waits for that in vain."""
+        """If this job may have killed its worker, wait until nothing else runs here. Returns the outcome of a job that
+        waits too long for that, and None for one that may run."""
         if not self._trials.is_due(run):
             return None
         outcome = await self._trials.turn(run)

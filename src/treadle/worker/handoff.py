@@ -36,7 +36,7 @@ class HandOff:
         self.address = None if self._mailbox is None else (self._mailbox.address, wait)  # `Claim.hand_off`
         self.outstanding = False  # a request is with the storage; a slot is reserved for its job
         self._claim_id = ""  # of the claim under way, or of the outstanding request
-        self._early: Record | None = None  # a job that arrived before the answer that the claim found nothing
+        self._early: Record | None = None  # a job that arrived before the claim was answered with nothing
 
     def claim_begins(self) -> str:
         """Returns the id of the next claim. That claim ends an outstanding request, and returns the job that was

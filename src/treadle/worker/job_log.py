@@ -74,7 +74,7 @@ def write(event: Event, error: BaseException | None = None, hide: Hide | None = 
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """The attributes of the record: those of `JobFilter`. Outside a span, the trace is that of the headers."""
+    """The attributes of the record: those of `JobFilter`. Outside a span, the headers give the trace."""
     job = None if event.record is None else event.record.job
     trace = trace_ids.active()
     if trace is None and job is not None and (sent := trace_ids.of_traceparent(dict(job.headers).get("traceparent"))):

@@ -71,7 +71,7 @@ class LeaderElection:
     ) -> None:
         self._role, self._claim_id = role, f"{claim_id}-{role}"
         self._storage, self._presence, self._duties, self._on_change = storage, presence, duties, on_change
-        self._version: int | None = None  # of the row, while this worker holds it
+        self._version: int | None = None  # version of the row, while this worker holds it
         self._unanswered: Claim | None = None  # a claim of the row that the storage may have carried out
         self._leaders: LeaderDuties | None = None  # the duties of the current leader; None: not read yet
         self.turn = 0  # grows whenever a result of the methods below may have changed

@@ -22,7 +22,7 @@ from treadle.tasks.core import TaskCore
 
 AGAIN: Final = 5.0  # s
 FRESH: Final = 2.0  # s for which a list of workers shows that there is another version
-SOON: Final = 0.1  # s for which it shows that there is none
+SOON: Final = 0.1  # s for which it remembers that no worker has one
 MOST: Final = 500  # jobs that are left out of claims at once: their ids are part of each claim
 
 log = logging.getLogger("treadle")
@@ -40,7 +40,7 @@ class MisfitRelease:
         self._read_at = float("-inf")
 
     def versions(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """The version of each task's signature, for the presence of this worker; (): it lets no job wait."""
+        """The version of each task's signature, which this worker stores with its presence; (): it lets no job wait."""
         return tuple(map(self._version, tasks)) if self._longest else ()
 
     def _version(self, name: str) -> str:

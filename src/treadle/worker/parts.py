@@ -83,7 +83,7 @@ class Opened(NamedTuple):
 
     storage: Storage
     life: Life
-    census: Census  # of the process in which it runs
+    census: Census  # the census of its process
     offer: Callable[[Sequence[Suspect]], None] | None = None  # see `Trials`
 
 

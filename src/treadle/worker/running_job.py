@@ -31,7 +31,7 @@ class RunningJob(Struct, eq=False):
     rules: Rules
     lease: float
     handle: asyncio.Task[Any] | None = None
-    context: contextvars.Context | None = None  # of its asyncio task; None: it was not started
+    context: contextvars.Context | None = None  # the context of its asyncio task; None: it was not started
     begun: bool = False  # the first step of its asyncio task has run
     called: bool = False  # its function was called, or it failed instead: `Middleware.judged` is called for it
     cancelled: bool = False

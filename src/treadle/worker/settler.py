@@ -35,7 +35,7 @@ class Settler:
         self._hide = parts.app.redactor.text
         self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
         self._run_reports, self._storage = parts.run_reports, parts.storage
-        self._turn = asyncio.Lock()  # of the outcomes that other transactions hold up
+        self._turn = asyncio.Lock()  # held while outcomes are settled that other transactions hold up
 
     def settled(
         self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
@@ -143,8 +143,8 @@ class Settler:
             if logged or emitted:
                 event = event_of(name, run, self._state.name, outcome)
                 if logged:
-                    # In the context variables of the run, so that filters of the user find its trace or tenant. In a
-                    # copy, because the run itself may be executing this.
+                    # Log with the context variables of the run, so that filters of the user find its trace or tenant.
+                    # Use a copy, because the run itself may be executing this.
                     context = contextvars.Context() if run.context is None else run.context.copy()
                     context.run(job_log.write, event, error, lambda text: self._hide(text, run.job_run.record))
                 if emitted:

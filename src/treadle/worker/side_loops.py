@@ -1,4 +1,5 @@
-"""The loops of a worker except its dispatchers: heartbeats, notifications, maintenance, and those of its options."""
+"""The loops of a worker except its dispatchers: heartbeats, notifications, maintenance, and loops that its options
+add."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from treadle.worker.running_job import RunningJob
 
-SWEEP = 128  # entries before those of ended runs are removed: each keeps the arguments and result of its job alive
+SWEEP = 128  # entries before those of ended runs are removed: each keeps arguments and result of a job in memory
 
 
 class Timeouts:

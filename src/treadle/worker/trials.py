@@ -129,9 +129,10 @@ class Trials:
         return _key(run) in self._held or (waiting is not None and not self.census.is_alone(waiting))
 
     async def turn(self, run: RunningJob) -> Outcome | None:
-        """Wait until this suspect may run alone, and note that it does. Returns the outcome of one that waits in vain.
-        Raises CancelledError if another process has taken it, if its lease is lost, or if the worker stops."""
-        if guilt.guilt_of(run.record).kind is not None:  # of an earlier run, which another program has settled
+        """Wait until this suspect may run alone, and note that it does. Returns the outcome of a suspect that waits too
+        long, and None for one that may run. Raises CancelledError if another process has taken it, if its lease is
+        lost, or if the worker stops."""
+        if guilt.guilt_of(run.record).kind is not None:  # an earlier run left it, which another program settled
             await self._store(run, guilt.plain_note(run.record))
         if self._may_offer(run):
             if len(self._held) >= MOST:
@@ -139,7 +140,8 @@ class Trials:
             await self._hold(run)
         outcome = await self._wait(run)
         if outcome is None and run in self._waiting:
-            # With the lost runs so far: a job that kills each worker has no outcome that carries them.
+            # The note has the lost runs so far, because a job that kills each worker has no outcome that could carry
+            # them.
             await self._store(run, (*guilt.trial_note(run.record), *run.job_run.carried))
             log.info("%s %s runs alone: its last worker was lost", run.record.job.task, run.record.job.id)
             expected = self._expected.get(_key(run))
@@ -195,8 +197,8 @@ class Trials:
     # --- in this process
 
     async def _wait(self, run: RunningJob) -> Outcome | None:
-        """Wait until nothing else runs for this app in this process. For a lease: a job that never ends must not hold
-        up the others, and a suspect that is never alone must not wait for ever."""
+        """Wait until nothing else runs for this app in this process. Waits for the length of a lease at most, because a
+        job that never ends must not hold up the others, and a suspect that is never alone must not wait for ever."""
         waits = guilt.guilt_of(run.record).waits
         if waits >= WAITS and not self.is_expected(run.record):
             log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
@@ -217,7 +219,7 @@ class Trials:
         except TimeoutError:
             if self.census.is_alone(waiting):  # `grant` is about to be called
                 return None
-            waited = not behind and not self.census.tries  # in vain; behind another suspect, its turn may come soon
+            waited = not behind and not self.census.tries  # too long; behind another suspect, its turn may come soon
         except asyncio.CancelledError:
             self._over(run)
             raise
@@ -256,7 +258,8 @@ class Trials:
     # --- in another process
 
     def _may_offer(self, run: RunningJob) -> bool:
-        """Whether another process may run this suspect: none that needs the order or the resources of this worker."""
+        """Whether another process may run this suspect. It may not if the job needs the order or the resources of this
+        worker."""
         return self._offer is not None and not self._has_turns and run.uses is None
 
     async def _hold(self, run: RunningJob) -> None:

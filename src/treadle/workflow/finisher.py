@@ -60,7 +60,7 @@ class WorkflowFinisher:
 
         raised  called with the exception of a reducer that failed
 
-        A job whose values, or those of its children, cannot be read here is released, too; it fails after a day.
+        A job is also released if its values or its children's cannot be read here; it fails after a day.
         """
         alone = guilt_of(record).alone  # since its function has returned
         if max_lost and alone >= max_lost:

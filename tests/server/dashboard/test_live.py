@@ -33,7 +33,7 @@ def figure(page: Page, name: str) -> object:
 
 
 async def queued(page: Page, number: int) -> None:
-    await expect(figure(page, f"queued {number} ")).to_be_visible(timeout=20_000)  # type: ignore[arg-type]
+    await expect(figure(page, f"queued {number} ")).to_be_visible(timeout=60_000)  # type: ignore[arg-type]
 
 
 async def jobs(shop: Shop) -> int:
@@ -103,7 +103,7 @@ async def test_a_job_is_followed_to_its_end(visit: Visit, shop: Shop) -> None:
     page = await visit.open(f"jobs/{job.id}")
     await expect(page.locator("main")).to_contain_text("half of the film")
     shop.released.set()
-    await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=20_000)
+    await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=60_000)
     shop.released.clear()
 
 

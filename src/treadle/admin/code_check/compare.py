@@ -61,7 +61,7 @@ class HasOutbox(Protocol):
 
 
 class CheckedApp(Protocol):
-    """What a check reads of an app."""
+    """The parts of an app that a check reads."""
 
     tasks: dict[str, TaskCore]
     reducers: dict[str, Reducer]

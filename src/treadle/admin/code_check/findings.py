@@ -12,7 +12,7 @@ Kind = Literal[
     "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
 ]
 Level = Literal["break", "note"]
-GROUPS = 1_000  # groups that are kept apart; misfits of more kinds are counted in those of their task and parameter
+GROUPS = 1_000  # groups that are kept apart; further misfits count in the group of their task and parameter
 
 
 class Finding(Struct, kw_only=True):

@@ -15,7 +15,7 @@ CheckCall = Callable[[NewJob], str | None]
 
 
 def is_schedule(row: Record) -> bool:
-    """Whether the row is that of a schedule."""
+    """Whether the row belongs to a schedule."""
     return row.job.task.partition(":")[0] == TASK
 
 

@@ -1,4 +1,4 @@
-"""The names of the steps in a task's source: its own, and those of the functions that it uses.
+"""The names of the steps in a task's source and in the functions that it uses.
 
 Nothing is run. A name that is built by an f-string becomes a pattern; a name from a variable makes the list open, and
 then no recorded step counts as unknown.
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
 MOST: Final = 200  # functions that are read for one task
-STEP_NUMBER: Final = re.compile(r"#\d+$")  # of the second step of a name, and of later ones
+STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
 
 
 class StepNames(Struct):

@@ -55,8 +55,8 @@ def of_queue(copy: Snapshot, queue: str) -> Iterator[Option]:
 
 
 def _of_limits(copy: Snapshot, keys: Collection[str]) -> Iterator[Option]:
-    """The changes of the rules that these keys obey, each once. A rule of the key itself comes before that of the name
-    before the colon."""
+    """For each rule that these keys obey, the changes to suggest. A key obeys its own rule, otherwise the rule of the
+    name before the colon."""
     uses, rules = {use.key: use for use in copy.limits}, dict[str, LimitUse]()
     for key in sorted(keys):
         use = rule_for(uses, key)

@@ -13,8 +13,8 @@ from treadle.metrics import Cell, decode
 from treadle.metrics.histogram import add, edges
 
 ASSUMED: Final = 1.0  # s that a run takes if nothing was measured
-MANY: Final = 300  # measured runs from which on their distribution counts as known
-ENOUGH: Final = 5  # runs of a task from which on its own times are used
+MANY: Final = 300  # measured runs that are enough to know their distribution
+ENOUGH: Final = 5  # a task with so many runs is estimated from its own times
 
 
 class Sampler:

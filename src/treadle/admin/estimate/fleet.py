@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 HORIZON: Final = 7 * 86_400.0  # virtual seconds that a run lasts at most
 STARTS: Final = 3_000  # jobs that start in one run at most: 0.3 s of CPU
-UNSTARTED: Final = 100  # jobs that arrive in a queue of which none starts; further ones arrive when one does
+UNSTARTED: Final = 100  # jobs that arrive in a queue until one of them starts
 
 
 class _CopiedStorage(MemoryStorage):

@@ -22,7 +22,7 @@ from treadle.policy.misfits import released_by
 from treadle.storage.row_rules import order
 
 CPU: Final = 0.6  # s that one estimate takes at most
-SHARE: Final = 0.5  # of it for the situation as it is
+SHARE: Final = 0.5  # part of the time for the situation as it is
 MOST, TRIES = 40, 5  # runs of the situation, and of each change, at most
 GAIN, SECONDS = 0.05, 1.0  # share and seconds that a change must save to be named
 CHANGES: Final = 5  # changes that are named
@@ -79,7 +79,7 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         if extra is NOTHING:
             seen.count(fleet, copy.now, drained)
         passed = (fleet.now - copy.now) * scale
-        if fleet.cut:  # it continues as in this part of it
+        if fleet.cut:  # what follows is like this part
             gone = waiting - len(fleet.open[queue])
             return copy.now + passed * waiting / gone if gone > 0 else None
         return copy.now + passed if drained else None

@@ -31,7 +31,7 @@ def chunk_of(copy: Snapshot, crew: Collection[str], at_once: str = "") -> Chunk:
 
 
 def _row(row: Record, now: float, crew: Collection[str], at_once: str) -> Record:
-    """A running job of a live worker keeps its lease; that of a dead one is claimed again when the lease is over."""
+    """A running job of a live worker keeps its lease; a dead worker's job is claimed again when its lease is over."""
     if row.state is State.RUNNING and worker_name(row.worker) in crew:
         return replace(row, due_at=None)
     if row.job.id == at_once and row.state is State.READY and row.queue_position is None and row.blocked_on is None:

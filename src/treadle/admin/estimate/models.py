@@ -14,7 +14,7 @@ from treadle.core.placement import Needs
 from treadle.core.placement_words import coded, needs_of, place_options
 from treadle.policy.misfits import is_left_by
 
-SLOTS: Final = 20  # of a worker where none serves the queue yet: the default
+SLOTS: Final = 20  # if no worker serves the queue yet: the default of a worker
 
 
 def model_for(copy: Snapshot, queue: str, task: str, rows: Iterable[Record]) -> Presence | None:

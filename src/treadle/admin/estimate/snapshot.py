@@ -26,9 +26,9 @@ DUE: Final = 200  # scheduled jobs of each queue
 RUNNING: Final = 1_000
 UPSTREAMS: Final = 200  # jobs that it waits for, directly or through others
 PAGE: Final = 500  # rows in one read: their payloads are dropped before the next
-BYTES: Final = 16 * 2**20  # of payloads that are read at most
+BYTES: Final = 16 * 2**20  # bytes of payloads that are read at most
 MINUTES: Final = 5  # minutes over which arrivals are counted
-COUNTED: Final = 2_000  # arrivals in a minute from which on only the last minute is counted
+COUNTED: Final = 2_000  # with more arrivals in a minute, only the last minute is counted
 RECENT: Final = 100  # new jobs that show what arrives
 METRICS: Final = (
     (900.0, 300),

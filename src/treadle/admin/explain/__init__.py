@@ -20,7 +20,7 @@ from treadle.policy import guilt
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
-LONG = 1.0  # s of waiting from which on a sentence says since when
+LONG = 1.0  # s: after a longer wait, the sentence says since when
 
 
 def explain(facts: Facts) -> str:

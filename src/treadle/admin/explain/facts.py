@@ -116,7 +116,7 @@ def is_due(row: Record, now: float) -> bool:
 
 
 def waits_since(row: Record) -> float:
-    """Since when a ready job has waited to run. With a lane its position is no instant."""
+    """Since when a ready job has waited to run. If it has a lane, its position is not a point in time."""
     place = row.return_position
     if place is None or row.job.lane is not None:
         begun = row.created_at + row.job.delay if row.started_at is None else row.updated_at

@@ -11,7 +11,7 @@ from treadle.storage.row_rules import costs, named_costs
 
 
 def by_parent(key: str, facts: Facts) -> str | None:
-    """The sentence for a full limit that the job's own parent holds a slot of; None if that is not the case."""
+    """The sentence for a full limit, if the job's own parent holds one of its slots; otherwise None."""
     use, parent, row = facts.use_of(key), facts.parent, facts.row
     if parent is None or use is None or not use.rule.slots or key not in dict(costs(parent.job)):
         return None

@@ -103,7 +103,7 @@ def _full(able: Sequence[Presence], facts: Facts, can: str = "") -> str:
 
 
 def _held_up(able: Sequence[Presence], facts: Facts) -> str | None:
-    """Why none of the workers that have the task can claim it; None if one can."""
+    """Why no worker that has the task can claim it; None if one can."""
     heard, now = [worker for worker in able if not is_silent(worker)], facts.now
     if not heard:
         last = min(able, key=lambda worker: worker.age)

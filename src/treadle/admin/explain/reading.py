@@ -15,7 +15,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.move_marks import mark_of
 from treadle.storage.row_rules import costs, order
 
-READINGS: Final = 5  # of the surroundings of a job that changes during each of them
+READINGS: Final = 5  # reads of a job and its surroundings, if the job changes during each of them
 RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
 RIVALS_READ: Final = 200  # blocked or queued jobs of its queue that are compared with a job
 

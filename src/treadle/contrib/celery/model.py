@@ -34,7 +34,7 @@ class Finding(Struct, frozen=True, order=True):
 
 
 Build = Callable[[Any, "Module"], cst.CSTNode]
-"""From a node, whose parts are rewritten already, and its module, to the node that replaces it."""
+"""Takes a node, whose parts are rewritten already, and its module; returns the node that replaces it."""
 
 
 class Module:

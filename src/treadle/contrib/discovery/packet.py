@@ -15,7 +15,7 @@ from msgspec import Struct
 
 A, PTR, TXT, AAAA, SRV, ANY = 1, 12, 16, 28, 33, 255
 INTERNET: Final = 1
-TOP_BIT: Final = 0x8000  # of a class: in a question "answer by unicast", in an answer "flush cached records"
+TOP_BIT: Final = 0x8000  # a class with it means "answer by unicast" in a question, "flush cached records" in an answer
 RESPONSE: Final = 0x8400  # flags: an authoritative answer
 MOST_LABELS: Final = 64  # labels of one name; more come from a loop of pointers
 BIGGEST: Final = 9_000  # bytes of a packet

@@ -36,7 +36,7 @@ class BatchHandler:
         self._signature = CallCodec(self._name, one)
 
     def item(self, travel: Travel) -> Any:
-        """The item of this job: the fields of the run and those of the child, converted to the annotated type. Raises
+        """The item of this job: the fields of the run and of the child, converted to the annotated type. Raises
         BadArgument."""
         fields = travel.fields | travel.given
         if self._fields is not None:

@@ -82,7 +82,7 @@ class PipelineRun:
         await self._app.jobs.delete(workflow=self.id)
 
     async def _now(self) -> tuple[Record, Record]:
-        """The job of its first step and that of its current one. Each step is the last job in the `after` of the one
+        """The jobs of its first and of its current step. Each step is the last job in the `after` of the one
         before."""
         root = row = await self._app.jobs.get(self.id)
         while row.function_done and row.after:

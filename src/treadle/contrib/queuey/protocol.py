@@ -1,4 +1,4 @@
-"""The queue protocol, as the commands serve it: its options, its blobs, and the runner beside a server."""
+"""The queue protocol, as the commands serve it: its options, its blobs, and a runner in the process of the server."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Dashboard(Page):
             self.top.ask(self.top.acts.retry_group(found))
 
 
-HIGH_ENOUGH: Final = 30  # lines from which on three notices are shown
+HIGH_ENOUGH: Final = 30  # a screen with so many lines shows three notices
 
 
 def _drawn(tiles: Sequence[Tile], width: int) -> Content:

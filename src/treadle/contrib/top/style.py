@@ -9,7 +9,7 @@ from typing import Final
 
 from textual.theme import Theme
 
-WIDE, HIGH = 100, 24  # cells and lines from which on all panels are shown at the same time
+WIDE, HIGH = 100, 24  # a screen with so many cells and lines shows all panels at the same time
 
 
 def is_small(width: int, height: int) -> bool:

@@ -14,7 +14,7 @@ from treadle.core.clock import moment_text
 from treadle.core.redaction import in_line
 
 TILE: Final = 19  # cells of a tile, with the gap after it
-STALE: Final = 10.0  # s from which on the age of the figures is shown
+STALE: Final = 10.0  # s: the age of older figures is shown
 
 
 class Tile(Struct, frozen=True):

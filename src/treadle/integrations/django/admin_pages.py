@@ -117,8 +117,8 @@ def clean(text: str) -> str:
 
 
 async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> JobList:
-    """One page of jobs. `given`: the query of the address; an unknown filter is ignored. Raises BadOption for a cursor
-    that is none, and StorageError."""
+    """One page of jobs. `given`: the query of the address; an unknown filter is ignored. Raises BadOption for a text
+    that is no cursor, and StorageError."""
     filters: dict[str, Any] = {name: given[name] for name in ("status", "queue", "task") if given.get(name)}
     if filters.get("status") not in (None, *STATES):
         del filters["status"]

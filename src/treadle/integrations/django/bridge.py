@@ -13,7 +13,7 @@ from treadle.integrations.django.compat import TaskContext, plain_json, task_sta
 from treadle.integrations.django.connections import OwnThreads, forget_queries
 from treadle.integrations.django.known_tasks import Store
 
-threads = OwnThreads()  # of this process: its async tasks share them
+threads = OwnThreads()  # the async tasks of this process share them
 
 
 def bridged(task: Any, store: Store) -> Callable[..., Any]:

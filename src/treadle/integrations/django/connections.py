@@ -35,7 +35,7 @@ def is_in_transaction(connection: Any) -> bool:
 
 
 def is_of_test(connection: Any) -> bool:
-    """Whether the transaction that is open is that of a `TestCase`, which never commits it."""
+    """Whether the open transaction belongs to a `TestCase`, which never commits it."""
     return bool(tests_of(connection))
 
 

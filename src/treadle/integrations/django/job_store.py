@@ -97,7 +97,7 @@ class JobStore:
         return None if self.outbox is None else Outbox(database.outbox_url(self.outbox))
 
     def _follow(self, app: App) -> None:
-        """The database has another name since: the test runner has made it, or removes it."""
+        """The database has got another name, because the test runner has made or removed it."""
         app.sync.close()
         url = self.url
         self.memory = InMemoryDatabase() if url.startswith(database.MEMORY) else None

@@ -93,7 +93,7 @@ def send_finished(result: Any, error: BaseException | None) -> None:
     known = of_the_task(error.__traceback__)
     try:
         raise error
-    except BaseException:  # it is the argument, whatever that is
+    except BaseException:  # raises the argument itself, whatever its class
         error.__traceback__ = known
         task_finished.send_robust(sender=sender, task_result=result)
 

@@ -121,7 +121,7 @@ def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
         while jobs:
             job = jobs.popleft()
             if not set(job.tests) <= set(job.tests_now):
-                continue  # of a test that has ended
+                continue  # a test that has ended left it
             row, due = _found(job)
             if row is None or row.state.final:
                 over.append(job)

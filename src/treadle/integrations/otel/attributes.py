@@ -32,7 +32,7 @@ COUNT: Final = "messaging.batch.message_count"
 CLIENT: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
 SERVER: Final = "server.address"
-OTHER_ERROR: Final = "_OTHER"  # of the conventions: a failure whose type has no name
+OTHER_ERROR: Final = "_OTHER"  # the word of the conventions for a failure whose type has no name
 EXCEPTION_TYPE, EXCEPTION_MESSAGE, EXCEPTION_STACK = "exception.type", "exception.message", "exception.stacktrace"
 
 TASK: Final = "treadle.task"
@@ -137,8 +137,8 @@ class Failure:
 
 
 def _type_in(text: str) -> str:
-    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is none: it may
-    have ids, and each would be a series of its own."""
+    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is no such
+    word: it may have ids, and each would be a series of its own."""
     return text if _TYPE.fullmatch(text) else OTHER_ERROR
 
 

@@ -20,7 +20,7 @@ from treadle.integrations.otel.attributes import (
 )
 from treadle.metrics import NAMED, OTHER, Pairs, waited
 
-REST: Final = "other"  # the name of all queues or tasks that have none of their own
+REST: Final = "other"  # the name for all queues or tasks beyond those that are named
 TIMES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 3_600)  # s, of histograms
 
 

@@ -49,7 +49,7 @@ class Sending:
 
     def _parent(self) -> TraceContext:
         """The span that is active here. If none is, the one in the headers that the caller gave, or inherited. A tick
-        of a schedule has none: the span in which a worker was started is not its cause."""
+        of a schedule gets no trace: the span in which a worker was started is not its cause."""
         if any(name == TICK for name, _ in self._jobs[0].headers):
             return TraceContext()
         here = otel_context.get_current()

@@ -17,14 +17,14 @@ from treadle.scheduling import Schedule
 SCHEDULE: Final = "treadle-schedule"  # header of the jobs of a schedule
 SLUG: Final = 50  # characters of the name of a monitor, at most
 MINUTE: Final = 60.0
-FIELDS: Final = 5  # of the cron lines that Sentry reads; a sixth one is seconds
+FIELDS: Final = 5  # fields of a cron line that Sentry reads; a sixth one is seconds
 UNITS: Final = (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0))
 
 _NAMESPACE: Final = uuid.UUID("6f0b7a52-6a50-4e6f-9a0d-1d8f0c3f2b11")
 
 
 class CheckIns:
-    """The id of a check-in follows from that of the job, so any worker can end it, also after a retry elsewhere."""
+    """The id of a check-in follows from the job's id, so any worker can end it, also after a retry elsewhere."""
 
     def __init__(self) -> None:
         self._app: App | None = None

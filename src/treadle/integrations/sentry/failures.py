@@ -16,7 +16,7 @@ from treadle.core.redaction import HIDDEN
 Level = Literal["error", "warning"]
 
 MECHANISM: Final = {"type": "treadle", "handled": False}
-FRAMES: Final = 100  # of a traceback that is read from text
+FRAMES: Final = 100  # frames that are read from the text of a traceback
 
 _FRAME: Final = re.compile(
     r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\n(?:    (?P<code>.+)\n?)?', re.M
@@ -36,7 +36,7 @@ def send(error: BaseException, task: str, reason: str | None, level: Level) -> N
         return
     raised = type(error), error, users_part(error.__traceback__) or error.__traceback__
     event, hint = event_from_exception(raised, client_options=sentry_sdk.get_client().options, mechanism=MECHANISM)
-    if _is_repeated(error):  # of the jobs of one batch: Sentry drops events that have their exception in common
+    if _is_repeated(error):  # jobs of a batch share it: Sentry drops a second event of one exception
         hint.pop("exc_info", None)
     values = event.get("exception", {}).get("values", [])
     if not any((value.get("stacktrace") or {}).get("frames") for value in values):
@@ -90,7 +90,7 @@ def _value(name: str, message: str, text: str) -> dict[str, Any]:
 
 
 def _frames(text: str) -> list[dict[str, Any]]:
-    """The frames of the last traceback in this text, oldest first; []: it has none in the form of Python's."""
+    """The frames of the last traceback in this text, oldest first; []: the text has no traceback in Python's form."""
     last = text[text.rfind("Traceback (most recent call last):") :] if "Traceback (most recent" in text else ""
     return [
         {
@@ -106,7 +106,7 @@ def _frames(text: str) -> list[dict[str, Any]]:
 
 
 def _is_repeated(error: BaseException) -> bool:
-    """Whether this exception was reported before. It is marked for the next call."""
+    """Whether this exception was reported before. Marks it, so that the next call returns true."""
     before = getattr(error, _reported, False)
     try:
         setattr(error, _reported, True)

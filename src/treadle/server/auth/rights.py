@@ -169,7 +169,7 @@ def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
 
 
 def _own_cells(token: Token, data: bytes) -> bytes:
-    if not data:  # of a row that is removed
+    if not data:  # the row is removed
         return data
     cells = decode(data)
     if cells is None:
@@ -220,7 +220,8 @@ def glanced(token: Token, found: Glance) -> Glance:
 
 
 def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, ...]:
-    """The workers that serve the token's queues. Of a worker that serves other queues, too, only name and slots."""
+    """The workers that serve the token's queues. If a worker serves other queues too, only its name and slots are
+    shown."""
     if not token.queues:
         return tuple(workers)
     found = []

@@ -21,7 +21,7 @@ from treadle.server.auth.tokens import Token
 NAME: Final = "treadle"
 LASTS: Final = 12 * 3_600.0  # s
 SKEW: Final = 60.0  # s that the clock of another server may be ahead
-MOST: Final = 200  # cookies of this name that are tried, as many as browsers keep: a neighbour may set more than ours
+MOST: Final = 200  # cookies of this name that are tried, as many as browsers keep: a neighbour may set some too
 VALUE: Final = re.compile(r"([A-Za-z0-9._~%-]{1,800})\.(\d{1,12})\.([0-9a-f]{64})", re.ASCII)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treadle.core.limit_model import Limit
     from treadle.core.query_model import Stats
 
-NEARLY: Final = 0.8  # share of the bound from which on a queue is named
+NEARLY: Final = 0.8  # a queue that is filled to this share of its bound is named
 
 
 def checks(stats: Stats) -> Iterator[Check]:

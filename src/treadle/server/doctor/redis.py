@@ -19,7 +19,7 @@ from treadle.storage.optional_parts import Risk
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
-FULL = 0.8  # of maxmemory; a warning above it
+FULL = 0.8  # share of maxmemory above which to warn
 
 
 class ServerFacts(Protocol):
@@ -69,7 +69,7 @@ async def checks(url: str, repair: bool) -> list[Check]:
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
     first, *others = found
     told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair), *_lists(lists, repair)]
-    for number, other in enumerate(others, 2):  # of the other servers, problems only
+    for number, other in enumerate(others, 2):  # for other servers, only problems are shown
         told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
     return told
 

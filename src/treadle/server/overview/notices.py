@@ -18,7 +18,7 @@ from treadle.server.path_parts import path_part
 from treadle.storage.optional_parts import Risk
 
 MOST: Final = 50  # notices; a screen does not show more
-SLOW: Final = 1.0  # s of a look from which on the storage is slow
+SLOW: Final = 1.0  # s: if a look takes longer, the storage counts as slow
 MISSED: Final = 1 / 3  # share of a worker's ttl without a heartbeat: three heartbeats of a Treadle worker
 LEVELS: Final = ("error", "warning", "info")
 

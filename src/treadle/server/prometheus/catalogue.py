@@ -138,7 +138,7 @@ WAIT_SECONDS: Final = _histogram(
 )
 ENQUEUED: Final = _counter(
     "enqueued",
-    "Jobs that these processes stored, follow-up jobs and ticks included; without those of the user's transactions.",
+    "Jobs that these processes stored, follow-up jobs and ticks included. Jobs of users' transactions are not counted.",
     "queue",
     "task",
 )

@@ -12,7 +12,7 @@ from treadle.core.redaction import in_line
 from treadle.metrics import NAMED, OTHER, Pairs
 from treadle.server.prometheus.catalogue import Metric
 
-REST: Final = "other"  # the label value for all names that have none of their own
+REST: Final = "other"  # the label value for all names beyond those that are shown
 
 Labels = tuple[str, ...]
 

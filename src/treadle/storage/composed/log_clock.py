@@ -19,7 +19,7 @@ class LogClock:
         self._read_at: tuple[float, float] | None = None  # our monotonic clock and the store's clock at the same moment
 
     async def now(self, last: float) -> float:
-        """The current time; that of the last entry if it is up to `SKEW` seconds ahead."""
+        """The current time, or the time of the last entry if that is up to `SKEW` seconds ahead."""
         now = self._given() if self._given is not None else await self._store_time()
         return last if now < last <= now + SKEW else now
 

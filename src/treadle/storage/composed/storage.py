@@ -235,7 +235,7 @@ class ComposedStorage:
         return found
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
-        """Of the rows of this process: each process derives its counts from the log, and repairs its own."""
+        """Counts the rows of this process: each process derives its counts from the log, and repairs its own."""
         return await recount(await self._look(lambda replica, now: replica.copy.tables), repair)
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:

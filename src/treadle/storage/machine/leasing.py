@@ -79,8 +79,8 @@ class Leasing:
         return self.room[task] <= 0
 
     def admit(self, row: Record, write: Callable[[], None]) -> bool | None:
-        """Whether all its limits admit a job. None: that of its queue does not. False: another one does not, and the
-        job is blocked by it and no longer queued. `write` writes the leases that the storage has gathered; it is called
+        """Whether all its limits admit a job. None: the limit of its queue does not. False: another limit does not; it
+        blocks the job, which is no longer queued. `write` writes the leases that the storage has gathered; it is called
         before blocked jobs are queued again."""
         gate, kept, turn = self.gate, limits.kept(self._rows.rules, row), order(row)
         if row.function_done:
@@ -105,7 +105,7 @@ class Leasing:
         return False
 
     def held_back_by(self, job: NewJob, turn: Turn, kept: Container[str] = ()) -> str | None:
-        """Of the limits that a job names, the first for which an earlier job of its queue is blocked that needs more
+        """The first limit of this job that already blocks an earlier job of the same queue, because that job needs more
         room than there is. Cheaper jobs would take that room again and again. If there is room for that other job, it
         waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
         for key, cost in named_costs(job):

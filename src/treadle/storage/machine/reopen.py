@@ -134,7 +134,7 @@ def _reopen(rows: Rows, row: Record) -> None:
 
 
 def _recount(rows: Rows, id: str) -> Steps[None]:
-    """Make a reopened job wait again: those of its upstreams that were reopened have to end again."""
+    """Make a reopened job wait again for the upstreams that were reopened with it."""
     row = rows.row(id)
     required, failures_allowed = (
         (None, None)

@@ -99,7 +99,7 @@ class Rows(QueueEnds, Protocol):
     # --- waiting
 
     def wait_for(self, edges: Sequence[tuple[str, str]], version: int, soft: bool = False) -> None:
-        """Store open edges (up, down). `version` is that of the jobs that wait."""
+        """Store open edges (up, down). `version` belongs to the jobs that wait."""
 
     def dependents(self, up: str) -> Sequence[Dependent]: ...
 

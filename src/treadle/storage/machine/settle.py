@@ -82,8 +82,8 @@ def _runs(row: Record) -> bool:
 
 
 def _circle(rows: Rows, out: Outcome, found: StorePlan) -> set[str]:
-    """Of the rows that were returned for follow-up jobs of this outcome, or that those name: the rows that wait for its
-    job, directly or through others, or are that job."""
+    """The stored rows that close a circle. Follow-up jobs were answered with these rows or wait for them, and they are
+    the outcome's own job or wait for it, directly or through others."""
     if out.state is not State.WAITING or not out.followups:
         return set()
     fresh = {new.id for new in found.fresh}

@@ -178,8 +178,8 @@ class MemoryStorage:
         if self._shut("closing"):
             return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
         now, known = self._begin(), self._workers.get(worker.worker)
-        # For a new worker: the latest time at which any worker was seen. A machine whose clock was corrected has often
-        # been restarted.
+        # A new worker counts as seen at the latest time at which any worker was seen. A machine whose clock was
+        # corrected has often been restarted.
         latest = known[1] if known is not None else max((seen for _, seen in self._workers.values()), default=now)
         if latest > now + CLOCK_BACK:
             self._take_back(now)

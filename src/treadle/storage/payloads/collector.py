@@ -26,8 +26,8 @@ Use = Literal["needed", "unfinished", "unused", "foreign"]
 
 
 class Judged(Struct, frozen=True):
-    """An object, its job, and whether it is needed: a row refers to it, or its job has not ended. `foreign`: its name
-    is that of another program's object."""
+    """An object, its job, and whether it is needed: a row refers to it, or its job has not ended. `foreign`: the object
+    belongs to another program."""
 
     entry: ObjectEntry
     job: str

@@ -26,7 +26,7 @@ class Wrapping:
 
     @classmethod
     def of(cls, blobs: object, offload: object, keys: object) -> Self:
-        """By the options of an app. Raises BadOption and BadUrl."""
+        """The settings from the options of an app. Raises BadOption and BadUrl."""
         if blobs is None and offload is not None:
             raise BadOption("offload", "needs blobs=: the place where large texts are stored")
         offload = OFFLOAD if offload is None else offload

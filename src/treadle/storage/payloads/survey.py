@@ -31,7 +31,7 @@ KINDS: Final = {"payload": "arguments", "result": "results", "value": "results",
 
 
 class AgeGroup(Struct):
-    """Objects of one age: their number and bytes, and those of each use (`collector.Use`)."""
+    """Objects of one age: their number and bytes, in all and by use (`collector.Use`)."""
 
     age: str
     texts: int = 0

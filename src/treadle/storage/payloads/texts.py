@@ -1,7 +1,7 @@
 """Changes the texts of jobs, outcomes and rows: encrypts and offloads what is stored, and undoes both for what is read.
 
 A text is encrypted before it is offloaded, so the blob store never sees it. The name of an object is made of the job's
-id and the digest of its content: a reference is of use only in its own job, and no two jobs share an object.
+id and the digest of its content: so a reference works only in its own job, and no two jobs share an object.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Texts:
     """The rules of one app.
 
     objects  the blob store; None: nothing is offloaded
-    above    bytes of a text from which on it is offloaded
+    above    a text of at least so many bytes is offloaded
     keys     encrypt the texts; None: they are stored as they are
     """
 

@@ -28,9 +28,9 @@ from treadle.storage.proxy import StorageProxy
 
 log = logging.getLogger("treadle")
 
-IDENTITY: Final = "treadle:blobs"  # of the row with the identity of this storage
+IDENTITY: Final = "treadle:blobs"  # id of the row with the identity of this storage
 IDENTITY_TASK: Final = "treadle.blobs"
-PATIENCE: Final = 0.2  # of a lease for large steps in a heartbeat: two more heartbeats follow before the lease expires
+PATIENCE: Final = 0.2  # part of a lease for large steps in a heartbeat: two more heartbeats follow before it expires
 OWNER: Final = "owner"  # the object with the identity of the storage whose texts these are
 
 
@@ -64,8 +64,8 @@ class PayloadStorage(StorageProxy):
             await super().close()
 
     async def check_owner(self) -> None:
-        """Make the blob store that of this storage. Raises BadOption if it is that of another one: the collector of one
-        would delete the texts of the other. Raises StorageError."""
+        """Mark the blob store as this storage's. Raises BadOption if it belongs to another storage: one collector would
+        delete the texts of the other. Raises StorageError."""
         objects = self.texts.objects
         if objects is None or self.capabilities.queues:
             return
@@ -113,8 +113,8 @@ class PayloadStorage(StorageProxy):
         return settled, self._claimed(claimed)
 
     async def _stored(self, out: Outcome) -> Outcome:
-        """The outcome with its large texts stored. A refusal of the blob store, such as one of expired credentials, is
-        none of the outcome: the worker must keep it and try again, as while the store is away."""
+        """The outcome with its large texts stored. A refusal of the blob store, such as one of expired credentials,
+        says nothing about the outcome: the worker must keep it and try again, as while the store is away."""
         try:
             return await self.texts.outcome(out)
         except StorageUnavailable:

@@ -23,7 +23,7 @@ from treadle.storage.postgres.errors import Cut, ServerError, distinct
 from treadle.storage.postgres.refused import code_of_refusal
 
 OLDEST: Final = 14  # the oldest PostgreSQL that we test with
-ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; SQL_ASCII stores our bytes unchanged
+ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # encodings of a database that work; SQL_ASCII stores our bytes unchanged
 PIPELINES: Final = 140_000  # the first libpq with pipeline mode: two statements in one round trip
 LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true), set_config('extra_float_digits', '1', true)"
 CANCEL: Final = 2.0  # s to cancel a statement, on a connection of its own
@@ -109,8 +109,8 @@ class Connection:
         self.loop.add_reader(self._fd, self._readable)
 
     def is_lent(self, limit: str, prepare: bool) -> None:
-        """For a session lent by a pooler: the settings of a statement are sent in its own transaction, in the same
-        round trip."""
+        """Used with a session that a pooler lends: the settings of a statement are sent in its own transaction, in the
+        same round trip."""
         self._prepare = prepare
         if pq.version() >= PIPELINES:
             self._limit = limit

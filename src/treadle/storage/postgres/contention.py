@@ -67,7 +67,7 @@ class Contention:
         self._main, self._over, self._schema = main, over, address.schema
         self._pool = Pool(replace(address, pool=SEATS), statements)
         self._locked: dict[str, float] = {}  # key or id -> the loop's time until which it counts as locked
-        self._holders: dict[str, Holder] = {}  # of these names, as far as they are known
+        self._holders: dict[str, Holder] = {}  # key or id -> the transaction that holds it, if known
         self._timer: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[list[Row]]] = set()
 
@@ -107,7 +107,7 @@ class Contention:
         return stored
 
     def _known_holder(self, found: Holder, jobs: Sequence[NewJob]) -> Holder:
-        """The transaction that a look has found; if it came too late, that of an earlier look."""
+        """The transaction that a look has found. If the look came too late, the one that an earlier look has found."""
         names = [_name(job) for job in jobs]
         if found != UNKNOWN:
             self._holders |= dict.fromkeys(names, found)

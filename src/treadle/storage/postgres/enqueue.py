@@ -92,7 +92,7 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms:
 
 
 async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[str]:
-    """The ids of those of these jobs that would wait for a lock of another transaction."""
+    """The ids of the jobs that would wait for a lock of another transaction."""
     found = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
     return [heard(id) for (id,) in found]
 

@@ -30,7 +30,8 @@ SESSION: Final = (
     " set_config('extra_float_digits', '1', false) WHERE pg_backend_pid() = $2::int"
 )
 
-# Of a storage that is only read. Behind a pooler it is not set either; no statement that writes is sent.
+# The settings of a session of a storage that is only read. Behind a pooler it is not set either; no statement that
+# writes is sent.
 READ_ONLY: Final = "SELECT set_config('default_transaction_read_only', 'on', false) WHERE pg_backend_pid() = $1::int"
 
 

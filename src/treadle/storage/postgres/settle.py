@@ -111,7 +111,7 @@ def _act_of(out: Outcome) -> str | None:
 
 
 def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
-    """The outcomes in the order of their ids, which is that of all row locks; and whether any is more than a plain
+    """The outcomes in the order of their ids, in which all row locks are taken; and whether any is more than a plain
     ending.
 
     An outcome that others of the call wait for takes the per-row path, as they do. Acts take the bulk path only if all

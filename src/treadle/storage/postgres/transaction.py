@@ -211,7 +211,7 @@ class RunTransaction:
     def __init__(self, raw: Any, parts: TransactionParts) -> None:
         self.raw, self._parts = raw, parts
         self.bound = UserTransaction(raw, parts, self._note)
-        self._noted: Noted | None = None  # of the last call, which includes those of earlier calls
+        self._noted: Noted | None = None  # what the last call noted, which includes the notes of earlier calls
         self._over = self._undone = False
 
     def _note(self, noted: Noted) -> None:

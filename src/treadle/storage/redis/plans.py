@@ -32,7 +32,7 @@ _IN_ORDER: Final = {
     "due": READY | {"running", "waiting"},
     "started": frozenset({"running"}),
 }
-_HAVE_DUE: Final = frozenset({"running", "scheduled"})  # kinds of which each job has a due time
+_HAVE_DUE: Final = frozenset({"running", "scheduled"})  # every job of these kinds has a due time
 CREATED: Final = ("newest", "oldest")
 
 

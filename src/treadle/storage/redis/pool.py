@@ -157,7 +157,7 @@ class Pool:
     async def _connected(self) -> Connection:
         try:
             return Connection(await self._place.connect(), TIMEOUT)
-        except TimeoutError as error:  # of one address; the next attempt may find another
+        except TimeoutError as error:  # one address took too long; the next attempt may find another
             raise Broken("the connection took too long") from error
 
     def _drop_idle(self) -> None:

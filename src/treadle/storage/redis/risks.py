@@ -9,7 +9,8 @@ from treadle.storage.optional_parts import Risk
 
 
 def risks(info: Mapping[str, str], settings: Mapping[str, str] | None) -> Iterator[Risk]:
-    """Of a server with this INFO and these settings. None: it forbids reading them, so only INFO is judged."""
+    """The risks of a server with this INFO and these settings. None: the server forbids reading its settings, so only
+    INFO is judged."""
     yield from _eviction(info)
     if settings is not None:
         yield from _persistence(info, settings)

@@ -278,7 +278,7 @@ class ShardedRedis:
         )
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
-        """Of each shard by itself; the differences are those of the sums that `stats` shows."""
+        """Recounts each shard by itself, and returns how the sums that `stats` shows differ."""
         if self._look:
             raise Unsupported(self._first.where, "recount() while it is only read", "the server keeps counts meanwhile")
         told = await together(recount(shard, repair) for shard in self._shards)

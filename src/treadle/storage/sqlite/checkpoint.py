@@ -52,7 +52,7 @@ class Checkpoints:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
         self._check_files = check_files
         self._since = 0
-        # as much as a checkpoint moves was written while one ran: the disk is slow, so writers wait
+        # while a checkpoint ran, as much was written as it moves: the disk is slow, so writers wait
         self.is_behind = False
         self._kept = 0  # bytes of log that the last checkpoint could not move because of a reader
         self._running: asyncio.Future[None] | None = None
@@ -120,8 +120,9 @@ class Checkpoints:
         return db
 
     def _move(self, lock: LockFile, huge: bool) -> None:
-        """Move the pages that no reader needs any more. Of a huge log, wait for readers, move everything, and truncate
-        it. If a reader did not end, no process waits for it again during a pause, which doubles each time.
+        """Move the pages that no reader needs any more. If the log is huge, wait for readers, move everything, and
+        truncate the log. If a reader did not end, no process waits for it again during a pause, which doubles each
+        time.
 
         SQLite before 3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length, so
         nobody may write meanwhile. FULL does not ensure that: while another connection writes, it does the same as

@@ -101,7 +101,7 @@ class ClaimWalk:
         self.groups = set[tuple[str, str]]()  # queue and task of these
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
-        self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of these rows that take a slot of it
+        self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> the rows that take a slot of it
         # jobs of the page; their rows are read together once a limit blocks the first of them
         self._ahead: list[str] = []
         # True while the claim changed only rows that were not due; these become due when their leases end

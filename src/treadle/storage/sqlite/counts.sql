@@ -32,7 +32,7 @@ SELECT queue, task, state, count(*) FROM job WHERE seq IN (SELECT value FROM jso
 SELECT (SELECT json_group_array(json_array(queue, task, kind, jobs)) FROM job_count WHERE jobs <> 0),
     (SELECT '[' || coalesce(group_concat(changes), '') || ']' FROM count_change);
 
--- Of the kinds, those that a bound counts: queued, scheduled and blocked.
+-- The kinds that a bound counts: queued, scheduled and blocked.
 
 -- name: kept_waiting
 SELECT (SELECT coalesce(sum(jobs), 0) FROM job_count WHERE queue = ? AND substr(kind, 1, 1) IN ('q', 's', 'b')),

@@ -105,7 +105,7 @@ def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> 
             alike = kinds.get(kind)
             if alike is None:
                 alike = kinds[kind] = []
-            # of two jobs with one id the first, although the other's kind may be inserted before
+            # the first of two jobs with one id wins, although the other's kind may be inserted before
             if numbers.setdefault(job.id, seq) == seq:
                 alike += (seq, job.id, job.priority)
             bodies += (seq, bytearray(encode(job)))

@@ -43,7 +43,7 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.is_held = self.is_stuck = False  # stuck: the last wait for the lock was in vain
+        self.is_held = self.is_stuck = False  # stuck: the last wait for the lock ended without it
         with forks.opening:
             self._fd = self._open()
             forks.register(self)
@@ -129,8 +129,8 @@ class LockFile:
             os.ftruncate(self._fd, 0)
 
     def patience(self) -> tuple[float, float]:
-        """Until when no process waits for readers, and how many seconds that pause was: the note of the last holder
-        that waited for them in vain. Zeros: no note."""
+        """Until when no process waits for readers, and how many seconds that pause lasts. The last holder whose wait
+        for readers failed has written both. Zeros: no note."""
         found = os.pread(self._fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
         if len(found) < READERS.size:
             return 0.0, 0.0

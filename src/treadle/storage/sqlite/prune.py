@@ -63,7 +63,7 @@ def _old(unit: UnitOfWork, limit: int) -> Any:
 
 
 def _keep_longer(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> set[int]:
-    """Keep those of these rows that a retry would need again for as long as the job that would wait for them. Return
+    """If a retry would need some of these rows again, keep them as long as the job that would wait for them. Return
     their numbers."""
     awaited = [seq for seq, _, flags in rows if flags & DOWN]
     if not awaited:

@@ -39,7 +39,7 @@ NETWORK: Final = frozenset(
 
 
 def risks_of_file(path: str, synchronous: str) -> Iterator[Risk]:
-    """Of the file at this path. Blocks the thread."""
+    """The risks of the file at this path. Blocks the thread."""
     folder = Path(path).parent
     kind = file_system(folder)
     if kind in NETWORK:

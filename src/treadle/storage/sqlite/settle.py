@@ -238,7 +238,7 @@ def _end_leased(unit: UnitOfWork, leased: Leased, statement: str, values: dict[s
 
 
 def _count_successes(unit: UnitOfWork, statement: str, values: dict[str, Any]) -> None:
-    """Count those of these rows that the next statement will end."""
+    """Count the rows that the next statement will end."""
     for queue, task, jobs in unit.ex(statement, values).fetchall():
         unit.counts.move(queue, task, RUNNING, SUCCESS, jobs)
 
@@ -252,8 +252,8 @@ def heartbeat(
     unit.refuse("closing", "gone")
     if unit.shut("closing"):
         return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
-    # For a new worker: the latest time at which any worker was seen. A machine whose clock was corrected has often been
-    # restarted.
+    # A new worker counts as seen at the latest time at which any worker was seen. A machine whose clock was corrected
+    # has often been restarted.
     [seen] = unit.ex(SQL["seen"], (worker.worker,)).fetchone()
     if seen > unit.now + CLOCK_BACK:
         for name in ("back_starts", "back_starts_gone", "back_buckets", "back_openings", "back_workers", "back_rows"):

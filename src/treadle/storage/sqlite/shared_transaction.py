@@ -180,8 +180,7 @@ class SharedTransactions:
     def _steps(
         self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]
     ) -> Steps[None]:
-        """The transaction; it fills `answers`. Nothing of it needs the loop, which may be blocked after each
-        `yield`."""
+        """Run the transaction and fill `answers`. No step needs the loop, which may be blocked after each `yield`."""
         db = self._file.db
         if starting:
             let_threads_start()

@@ -75,7 +75,7 @@ class UnitOfWork:
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
-        self._bounds: Bounds | None = None  # of queues; None: not read yet
+        self._bounds: Bounds | None = None  # bounds of queues; None: not read yet
         self._looked = False  # whether the mark of a move was read: once a call, 1.5 us
 
     def again(self) -> UnitOfWork:

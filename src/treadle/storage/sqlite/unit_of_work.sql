@@ -151,8 +151,8 @@ SELECT (SELECT value FROM meta WHERE name = 'move'), (SELECT value FROM meta WHE
 -- name: mark
 SELECT value FROM meta WHERE name = 'move';
 
--- Which of these (a JSON array of ids) wait for a job (?1), directly or through others, or are that job. The version is
--- that of the wait.
+-- Which of these (a JSON array of ids) wait for a job (?1), directly or through others, or are that job. The version
+-- belongs to the wait.
 
 -- name: waiting_for
 WITH RECURSIVE waits (id) AS (

@@ -167,8 +167,8 @@ def keys(it: Evidence) -> Iterator[Violation]:
 
 
 def _released(row: Record) -> float:
-    """The earliest time at which a job may have released its key. Of a job that was claimed several times, the first
-    start is not known."""
+    """The earliest time at which a job may have released its key. If the job was claimed several times, its first start
+    is not known."""
     ended = inf if row.ended_at is None else row.ended_at
     if row.job.key_until == "started" and row.started_at is not None:
         ended = min(ended, row.started_at) if row.version <= ONE_RUN else row.created_at

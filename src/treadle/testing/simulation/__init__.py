@@ -212,7 +212,7 @@ def _memory(now: Callable[[], float]) -> Storage:
 
 
 class _Files:
-    """Makes a SQLite file for each run and deletes that of the previous run."""
+    """Makes a SQLite file for each run and deletes the file of the previous run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._number = folder, 0

@@ -43,7 +43,7 @@ def _made(found: Any) -> App:
 
 
 def seeds_of(given: object) -> Iterable[int]:
-    """The seeds to run. Raises BadOption for those that are none; those of an iterator are checked one by one."""
+    """The seeds to run. Raises BadOption for values that are no seeds. An iterator's values are checked one by one."""
     wanted = "expected how many, such as 200, or which ones, such as [17]"
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return range(given)
@@ -63,7 +63,7 @@ def _each(given: Iterable[object], wanted: str) -> Iterator[int]:
 
 
 def faults_of(given: object) -> tuple[Kind, ...]:
-    """The kinds of faults. Raises BadOption for those that are none."""
+    """The kinds of faults. Raises BadOption for values that are no kinds."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {given!r}')
     kinds = tuple(given)

@@ -62,7 +62,7 @@ class SimulatedLoop(BaseEventLoop):
         self._turns = 0  # callbacks since the last advance of time
         self._awake = 0.0  # when the last stalled actor resumes
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._numbers = count()  # of timers: those of the same time fire in the order in which they were set
+        self._numbers = count()  # numbers the timers: two of the same time fire in the order in which they were set
         self.actors: list[Actor] = []
         self.busy: list[Actor] = []  # those with callbacks to run
         self.entries: list[Entry] = []

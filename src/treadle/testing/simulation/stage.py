@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from treadle.admin.emptied import EmptiedWatch
 from treadle.admin.known_names import Names
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
@@ -136,6 +137,7 @@ def borrowed(
         }.items():
             change(core, name, value)
         change(core, "life", core.new_life(core.choice))
+        change(core, "emptied", EmptiedWatch(core.opened, clock))
         change(client, "at_hand", core.life.at_hand)
         change(client, "_enqueue", OfEach(lambda: Sender(client._store)))
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
@@ -211,8 +213,8 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Run the garbage collector after the block and not in it. In the middle of a run it comes at a moment that depends
-    on the process, and finalising an object may change the run. It also took 8 % of the time of a seed."""
+    """Run the garbage collector after the block and not in it. Within a run, the moment of a collection would depend on
+    the process, and finalising an object may change the run. It also took 8 % of the time of a seed."""
     enabled = gc.isenabled()
     gc.disable()
     try:

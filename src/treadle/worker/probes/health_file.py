@@ -13,7 +13,7 @@ log = logging.getLogger("treadle.health")
 
 
 class HealthFile:
-    """Replaced at each beat while the process is alive, so that its modification time is that of the last beat.
+    """Replaced at each beat while the process is alive, so its modification time is the time of the last beat.
 
     Its one line begins with `ready` or `not ready`. A reader sees the whole line or the one before: the file is
     replaced by a rename. While the process is not alive the file stays as it was and grows old.

@@ -27,8 +27,8 @@ HEAD_TIME: Final = 5.0  # s that a client has to send them
 PAGE_TIME: Final = 10.0  # s that a page may take
 SEND_TIME: Final = 5.0  # s that a client has to read a response
 CONNECTIONS: Final = 512  # open at once; each costs 10 kB at most until its page is made
-FEWEST: Final = 16  # of them, however few files the process may open
-TURNS: Final = 8  # of the loop until CONNECTIONS have been accepted; a request is read within six of them
+FEWEST: Final = 16  # connections, however few files the process may open
+TURNS: Final = 8  # turns of the loop that accept CONNECTIONS; a request is read within six of them
 QUEUE: Final = 1_024  # connections that the system holds until they are accepted; it drops others for a second
 TEXT: Final = "text/plain; charset=utf-8"
 

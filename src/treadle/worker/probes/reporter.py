@@ -65,7 +65,7 @@ class HealthReporter:
 
     async def __aenter__(self) -> Self:
         if self._file is not None:
-            self._file.remove()  # of the process before this one
+            self._file.remove()  # the previous process may have left it
         if self._listener is not None:
             await self._listener.__aenter__()
         if self._file is not None or self._notifier:

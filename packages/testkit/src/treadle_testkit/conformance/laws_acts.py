@@ -74,7 +74,7 @@ async def test_law10_the_second_of_two_acts_on_one_job_is_stale(storage: Storage
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_law10_one_of_many_concurrent_acts_is_applied(storage: Storage, connect: Connect, kind: str) -> None:
-    """Also when the calls are concurrent."""
+    """The calls are concurrent."""
     a = await acted_on(storage, kind)
     calls = [each.settle([act(a, kind, str(n))]) for n, each in enumerate(await peers(storage, connect))]
     answers = [settled.status for [settled] in await asyncio.gather(*calls)]

@@ -78,7 +78,7 @@ async def test_law16_a_full_queue_refuses(storage: Storage, clock: HandClock) ->
 
 
 async def test_law16_jobs_of_every_form_need_room(storage: Storage, clock: HandClock) -> None:
-    """With a key, a delay, a lane, labels, limits or headers."""
+    """Jobs with a key, a delay, a lane, labels, limits or headers count like plain ones."""
     await bound(storage, 2)
     await storage.enqueue([job("a", key="a"), job("b", delay=60)])
     for options in (
@@ -205,7 +205,7 @@ async def test_law16_a_bound_limits_no_claim(storage: Storage) -> None:
 
 
 async def test_law16_resuming_keeps_a_bound(storage: Storage) -> None:
-    """Of a rule of 0 slots the bound stays; the rest of it is lifted."""
+    """If the rule has 0 slots and a bound, resuming removes the slots and keeps the bound."""
     await storage.set_limits([Limit("queue:default", slots=0, rate=9, max_waiting=1), Pause("queue:default")])
     await storage.enqueue([job("a")])
     await storage.set_limits([Resume("queue:default")])

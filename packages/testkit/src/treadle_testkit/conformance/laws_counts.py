@@ -180,7 +180,7 @@ async def test_more_counts_of_blocked_jobs(storage: Storage, clock: HandClock) -
 
 
 async def test_more_counts_of_a_lost_lease_that_is_renewed(storage: Storage, clock: HandClock) -> None:
-    """Its job was queued again, and leaves the queue with the heartbeat."""
+    """The job was queued again; the heartbeat removes it from the queue, and from the count of queued jobs."""
     await storage.enqueue(jobs("a b"))
     a = await claim_one(storage)
     clock.advance(31)
@@ -192,7 +192,7 @@ async def test_more_counts_of_a_lost_lease_that_is_renewed(storage: Storage, clo
 
 
 async def test_more_each_group_has_the_oldest_job_of_its_queue(storage: Storage, clock: HandClock) -> None:
-    """Of any task and priority; each group with a queued job has it, and no other group."""
+    """The job may have any task and priority; each group with a queued job has an age, and no other group has one."""
     await storage.enqueue([job("first", queue="x", priority=-3), job("late", queue="x", task="v", delay=99)])
     clock.advance(5)
     await storage.enqueue([job("urgent", queue="x", task="u", priority=7), job("other", queue="y")])

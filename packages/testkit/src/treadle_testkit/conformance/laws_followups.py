@@ -287,7 +287,7 @@ async def test_law06_a_child_may_name_a_stored_job_that_waits_for_no_ancestor(st
 
 
 async def test_law06_one_of_two_parents_whose_children_name_the_other_is_refused(storage: Storage) -> None:
-    """In concurrent calls: both jobs can end."""
+    """The two calls are concurrent, and afterwards both jobs can end."""
     for n in range(5):
         await storage.enqueue([job(f"a{n}"), job(f"b{n}")])
         a, b = await claim(storage, 2)

@@ -121,7 +121,7 @@ async def test_more_a_glance_at_an_empty_storage_is_empty(storage: Storage, cloc
 
 
 async def test_more_a_glance_follows_every_step(storage: Storage, clock: HandClock) -> None:
-    """From kind to kind, each job once, also across maintenance."""
+    """It counts each job once, under its kind at that moment, also after maintenance has moved it."""
     await storage.enqueue(jobs("a b c d"))
     a, b, c = await claim(storage, 3, lease=5)
     assert await glanced(storage) == QueueGlance(name="default", queued=1, oldest=0.0, running=3)
@@ -165,7 +165,7 @@ async def test_more_the_oldest_of_all_priorities(storage: Storage, clock: HandCl
 
 @shows("a glance counts up to its bound, and says which counts stopped there")
 async def test_more_queued_jobs_are_counted_to_the_bound(storage: Storage, clock: HandClock) -> None:
-    """In each queue by itself, over all priorities."""
+    """Each queue has its own count, over all priorities."""
     await storage.enqueue([job(f"x{n}", queue="x", priority=n % 3) for n in range(5)])
     await storage.enqueue([job(f"y{n}", queue="y", priority=n % 3) for n in range(3)])
     clock.advance(2)
@@ -216,7 +216,7 @@ async def test_more_several_kinds_stop_at_the_bound(storage: Storage, clock: Han
 
 
 async def test_more_a_glance_has_the_workers(storage: Storage, clock: HandClock) -> None:
-    """With their age, until their `ttl` is over or they stop."""
+    """Workers are listed with their age until their `ttl` is over or they stop."""
     old, new = Presence(worker="old", slots=2, queues=("q",), ttl=10), Presence(worker="new", ttl=100)
     await storage.heartbeat(old, [], 30)
     clock.advance(4)

@@ -32,7 +32,8 @@ from treadle_testkit.conformance.kit import (
 
 
 async def test_law08_a_slot_held_until_the_ending(storage: Storage, clock: HandClock) -> None:
-    """From the first claim on, through retries, lost leases and waits. The job's own retry passes."""
+    """The job keeps its slot from the first claim on, through retries, lost leases and waits, and its own retry may
+    start."""
     await storage.set_limits([Limit("order", slots=1, hold="ended")])
     await storage.enqueue([*jobs("a b", limits=(("order:7", 1),)), job("p", task="")])
     a = await claim_one(storage)

@@ -56,7 +56,7 @@ async def test_law01_a_key_is_free_once_the_job_has_ended(storage: Storage, endi
 
 
 async def test_law01_a_key_is_held_in_every_unfinished_state(storage: Storage, clock: HandClock) -> None:
-    """Also while it is delayed, waiting, queued, running, handed back, lost, or waiting for children."""
+    """The job holds its key while it is delayed, waiting, queued, running, released, lost, or waiting for children."""
     await storage.enqueue([job("up"), job("a", key="k", after=("up",), delay=5)])
 
     async def holder() -> str:

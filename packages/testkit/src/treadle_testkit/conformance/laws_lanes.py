@@ -20,7 +20,7 @@ async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> Non
 
 
 async def test_law02_a_job_is_placed_one_stride_behind_the_last_of_its_lane(storage: Storage, clock: HandClock) -> None:
-    """Its position is that of the lane's last job plus the stride, not the current time."""
+    """Its position is the position of the lane's last job plus the stride, not the current time."""
     [a, b, c] = await storage.enqueue(jobs("a b c", lane="x", stride=0.25))
     assert [each.queue_position for each in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
     assert [each.return_position for each in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
@@ -114,7 +114,8 @@ async def test_law02_the_job_that_became_due_first_is_queued_first(storage: Stor
 
 
 async def test_law02_unblocked_jobs_are_queued_before_followup_jobs(storage: Storage, clock: HandClock) -> None:
-    """An ending queues the jobs that waited for it before it stores its follow-up jobs. In a lane this order shows."""
+    """An ending queues the jobs that waited for it before it stores its follow-up jobs. Jobs in a lane show this
+    order."""
     await storage.enqueue([job("up"), job("down", lane="a", after=("up",))])
     clock.advance(5)
     first = await claim_one(storage)

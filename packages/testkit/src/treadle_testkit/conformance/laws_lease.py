@@ -160,7 +160,7 @@ async def test_law04_a_late_heartbeat_does_not_take_a_slot_of_another_job(storag
 
 
 async def test_law04_a_heartbeat_lengthens_the_lease(storage: Storage, clock: HandClock) -> None:
-    """By the given seconds, from now."""
+    """The lease then ends the given seconds from now."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage, lease=10)
     clock.advance(8)
@@ -305,7 +305,7 @@ async def test_law04_a_deadline_does_not_stop_a_running_job(storage: Storage, cl
 
 
 async def test_law04_a_deadline_of_a_lost_job(storage: Storage, clock: HandClock) -> None:
-    """After its lease and its deadline it is not run again."""
+    """Once its lease and its deadline are over, the job is not run again."""
     await storage.enqueue([job("a", deadline=10)])
     await claim_one(storage, lease=20)
     clock.advance(21)
@@ -370,7 +370,7 @@ async def test_law04_a_claim_returns_the_time_to_the_next_deadline(storage: Stor
 
 
 async def test_law04_an_expiry_cancels_the_jobs_that_wait(storage: Storage, clock: HandClock) -> None:
-    """In the same step, even if no worker serves either queue."""
+    """Both happen in the same step, even if no worker serves either queue."""
     await storage.enqueue([job("a", deadline=10, queue="x"), job("b", after=("a",), queue="y")])
     clock.advance(10)
     await storage.prune(10)

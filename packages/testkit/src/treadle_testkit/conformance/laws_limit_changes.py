@@ -141,7 +141,7 @@ async def rate_use(storage: Storage, key: str) -> tuple[int, float | None] | Non
 
 
 async def test_law08_the_use_of_a_window_is_shown(storage: Storage, clock: HandClock) -> None:
-    """Its starts by cost, and the time of the next possible start; also after the runs have ended."""
+    """The limit shows its starts by cost and the time of the next possible start, also after the runs have ended."""
     await storage.set_limits([Limit("api", rate=3, per=64)])
     await storage.enqueue([job("a", limits=(("api", 2),)), *jobs("b c", limits=(("api", 1),))])
     assert await rate_use(storage, "api") == (0, None)
@@ -177,7 +177,7 @@ async def test_law08_the_use_of_a_bucket_is_shown(storage: Storage, clock: HandC
 
 
 async def test_law08_a_partition_whose_rate_is_in_use_is_shown(storage: Storage, clock: HandClock) -> None:
-    """Also if none of its jobs runs or is blocked, but only as long as the rate counts its starts."""
+    """It is shown as long as the rate counts its starts, also if no job of it runs or is blocked."""
     await storage.set_limits([Limit("tenant", rate=1, per=64)])
     await storage.enqueue([job("a", limits=(("tenant:a", 1),))])
     assert await claim_ids(storage, 9) == ["a"]

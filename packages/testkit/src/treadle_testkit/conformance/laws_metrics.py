@@ -90,7 +90,7 @@ async def test_more_metrics_are_read_by_overlap(storage: Storage, since: float, 
 
 
 async def test_more_metrics_are_read_in_order(storage: Storage) -> None:
-    """By time, span and source; the source "" comes first, and sources compare as their UTF-8 bytes."""
+    """Rows are sorted by time, span and source; the source "" comes first, and sources compare as their UTF-8 bytes."""
     rows = [
         measured(at, source, span=span)
         for at in (-60.5, 0, 600)
@@ -123,7 +123,7 @@ async def test_more_metrics_are_bytes(storage: Storage, data: bytes) -> None:
     ],
 )
 async def test_more_metrics_out_of_range_are_refused(storage: Storage, odd: Any, error: type[Exception]) -> None:
-    """With all rows of the call; the storage continues."""
+    """One such row refuses all rows of the call, and the storage continues to work."""
     row = MetricsRow(**{"at": START, "span": 60.0, "source": "w", **odd})
     with pytest.raises(error):
         await storage.store_metrics([measured(0, "good"), row])
@@ -164,7 +164,7 @@ async def test_law13_metrics_are_kept_over_a_reopening(storage: Storage, durable
 
 @shows("a move carries the metrics too")
 async def test_more_metrics_are_moved(storage: Storage, another: Another) -> None:
-    """With the first chunk; a repeated load changes nothing."""
+    """The first chunk has them, and a repeated load changes nothing."""
     movable(storage)
     await storage.enqueue(jobs("a b c d"))
     rows = [measured(0, "v", bytes(range(256))), measured(0, span=600), measured(60, "w", b"")]

@@ -112,7 +112,7 @@ def _seen(found: Record) -> Any:
 
 
 async def test_more_a_load_may_be_repeated(storage: Storage, clock: HandClock, another: Another) -> None:
-    """In chunks of any size: known rows are left unchanged. The mark is stored with each chunk."""
+    """Chunks may have any size: a load leaves known rows unchanged and stores the mark with each chunk."""
     movable(storage)
     await zoo(storage, clock)
     target = await another()
@@ -147,7 +147,8 @@ async def test_more_jobs_that_a_rate_admits_during_a_move_are_the_same(
 async def test_more_a_moved_running_job_is_queued_when_its_lease_has_expired(
     storage: Storage, clock: HandClock, another: Another
 ) -> None:
-    """In its old order, and not counted as lost. Until then no worker can claim it, and its holder cannot settle it."""
+    """The job is queued again at its old position and not counted as lost. Until then no worker can claim it, and its
+    holder cannot settle it."""
     movable(storage)
     await storage.enqueue(jobs("first second third"))
     first = await claim_one(storage, lease=10)
@@ -224,7 +225,7 @@ async def test_more_a_storage_that_is_being_filled_is_unavailable(storage: Stora
 
 @pytest.mark.parametrize("role", ["arrived", "aborted"])
 async def test_more_a_storage_works_after_its_move_ended_or_was_aborted(storage: Storage, role: Role) -> None:
-    """After a move that has ended or was aborted."""
+    """Jobs can be enqueued, settled and claimed again."""
     movable(storage)
     await storage.enqueue(jobs("a b"))
     a = await claim_one(storage)

@@ -55,8 +55,7 @@ class Paused:
 async def test_law17_a_paused_process_stops_no_other(
     storage: Storage, connect: Connect, clock: HandClock, two_loops: bool, turns: int
 ) -> None:
-    """In any turn of its calls: jobs are enqueued, claimed, renewed and settled elsewhere, and its own leases
-    expire."""
+    """It may stop in any of its calls: other processes enqueue, claim, renew and settle jobs, and its leases expire."""
     if not two_loops:
         pytest.skip("only one event loop uses this storage")
     await storage.enqueue([job("up", queue="theirs"), job("held", queue="held"), job("mine", queue="mine")])

@@ -60,7 +60,7 @@ async def test_law08_a_rule_of_rate_zero_is_a_pause(storage: Storage) -> None:
 
 
 async def test_law08_each_of_many_limits_freed_at_once_admits_what_fits(storage: Storage) -> None:
-    """With slots only or with a rate, held until the ending or not, and with an expensive job among them."""
+    """The rule has slots only or a rate too, holds them until the ending or not, and one of the jobs is expensive."""
     rules = (
         Limit("dear", slots=2),
         Limit("kept", slots=2, hold="ended"),
@@ -91,7 +91,7 @@ async def test_law08_each_of_many_limits_freed_at_once_admits_what_fits(storage:
 
 
 async def test_law08_a_paused_queue_moves_no_job(storage: Storage) -> None:
-    """Its own limit is checked before its jobs: none is blocked or loses its position."""
+    """A claim checks the queue's own limit before its jobs, so it blocks no job, and all keep their positions."""
     await storage.enqueue([*jobs("a b", queue="mail"), job("c", queue="other")])
     await storage.set_limits([Limit("queue:mail", slots=0)])
     before = await storage.get(["a", "b"])
@@ -135,7 +135,7 @@ async def test_law08_queues_with_room_share_what_others_cannot_use(storage: Stor
 
 
 async def test_law08_a_queue_with_a_rate_blocks_no_job(storage: Storage, clock: HandClock) -> None:
-    """A queue can have a rate too, and blocks none of its jobs."""
+    """The rule of a queue may have a rate; it holds up the queue and blocks no single job."""
     await storage.set_limits([Limit("queue:mail", rate=2, per=10)])
     await storage.enqueue(jobs(names(0, 5), queue="mail"))
     assert await claim_ids(storage, 9, "mail") == ["j00", "j01"]

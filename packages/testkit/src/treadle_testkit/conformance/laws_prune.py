@@ -106,7 +106,7 @@ async def test_law09_an_ended_job_can_be_kept_longer(storage: Storage, clock: Ha
 
 
 async def test_law09_unfinished_jobs_stay(storage: Storage, clock: HandClock) -> None:
-    """In any state and for any time."""
+    """A job stays as long as it is unfinished, whatever its state and age."""
     await storage.enqueue([job("line", keep=60), job("later", delay=1e8), job("p", task=""), job("b", after=("p",))])
     await claim_one(storage, lease=1e9)
     clock.advance(1e7)

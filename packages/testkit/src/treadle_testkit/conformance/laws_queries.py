@@ -133,7 +133,7 @@ async def test_more_ahead_of_finds_the_jobs_before_a_job(storage: Storage, clock
 
 
 async def test_more_ahead_of_finds_the_jobs_before_a_job_among_lanes(storage: Storage, clock: HandClock) -> None:
-    """By queue position, so later jobs of a lane come after earlier ones of other lanes."""
+    """It compares queue positions, so later jobs of a lane come after earlier ones of other lanes."""
     await storage.enqueue([*jobs("a0 a1 a2", lane="a"), *jobs("b0 b1", lane="b")])
     assert await find_ids(storage, ahead_of="b1", order="queue") == ["a0", "b0", "a1"]
 
@@ -246,7 +246,7 @@ async def test_more_counts_by_queue_task_and_state(storage: Storage, clock: Hand
 
 
 async def test_more_counts_follow_every_step(storage: Storage) -> None:
-    """From state to state, each job once."""
+    """They count each job once, under its state at that moment."""
     await storage.enqueue(jobs("a b c d"))
 
     async def shown() -> dict[str, int]:

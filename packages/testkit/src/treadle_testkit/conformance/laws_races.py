@@ -203,7 +203,7 @@ async def test_law08_slots_hold_against_many(storage: Storage, connect: Connect)
 
 @shows("a late outcome and a concurrent claim never both get the job")
 async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Connect, clock: HandClock) -> None:
-    """Of a late outcome and a concurrent claim, exactly one succeeds."""
+    """If a late outcome and a claim are concurrent, exactly one of them succeeds."""
     other = await connect()
     for n in range(10):
         await storage.enqueue([job(f"j{n}")])
@@ -278,7 +278,8 @@ async def test_law10_a_call_repeated_over_another_connection_acts_once(storage: 
 async def test_law03_a_checkpoint_is_stored_unless_the_heartbeat_returns_it_as_unsaved(
     storage: Storage, connect: Connect
 ) -> None:
-    """Also while other calls use the row: the step would run again if its result were reported as stored and lost."""
+    """Other calls use the row meanwhile. If a result were reported as stored and then lost, its step would run
+    again."""
     others = (await peers(storage, connect))[1:]
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
@@ -295,7 +296,7 @@ async def test_law03_a_checkpoint_is_stored_unless_the_heartbeat_returns_it_as_u
 
 @pytest.mark.parametrize("what", ["limit", "queue"])
 async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, connect: Connect, what: str) -> None:
-    """Also for a claim that is in flight."""
+    """A job that is enqueued after the rule obeys it, also if a claim is in flight."""
     storages, going = await peers(storage, connect), True
     taken: Counter[str] = Counter()
 

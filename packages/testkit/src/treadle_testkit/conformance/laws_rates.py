@@ -113,7 +113,7 @@ async def test_law08_a_rate_that_opens_unblocks_as_many_jobs_as_it_admits(storag
 
 
 async def test_law08_a_rate_that_opens_admits_the_job_blocked_first(storage: Storage, clock: HandClock) -> None:
-    """Also if jobs admitted before are not claimed yet: a later job waits behind those blocked before it."""
+    """A later job waits behind jobs that were blocked before it, also while admitted jobs are not claimed yet."""
     await storage.set_limits([Limit("api", rate=2, per=10)])
     await storage.enqueue(jobs("a b c d", limits=(("api", 1),)))
     await claim_one(storage)
@@ -162,7 +162,7 @@ async def test_law08_a_bucket_fills_no_higher_than_its_burst(storage: Storage, c
 
 
 async def test_law08_a_claim_returns_when_a_bucket_has_its_next_token(storage: Storage, clock: HandClock) -> None:
-    """When the token for the first blocked job is available."""
+    """It returns the time at which the token for the first blocked job is available."""
     await storage.set_limits([Limit("api", rate=1, per=10, how="bucket")])
     await storage.enqueue([job("a", limits=(("api", 1),)), job("b", limits=(("api", 1),))])
     await settle(storage, done(await claim_one(storage)))

@@ -69,7 +69,7 @@ async def test_law05_reopening_is_fenced(storage: Storage) -> None:
 
 
 async def test_law05_a_job_reopened_with_a_delay_is_queued_after_it(storage: Storage, clock: HandClock) -> None:
-    """With a delay the job is queued after that."""
+    """The job is queued once the delay is over."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a"), 30))
@@ -93,7 +93,7 @@ async def test_law05_reopening_reopens_the_jobs_that_the_failure_cancelled(stora
 
 
 async def test_law05_reopening_a_chain_of_two_thousand(storage: Storage) -> None:
-    """To any depth."""
+    """Reopening works to any depth."""
     await storage.enqueue([job("j0000"), *(job(f"j{n:04}", after=(f"j{n - 1:04}",)) for n in range(1, 2_000))])
     await run(storage, "j0000", to=FAILED)
     await settle(storage, back(await row(storage, "j0000")))
@@ -239,7 +239,7 @@ async def test_law05_an_ending_that_names_a_job_that_has_succeeded_since_is_stal
 
 
 async def test_law05_an_ending_applies_if_the_jobs_it_names_have_failed(storage: Storage) -> None:
-    """Also if such a job has failed again, or was reopened after this ending, which reopens its parent."""
+    """The ending still applies if such a job has failed again, or was reopened meanwhile and so reopens its parent."""
     await _parent_of(storage, job("x", parent="p"), job("y", parent="p"))
     await run(storage, "x", "y", to=FAILED)
     p = await claim_one(storage, "p")
@@ -253,7 +253,7 @@ async def test_law05_an_ending_applies_if_the_jobs_it_names_have_failed(storage:
 
 
 async def test_law05_an_ending_names_only_jobs_that_its_job_has_waited_for(storage: Storage) -> None:
-    """Whether another job has ended, and whether it exists, is not revealed."""
+    """The answer does not reveal whether another job exists or has ended."""
     await _parent_of(storage, job("x", parent="p"))
     await storage.enqueue(jobs("other"))
     await run(storage, "x", to=FAILED)

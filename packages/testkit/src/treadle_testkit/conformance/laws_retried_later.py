@@ -63,7 +63,7 @@ async def test_law09_the_children_of_a_failed_parent_stay(storage: Storage, cloc
 
 
 async def test_law09_the_children_of_a_failed_parent_go_with_it(storage: Storage, clock: HandClock) -> None:
-    """Their retention is that of the parent, if its own is over. It is set once, by a prune."""
+    """Once its own retention is over, such a row stays as long as the parent. It is set once, by a prune."""
     await fail_parent(storage)
     until = (await row(storage, "p")).expires_at
     clock.advance(LATER)
@@ -86,7 +86,7 @@ async def test_law09_the_children_of_a_parent_that_failed_by_itself_go(storage: 
 
 @shows("a job that a failure has cancelled can wait again for all that it waited for")
 async def test_law09_upstreams_of_a_cancelled_job_stay(storage: Storage, clock: HandClock) -> None:
-    """Also those of a job that was cancelled because of it."""
+    """The upstreams of a job that was cancelled because of it stay too."""
     await storage.enqueue(
         [
             *(job(id, keep=60, keep_failed=LONG) for id in "abcz"),

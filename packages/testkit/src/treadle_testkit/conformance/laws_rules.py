@@ -184,7 +184,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("kind", NOTHING)
 async def test_law08_a_rule_of_zero_counts_the_jobs_it_blocks(storage: Storage, clock: HandClock, kind: str) -> None:
-    """For any time: no job starts, claims return no next time, and the blocked jobs are counted."""
+    """However late it is, no job starts, claims return no next time, and the blocked jobs are counted."""
     rule = NOTHING[kind]
     await storage.set_limits([rule])
     await storage.enqueue([*jobs("a b", limits=API), job("free")])

@@ -138,7 +138,7 @@ def in_order(moments: list[float | None], order: str) -> float:
 @shows("pages that look at a bounded number of rows show each matching row once")
 @pytest.mark.parametrize("order", ORDERS)
 async def test_more_bounded_pages_show_each_row_once(storage: Storage, clock: HandClock, order: Order) -> None:
-    """In the page's order, under every filter and bound, as pages without a bound do."""
+    """They do so in the page's order, under every filter and bound, as pages without a bound do."""
     rows = await fill(storage, clock)
     moment = rows[10].created_at
     for filters in (*FILTERS, {"since": moment}, {"before": moment}, {"since": moment, "before": moment + 0.5}):

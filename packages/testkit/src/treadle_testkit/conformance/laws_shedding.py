@@ -49,7 +49,7 @@ PEERS = 6
 
 @shows("a queue that drops the oldest jobs sheds as many as a call needs, in the same step", area="Limits")
 async def test_law16_the_oldest_are_shed(storage: Storage, clock: HandClock) -> None:
-    """Those that were queued first, whatever their priority; they are cancelled and kept like others."""
+    """The jobs that were queued first are shed, whatever their priority; they are cancelled and kept like others."""
     await bound(storage, 3, when_full="drop_oldest")
     for id, priority in (("a", 0), ("b", 9), ("c", -5)):
         await storage.enqueue([job(id, priority=priority, key=id)])

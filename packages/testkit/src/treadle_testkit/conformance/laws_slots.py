@@ -123,7 +123,7 @@ async def test_law08_a_lost_lease_frees_its_slot(storage: Storage, clock: HandCl
 @shows("a run frees its slot, whatever its outcome")
 @pytest.mark.parametrize("ending", ["done", "failed", "cancelled", "back", "later"])
 async def test_law08_a_run_frees_its_slot_with_any_outcome(storage: Storage, ending: str) -> None:
-    """After success, failure, cancellation, and handing back with or without a delay."""
+    """The run succeeds, fails, is cancelled, or is released with or without a delay."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue(jobs("a b", limits=(("one", 1),)))
     a = await claim_one(storage)

@@ -73,7 +73,7 @@ async def test_more_jobs_are_visible_after_the_commit(storage: Storage, user_tra
 
 @shows("a roll-back leaves no row, no key and no dependency")
 async def test_more_a_roll_back_leaves_nothing(storage: Storage, user_transaction: UserTransaction) -> None:
-    """No row, no key, no edge, and no superseded job."""
+    """It leaves no row, key or edge, and supersedes no job."""
     await storage.enqueue([job("old", key="k"), job("up")])
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -88,7 +88,7 @@ async def test_more_a_roll_back_leaves_nothing(storage: Storage, user_transactio
 async def test_more_a_connection_that_is_lost_leaves_nothing(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """As when its process is killed."""
+    """The connection ends without a commit, as when its process is killed."""
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).enqueue(jobs("a b"))
     assert await states(storage, "a b") == [None, None]
@@ -158,7 +158,7 @@ async def test_more_a_storage_that_is_not_open_joins_a_transaction(
 
 
 async def test_more_a_call_within_may_be_repeated(storage: Storage, user_transaction: UserTransaction) -> None:
-    """In the same transaction, and in another one after the commit (law 10)."""
+    """The call is repeated in the same transaction, and in another one after the commit (law 10)."""
     for _ in range(2):
         async with user_transaction(storage) as user:
             bound = own(storage).within(user.given)

@@ -103,7 +103,7 @@ async def test_law03_a_version_from_the_future_is_stale(storage: Storage) -> Non
 
 
 async def test_law03_an_outcome_of_an_unknown_job_is_stale(storage: Storage) -> None:
-    """For a pruned or unknown job nothing is stored or raised, and its `followups` are not stored."""
+    """If the job is pruned or unknown, the call raises nothing and stores nothing, not even the `followups`."""
     assert await said(storage, Outcome(id="none", version=1, state=SUCCEEDED, followups=(job("x"),))) == ["stale"]
     assert await storage.get(["none", "x"]) == [None, None]
 

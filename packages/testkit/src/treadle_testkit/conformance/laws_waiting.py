@@ -366,7 +366,7 @@ async def test_law05_a_caller_settles_a_promise_once(storage: Storage) -> None:
 
 
 async def test_law05_a_promise_that_waited_is_still_not_claimed(storage: Storage) -> None:
-    """When its upstreams have ended it continues to wait for a settle."""
+    """Once its upstreams have ended, it continues to wait for a settle."""
     await storage.enqueue([job("a"), job("p", task="", after=("a",)), job("q", task="", after=("a",), delay=5)])
     await run(storage, "a")
     assert await states(storage, "p q") == [WAITING, WAITING]

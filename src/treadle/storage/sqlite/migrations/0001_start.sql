@@ -78,7 +78,7 @@ CREATE TABLE count_change (num INTEGER PRIMARY KEY, changes TEXT NOT NULL);
 
 -- `up` may be a job that is not stored yet. `open`: its ending has not been counted. `soft`: any ending counts as
 -- success. `named`: the down row names it in `after`, so it may not be pruned before the down row has ended. `version`:
--- that of the down row when the wait began, because a later wait of the row is another one.
+-- the version of the down row when the wait began, because a later wait of that row is another one.
 CREATE TABLE edge (
     num INTEGER PRIMARY KEY,            -- dependents are counted down in the order in which they began to wait
     up TEXT NOT NULL,
