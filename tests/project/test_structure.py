@@ -23,8 +23,6 @@ LONG = {
     "treadle.server.routes.operations.operations": TABLE,
     "treadle.server.routes.schedules.operations": TABLE,
     "treadle.server.routes.worker_protocol.operations": TABLE,
-    "treadle.cli.serving_options.serving": "a table of options",
-    "treadle.cli.worker.worker": "its parameters are the options of the command, each of which it passes on",
     "treadle.storage.redis.rows.record": ROWS,
     "treadle.storage.postgres.rows.record": ROWS,
     "treadle.storage.sqlite.rows.record": ROWS,
