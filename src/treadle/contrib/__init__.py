@@ -14,7 +14,7 @@ COMMANDS: Final = {
     "delayed": ("treadle.contrib.delayed.submit", "Post delayed jobs to a server and see how late they are."),
     "wasi": ("treadle.contrib.wasi.command", "Send sandboxed modules to a queue, or run those of one."),
     "mcp": ("treadle.contrib.mcp.command", "Serve tools that show and change jobs to an assistant."),
-    "from": ("treadle.contrib.celery.command:from_", "Move a program from Celery to Treadle."),
+    "from": ("treadle.contrib.from_celery:from_", "Move a program from Celery to Treadle."),
 }
 
 # The module of each protocol; its `PROTOCOL` is a `treadle.cli.protocols.GuestProtocol`. The routes are tried in this
