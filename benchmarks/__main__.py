@@ -5,7 +5,7 @@ engine          Treadle alone
 claim-cost      the cost of a claim when many jobs are stored
 roads           the cost of each kind of job on a Redis server
 http            the cost of requests on a server
-check           the cost of `treadle check` with a million jobs
+check           the cost of `treadle storage check` with a million jobs
 looks           the cost of lists and counts at a million jobs
 outbox          how fast a relay delivers the rows of an outbox, also while it is killed
 eta             how far the estimates of starts are off, in simulated fleets

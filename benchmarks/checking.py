@@ -1,4 +1,4 @@
-"""The cost of `treadle check` with many unfinished jobs, and what other callers notice of it.
+"""The cost of `treadle storage check` with many unfinished jobs, and what other callers notice of it.
 
     python3 dev.py bench check --url sqlite:////tmp/check.db [--rows 1000000] [--other]
 

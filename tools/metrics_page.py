@@ -22,8 +22,8 @@ tools.metrics_page`. Counters end in `_total`; histograms have series that end i
 STORED_HEAD: Final = """
 ## What is stored
 
-Served by `treadle server` and `treadle metrics`. All are gauges. `state` is one of waiting, ready, running, succeeded,
-failed and cancelled.
+Served by `treadle server` and `treadle storage metrics`. All are gauges. `state` is one of waiting, ready, running,
+succeeded, failed and cancelled.
 """
 HAPPENED_HEAD: Final = """
 ## What happens

@@ -48,7 +48,7 @@ SITUATIONS = {name: made for module in MODULES for name, made in module.all.item
 QUEUE_LIMITS = {name for module in MODULES for name in module.queue_limits}
 MORE = ("shards", "cluster", "ports", "http")  # besides KINDS
 ORDERED = {"room_is_kept_for_a_job_that_is_queued_again", "a_costly_job_is_ahead"}  # exact within one shard only
-NOT_RUN = {"worker", "move"}  # they start processes, or need two storages; their words are parsed
+NOT_RUN = {"worker", "storage"}  # they start processes, or need two storages; their words are parsed
 
 # A server records the pauses that arrive by the worker protocol, so there the sentence names the caller.
 RECORDED = re.compile(r" \(anybody at [\d.]+ paused it at [^)]* UTC\)")

@@ -227,7 +227,7 @@ def test_the_command_line_shows_every_row(place: Place) -> None:
     assert float(schedule["steps"]["cursor"] or 0) >= 0
     assert schedule["steps"]["last"].startswith("cron:nightly:")
     assert json.loads(schedule["steps"]["definition"])["name"] == "nightly"
-    for command in ("schedules list", "queues list", "limits list", "stats", "workers"):
+    for command in ("schedules list", "queues list", "limits list", "queues stats", "queues workers"):
         place.cli(*command.split())
         json.loads(place.cli(*command.split(), "--json"))
     place.cli("top", "--times", "1")

@@ -12,8 +12,8 @@ import pytest
 
 from tests.waiting import Signal
 from treadle import App, Job
-from treadle.cli.child_protocol import Orders
-from treadle.cli.fleet import Fleet, Recycling, stuck_watch, worker_process
+from treadle.worker.fleet import Fleet, Recycling, stuck_watch, worker_process
+from treadle.worker.fleet.messages import Orders
 
 URL = "sqlite:///jobs.db"
 TASKS = """

@@ -73,7 +73,7 @@ def test_advice_is_safe_to_paste(
     monkeypatch.setenv("TREADLE_URL", "sqlite:///jobs.db")
     (tmp_path / "later.py").write_text(APP)
     texts = asyncio.run(fill("sqlite:///jobs.db"))
-    commands = [["doctor"], ["limits"], ["queues"], ["check", "later:app"]]
+    commands = [["doctor"], ["limits"], ["queues"], ["storage", "check", "later:app"]]
     for number, name in enumerate(NAMES):
         commands += [
             ["jobs", "explain", "--", f"-j{number}"],

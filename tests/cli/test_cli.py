@@ -89,7 +89,9 @@ def test_help_lists_every_command_without_importing_one(here: Path) -> None:
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=here).stdout
     text, _, imported = out.rpartition("\n[")
     assert all(f"  {name} " in text for name in COMMANDS)
-    assert set(imported.strip("[]\n").replace("'", "").split(", ")) == {"treadle.cli.root", "treadle.cli.output"}
+    assert set(imported.strip("[]\n").replace("'", "").split(", ")) == {
+        f"treadle.cli.{name}" for name in ("root", "group", "output")
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -141,7 +143,15 @@ def test_a_usage_error_is_one_line_and_exit_code_2(cli: Run, typed: list[str], s
 
 @pytest.mark.parametrize(
     "typed",
-    [["jobs", "list"], ["jobs", "show", "x"], ["queues"], ["limits"], ["workers"], ["stats"], ["queues", "pause", "q"]],
+    [
+        ["jobs", "list"],
+        ["jobs", "show", "x"],
+        ["queues"],
+        ["limits"],
+        ["queues", "workers"],
+        ["queues", "stats"],
+        ["queues", "pause", "q"],
+    ],
 )
 def test_reading_commands_create_no_database(cli: Run, here: Path, typed: list[str]) -> None:
     code, out, err = cli(*typed)
@@ -392,7 +402,7 @@ def test_queues_pause_and_resume(cli: Run) -> None:
 
 
 def test_limits_are_set_and_removed(cli: Run) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     assert cli("limits", "set", "smtp", "--slots", "3", "--rate", "10", "--per", "1m")[0] == 0
     [row] = found(cli, "limits", "list")
     assert (row["limit"], row["slots"], row["rate"], row["per"]) == ("smtp", 3, 10, 60.0)
@@ -403,7 +413,7 @@ def test_limits_are_set_and_removed(cli: Run) -> None:
 
 
 def test_removing_the_rule_of_a_paused_limit_prints_that_the_pause_stays(cli: Run) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     cli("limits", "set", "api", "--slots", "3")
     cli("limits", "pause", "api")
     code, _, said = cli("limits", "set", "api", "--slots", "5")
@@ -450,7 +460,7 @@ def test_a_mistyped_name_is_paused_with_a_warning(cli: Run) -> None:
 @pytest.mark.slow
 def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
     """An operator sets a rule while another one pauses the limit. Both calls succeed and both changes are stored."""
-    cli("migrate")
+    cli("storage", "migrate")
     for number in range(1, 6):
         asked = [["set", "smtp", "--slots", str(number)], ["pause", "smtp"]]
         running = [subprocess.Popen([sys.executable, "-m", "treadle", "limits", *words], cwd=here) for words in asked]
@@ -463,9 +473,9 @@ def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
 
 def test_stats_counts_jobs_without_workers(cli: Run) -> None:
     cli("enqueue", "t")
-    assert found(cli, "workers") == []
-    assert found(cli, "stats")[0]["ready"] == 1
-    code, out, err = cli("stats")
+    assert found(cli, "queues", "workers") == []
+    assert found(cli, "queues", "stats")[0]["ready"] == 1
+    code, out, err = cli("queues", "stats")
     assert (code, out.split()[0]) == (0, "TASK")
     assert "0 workers" in err
 
@@ -474,12 +484,12 @@ def test_stats_counts_jobs_without_workers(cli: Run) -> None:
 
 
 def test_migrate_prints_whether_it_created_the_schema(cli: Run, here: Path) -> None:
-    code, out, err = cli("migrate")
+    code, out, err = cli("storage", "migrate")
     assert code == 0
     assert "created, with schema" in out
     assert "creating" in err
-    assert "already" in cli("migrate")[1]
-    assert cli("migrate", "--url", f"sqlite:///{here}/no/such/file.db")[0] == 3
+    assert "already" in cli("storage", "migrate")[1]
+    assert cli("storage", "migrate", "--url", f"sqlite:///{here}/no/such/file.db")[0] == 3
 
 
 def checked(cli: Run, *args: str) -> tuple[int, dict[str, str]]:
@@ -493,7 +503,7 @@ def rows_of(file: Path) -> list[str]:
 
 
 def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     code, verdicts = checked(cli, "--full")
     assert code == 0
     assert set(verdicts.values()) <= {"ok", "warn"}
@@ -501,7 +511,7 @@ def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
 
 
 def test_doctor_needs_no_package_of_the_server(cli: Run, here: Path) -> None:
-    cli("migrate", "--url", "sqlite:///jobs.db")
+    cli("storage", "migrate", "--url", "sqlite:///jobs.db")
     (here / "sitecustomize.py").write_text("import sys\nsys.modules |= {'starlette': None, 'uvicorn': None}\n")
     with Command("doctor", "--url", "sqlite:///jobs.db", cwd=here, PYTHONPATH=str(here)) as doctor:
         assert doctor.ended() == 0, doctor.stderr
@@ -543,7 +553,7 @@ def test_doctor_names_the_causes_of_waiting_jobs(cli: Run, tasks: str) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_doctor_warns_of_files_that_other_users_can_read(cli: Run, here: Path) -> None:
-    assert cli("migrate")[0] == 0
+    assert cli("storage", "migrate")[0] == 0
     assert checked(cli)[1]["privacy"] == "ok"
     (here / "treadle.db").chmod(0o664)
     [check] = [each for each in json.loads(cli("doctor", "--json")[1]) if each["name"] == "privacy"]
@@ -614,7 +624,7 @@ def test_schedules_are_listed_paused_and_triggered(cli: Run, here: Path) -> None
         "@app.task(name='report')\n"
         "async def report() -> None: ...\n"
     )
-    assert cli("migrate")[0] == 0
+    assert cli("storage", "migrate")[0] == 0
     assert "no schedules" in cli("schedules")[2]
 
     async def start() -> None:
@@ -649,7 +659,7 @@ def test_schedules_are_listed_paused_and_triggered(cli: Run, here: Path) -> None
 
 @shows("`treadle top` prints its figures as often as `--times` says")
 def test_top_prints_its_figures_as_often_as_times(cli: Run, here: Path) -> None:
-    assert cli("migrate")[0] == 0
+    assert cli("storage", "migrate")[0] == 0
     assert cli("enqueue", "send", '"a@x.org"')[0] == 0
     code, out, _ = cli("top", "--times", "2", "--every", "0.01")
     assert code == 0
@@ -669,7 +679,7 @@ def test_a_list_may_be_watched(cli: Run, here: Path) -> None:
 
 
 def test_limits_pause_and_resume(cli: Run, here: Path) -> None:
-    assert cli("migrate")[0] == 0
+    assert cli("storage", "migrate")[0] == 0
     assert cli("limits", "set", "smtp", "--slots", "5")[0] == 0
     code, _, said = cli("limits", "pause", "smtp")
     assert (code, said) == (0, "limit 'smtp' is paused; `treadle limits resume smtp` resumes it\n")

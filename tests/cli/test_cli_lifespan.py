@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from treadle.cli.child_protocol import Orders
-from treadle.cli.fleet import Fleet, child_process
+from treadle.worker.fleet import Fleet, child_process
+from treadle.worker.fleet.messages import Orders
 from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,10 @@ import pytest
 
 from tests.kit import Spy, presences
 from treadle import App, Retry, Worker, current
-from treadle.cli.logs import Json, Plain
 from treadle.cli.root import run
 from treadle.contrib.delayed.ids import shown
 from treadle.storage import connect
+from treadle.worker.logs import Json, Plain
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -169,8 +169,8 @@ def test_the_steps_of_a_durable_job_are_shown(cli: Run) -> None:
 def test_every_command_reports_that_a_storage_was_moved(cli: Run) -> None:
     old, new = "sqlite:///old.db", "sqlite:///new.db"
     assert cli("enqueue", "mail", "--url", old)[0] == 0
-    assert cli("move", old, new)[0] == 0
-    for words in (("jobs", "list"), ("queues", "list"), ("stats",), ("workers",), ("limits", "list")):
+    assert cli("storage", "move", old, new)[0] == 0
+    for words in (("jobs", "list"), ("queues", "list"), ("queues", "stats"), ("queues", "workers"), ("limits", "list")):
         code, _, err = cli(*words, "--url", old)
         assert code == 0
         assert f"{old} was moved to {new}" in err
@@ -199,7 +199,7 @@ def test_a_chosen_id_takes_precedence_over_a_delayed_one(cli: Run) -> None:
 
 @pytest.mark.parametrize("group", ["queues", "limits", "schedules"])
 def test_a_group_without_a_command_lists_and_takes_the_options_of_its_list(cli: Run, group: str) -> None:
-    assert cli("migrate", "--url", "sqlite:///other.db")[0] == 0
+    assert cli("storage", "migrate", "--url", "sqlite:///other.db")[0] == 0
     listed = cli(group, "list", "--url", "sqlite:///other.db", "--json")
     assert (listed[0], json.loads(listed[1])) == (0, [])
     assert cli(group, "--url", "sqlite:///other.db", "--json") == listed

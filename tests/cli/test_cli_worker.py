@@ -101,7 +101,7 @@ def row_of(here: Path, id: str) -> Record:
 
 
 def workers(here: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(typed(here, "workers", "--json", "--app", "jobs:app"))
+    found: list[dict[str, Any]] = json.loads(typed(here, "queues", "workers", "--json", "--app", "jobs:app"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""`treadle completion`: the code for each shell, and that names come from the storage, soon, or not at all."""
+"""`treadle --show-completion`: the code for each shell, and that names come from the storage, soon, or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_names_and_ids_come_from_the_storage(here: Path) -> None:
     assert completed("limits", "pause", "str") == ["stripe"]
     (here / "shop.py").write_text("from treadle import App\napp = App()\n")
     assert completed("worker", "sh") == ["shop:app"]
-    assert completed("wor") == ["worker", "workflows", "workers"]
+    assert completed("wor") == ["worker"]
 
 
 def test_a_look_up_that_takes_long_or_fails_returns_no_candidates(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_the_code_is_printed_for_each_shell(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for shell in completion.SHELLS:
-        assert run(["completion", shell]) == 0
+        assert run(["--show-completion", shell]) == 0
         assert f"{completion.VARIABLE}={shell}_complete" in capfd.readouterr().out
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert run(["completion"]) == 0
+    assert run(["--show-completion"]) == 0
     assert "fish_complete" in capfd.readouterr().out
     monkeypatch.setenv("SHELL", "/bin/csh")
-    assert run(["completion"]) == 2
+    assert run(["--show-completion"]) == 2
     assert "bash, zsh or fish" in capfd.readouterr().err

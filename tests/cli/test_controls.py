@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from treadle import App, JobFailed, Retry, Worker, current
-from treadle.cli.logs import Json, Plain, Simple
 from treadle.cli.output import complain, data, document, facts, note, table, verdict
 from treadle.cli.root import run
+from treadle.worker.logs import Json, Plain, Simple
 from treadle_testkit.shows import shows
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nFAKE LINE"

@@ -1,4 +1,4 @@
-"""`treadle jobs explain --eta` and `treadle plan`: what people and programs read."""
+"""`treadle jobs explain --eta` and `treadle queues plan`: what people and programs read."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_estimate_of_a_job_that_does_not_start(cli: Run) -> None:
 
 @pytest.mark.slow
 def test_the_plan_of_a_queue(cli: Run) -> None:
-    code, out, _ = cli("plan", "default")
+    code, out, _ = cli("queues", "plan", "default")
     assert code == 0
     facts = {line[:13].strip(): line[15:] for line in out.split("\n\n")[0].splitlines()}
     assert facts["jobs"] == "40 queued, 0 running, 0 blocked, 0 scheduled"
@@ -92,9 +92,9 @@ def test_the_plan_of_a_queue(cli: Run) -> None:
     assert facts["bottleneck"] == "the limit 'api'"
     assert "in 39 s" in facts["empty"]
     assert "CHANGE" in out
-    code, out, _ = cli("plan", "default", "--json")
+    code, out, _ = cli("queues", "plan", "default", "--json")
     assert json.loads(out)["bottleneck"] == "the limit 'api'"
-    code, out, err = cli("plan", "defualt")
+    code, out, err = cli("queues", "plan", "defualt")
     assert code == 0
     assert "empty" in out
     assert "default" in err, "the nearest known name"

@@ -15,14 +15,14 @@ import pytest
 from tests.cli.fleet_stage import TASKS, Made
 from tests.waiting import until
 from treadle import App, Job
-from treadle.cli.child_protocol import Vitals
-from treadle.cli.fleet import Recycling, worker_process
-from treadle.cli.fleet.orphans import reap
-from treadle.cli.fleet.recycling import JITTER, SETTLED
-from treadle.cli.fleet.worker_process import EVERY, STUCK
 from treadle.cli.recycling_options import memory
 from treadle.core.model import State
 from treadle.worker import WorkerHealth
+from treadle.worker.fleet import Recycling, worker_process
+from treadle.worker.fleet.messages import Vitals
+from treadle.worker.fleet.orphans import reap
+from treadle.worker.fleet.recycling import JITTER, SETTLED
+from treadle.worker.fleet.worker_process import EVERY, STUCK
 from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
@@ -30,9 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor 
 
 @pytest.mark.slow
 @shows("a worker process whose event loop is stuck is named with how long, and the stack that blocks it is printed")
-async def test_a_stuck_event_loop_is_named_with_its_stack(
-    stage: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_stuck_event_loop_is_named_with_its_stack(stage: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     assert EVERY + STUCK + 1.0 <= 10.0  # s: the pause before a probe, the patience, and one check
     monkeypatch.setattr(worker_process, "STUCK", 0.4)
     async with stage(2, Recycling(restart_stuck=None)) as here:
@@ -49,7 +47,7 @@ async def test_a_stuck_event_loop_is_named_with_its_stack(
         assert await job.result(timeout=60) in here.fleet.pids.values()
         await here.until_said("its event loop answers again")
         assert here.fleet.verdict.line == "ready: 2 worker processes claim jobs"
-    assert "jobs.py" in (printed := capfd.readouterr().err)
+    assert "jobs.py" in (printed := "\n".join(here.said))
     assert "in block" in printed
 
 
@@ -247,7 +245,7 @@ def test_a_size_with_a_unit_is_parsed(text: str, size: int) -> None:
 
 
 def test_a_process_measures_its_memory() -> None:
-    from treadle.cli.supervisor_link import resident_memory
+    from treadle.worker.fleet.supervisor_link import resident_memory
 
     before = resident_memory()
     held = os.urandom(64 * 2**20)

@@ -14,9 +14,9 @@ from tests.cli.fleet_stage import Made, Stage
 from tests.servers import valkey
 from tests.waiting import Signal, until
 from treadle import Job
-from treadle.cli.fleet import Recycling, trials, worker_process
-from treadle.cli.fleet.fleet import SHORT
 from treadle.core.model import Record, State
+from treadle.worker.fleet import Recycling, trials, worker_process
+from treadle.worker.fleet.fleet import SHORT
 from treadle_testkit.shows import shows
 
 pytestmark = [
@@ -191,7 +191,6 @@ async def test_a_process_without_the_interpreters_lock_keeps_its_jobs(
     processes: int,
     lease: float,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(worker_process, "STUCK", 0.5)
     os.mkfifo(fifo := tmp_path / "fifo")
@@ -222,7 +221,7 @@ async def test_a_process_without_the_interpreters_lock_keeps_its_jobs(
         rows = [await row(here, each) for each in (job, *healthy)]
         assert {(each.state, each.attempt, each.lost) for each in rows} == {(State.SUCCEEDED, 1, 0)}
         await here.until_said("its event loop answers again")
-    assert "in keep_lock" in capfd.readouterr().err
+    assert "in keep_lock" in "\n".join(here.said)
 
 
 async def test_a_stuck_process_is_ended_and_only_the_culprit_is_to_blame(

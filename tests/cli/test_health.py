@@ -163,11 +163,11 @@ def test_a_relay_is_probed(tmp_path: Path) -> None:
         "app = App('sqlite:///jobs.db', outbox=Outbox('sqlite:///shop.db'))\n"
         "@app.task\nasync def send() -> None: ...\n"
     )
-    with Command("relay", "shop:app", "--health", "0", cwd=tmp_path) as relay:
+    with Command("storage", "relay", "shop:app", "--health", "0", cwd=tmp_path) as relay:
         at = where(relay)
         assert probe(f"{at}/livez") == (200, "alive")
         relay.signal(signal.SIGTERM)
         assert relay.ended() == 0
-    with Command("relay", "shop:app", "--once", "--health", "0", cwd=tmp_path) as relay:
+    with Command("storage", "relay", "shop:app", "--once", "--health", "0", cwd=tmp_path) as relay:
         assert relay.ended() == 2
     assert "leave out --once" in relay.stderr

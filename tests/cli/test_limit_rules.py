@@ -17,7 +17,7 @@ __all__ = ["cli", "here"]
 
 
 def test_a_bound_is_set_and_shown(cli: Run) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     assert cli("limits", "set", "queue:mail", "--max-waiting", "100", "--when-full", "drop_lowest")[::2] == (
         0,
         "limit 'queue:mail' is set\n",
@@ -56,7 +56,7 @@ def test_a_bound_is_set_and_shown(cli: Run) -> None:
 def test_the_parts_that_a_new_rule_drops_are_named(
     cli: Run, before: str, after: str, lost: str | None, kept: str
 ) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     cli("limits", "set", "queue:mail", *before.split())
     code, _, said = cli("limits", "set", "queue:mail", *after.split())
     assert code == 0
@@ -69,7 +69,7 @@ def test_the_parts_that_a_new_rule_drops_are_named(
 
 
 def test_a_rule_of_its_own_takes_a_queue_out_of_the_rule_of_all(cli: Run) -> None:
-    cli("migrate")
+    cli("storage", "migrate")
     cli("limits", "set", "queue", "--slots", "2")
     cli("queues", "pause", "mail")
     said = cli("limits", "set", "queue:mail", "--max-waiting", "5")[2]
@@ -85,7 +85,7 @@ def test_a_rest_that_a_job_requested_is_named_and_ended_by_resume(cli: Run, here
     assert cli("limits", "resume", "--rest", "smtp")[::2] == (0, "limit 'smtp' is not paused any more\n")
     assert "the limit still rests" in cli("queues", "resume", "mail")[2]
     assert cli("queues", "resume", "--rest", "mail")[::2] == (0, "queue 'mail' is not paused any more\n")
-    assert "with its rest" in cli("audit", "list")[1]
+    assert "with its rest" in cli("storage", "audit", "list")[1]
 
 
 async def _rests(*names: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.execution.run_endings import CASES, RETRY, SIZES
 from tests.kit import work
 from treadle import App, Retry
-from treadle.cli import logs
-from treadle.cli.logs import Json, Named, Plain, indented
+from treadle.worker import logs
+from treadle.worker.logs import Json, Named, Plain, indented
 from treadle_testkit.shows import shows
 
 RAISED = {"failed": "ERROR", "expired": "ERROR", "retrying": "WARNING"}

@@ -217,8 +217,8 @@ async def test_no_command_that_acts_ends_with_0(tmp_path: Path, capsys: pytest.C
         "jobs list",
         "jobs explain ready",
         "jobs explain ready --eta",
-        "plan default",
-        "stats",
+        "queues plan default",
+        "queues stats",
         "queues list",
     ):
         assert await asyncio.to_thread(treadle, [*words.split(), "--url", url]) == 0

@@ -82,20 +82,20 @@ def test_failures_are_grouped(jobs: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_workflows_are_listed_and_drawn(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = said(capsys, "workflows")
+    out, _ = said(capsys, "jobs", "workflows")
     assert jobs[0] in out
-    out, _ = said(capsys, "workflows", "list", "--json")
+    out, _ = said(capsys, "jobs", "workflows", "--json")
     [found] = json.loads(out)
     assert (found["id"], found["jobs"], found["done"], found["state"]) == (jobs[0], 22, 22, "succeeded")
-    assert said(capsys, "workflows", "list", "--state", "failed")[1].strip() == "no workflows"
-    out, _ = said(capsys, "workflows", "show", jobs[0])
+    assert said(capsys, "jobs", "workflows", "--state", "failed")[1].strip() == "no workflows"
+    out, _ = said(capsys, "jobs", "workflow", jobs[0])
     lines = [line.split() for line in out.splitlines()[1:]]
     assert [(line[0], line[1], line[3]) for line in lines] == [
         ("1", "send", "20"),
         ("2", "send", "1"),
         ("3", "(joint)", "1"),
     ]
-    out, _ = said(capsys, "workflows", "show", jobs[0], "--mermaid")
+    out, _ = said(capsys, "jobs", "workflow", jobs[0], "--mermaid")
     assert out.splitlines()[:4] == [
         "flowchart LR",
         '  n1["send x 20<br/>succeeded"]:::succeeded',
@@ -103,10 +103,10 @@ def test_workflows_are_listed_and_drawn(jobs: list[str], capsys: pytest.CaptureF
         "  n3(( )):::succeeded",
     ]
     assert "  n1 --> n2" in out
-    out, _ = said(capsys, "workflows", "show", jobs[0], "--json", "--fold", "100")
+    out, _ = said(capsys, "jobs", "workflow", jobs[0], "--json", "--fold", "100")
     assert len(json.loads(out)["nodes"]) == 22
-    assert "unknown" in said(capsys, "workflows", "show", "unknown", code=1)[1]
-    said(capsys, "workflows", "show", jobs[0], "--json", "--mermaid", code=2)
+    assert "unknown" in said(capsys, "jobs", "workflow", "unknown", code=1)[1]
+    said(capsys, "jobs", "workflow", jobs[0], "--json", "--mermaid", code=2)
 
 
 @shows("Operator commands are recorded in the audit log as user@host")
@@ -119,7 +119,7 @@ def test_commands_of_operators_are_recorded(jobs: list[str], capsys: pytest.Capt
     said(capsys, "limits", "remove", "api")
     said(capsys, "jobs", "cancel", "unknown", code=1)
     said(capsys, "schedules", "delete", "nightly", code=1)
-    out, _ = said(capsys, "audit", "--json")
+    out, _ = said(capsys, "storage", "audit", "--json")
     found = list(reversed(json.loads(out)))
     assert [(each["act"], each["target"], each["done"]) for each in found] == [
         ("jobs.retry", "", 1),
@@ -135,7 +135,7 @@ def test_commands_of_operators_are_recorded(jobs: list[str], capsys: pytest.Capt
     assert all("@" in each["by"] for each in found)
     assert found[0]["filter"] == "failed jobs of task 'send' with the text 'bad1'"
     assert "nightly" in found[-1]["error"]
-    out, err = said(capsys, "audit", "list", "--limit", "2")
+    out, err = said(capsys, "storage", "audit", "list", "--limit", "2")
     assert "schedule.delete" in out
     assert "next page: --cursor" in err
     out, _ = said(capsys, "jobs", "list", "--json", "--limit", "1000")
@@ -158,12 +158,12 @@ async def test_over_http_the_name_of_the_token_is_recorded(capsys: pytest.Captur
     assert await command("ops", "queues", "pause", "a") == 0
     assert await command("bound", "queues", "pause", "mail") == 0
     capsys.readouterr()
-    assert await command("ops", "audit", "list", "--json") == 0
+    assert await command("ops", "storage", "audit", "list", "--json") == 0
     newest, oldest = json.loads(capsys.readouterr().out)
     assert newest["by"].startswith("bound (")
     assert oldest["by"].startswith("ops (")
     assert {newest["from"], oldest["from"]} == {"cli"}
     assert newest["ended_at"] is not None
     assert oldest["ended_at"] is not None
-    assert await command("bound", "audit", "list") == 0
+    assert await command("bound", "storage", "audit", "list") == 0
     assert "no acts are recorded" in capsys.readouterr().err  # they belong to no queue

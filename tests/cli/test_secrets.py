@@ -65,42 +65,31 @@ CALLS: dict[str, list[list[str]]] = {  # every command that takes --url, with ea
         ["cancel", ANY],
         ["retry", ANY],
         ["export"],
+        ["workflows"],
     ],
-    "queues": [[], ["pause", "q"]],
-    "plan": [["q"]],
+    "queues": [[], ["pause", "q"], ["plan", "q"], ["stats"], ["workers"]],
     "limits": [[], ["set", "x", "--slots", "1"]],
     "schedules": [[]],
     "enqueue": [["task", "1"]],
-    "workers": [[]],
-    "workflows": [["list"]],
-    "audit": [["list"]],
     "dashboard": [["--no-open", "--port", "0"]],
     "mcp": [[]],
-    "stats": [[]],
     "top": [["--times", "1"]],
-    "metrics": [[]],
-    "migrate": [[]],
+    "storage": [
+        ["migrate"],
+        ["check", "tests.cli.check_app:app"],
+        ["check", "tests.cli.check_app:app", "--json"],
+        *(["blobs", *word] for word in ([], ["unused"], ["missing"], ["clean"])),
+        ["keys", "used"],
+        ["audit"],
+        ["metrics"],
+    ],
     "doctor": [[], ["--json"]],
-    "check": [["tests.cli.check_app:app"], ["tests.cli.check_app:app", "--json"]],
-    "blobs": [[], ["unused"], ["missing"], ["clean"]],
-    "keys": [["used"]],
     "server": [["--port", "0"]],
     "up": [["--protocol", "delayed", "--port", "0"]],
     "worker": [["--protocol", "delayed"]],
     "shell": [[]],
 }
-WITHOUT_URL = {
-    "token",
-    "wasi",
-    "wasi-runner",
-    "submit-jobs",
-    "demo",
-    "move",
-    "from",
-    "relay",
-    "completion",
-    "init",
-}  # tested below; `move` takes two URLs
+WITHOUT_URL = {"token", "wasi", "delayed", "demo", "from", "init"}  # tested below, with `storage move` and `relay`
 
 
 def test_every_command_is_called_here() -> None:
@@ -118,10 +107,11 @@ def test_no_command_shows_the_secret_of_a_url(
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG)
     calls = [[name, *words, "--url", url] for name in QUICK for words in CALLS[name]]
-    calls += [["move", url, "sqlite:///to.db"], ["move", "sqlite:///from.db", url], ["doctor"]]
+    calls += [["storage", "move", url, "sqlite:///to.db"], ["storage", "move", "sqlite:///from.db", url], ["doctor"]]
     calls += [["wasi", "ping", "--server", url], ["wasi", "ping", "--server", "http://127.0.0.1:1", "--store", url]]
-    calls += [["relay", word, "--outbox", url] for word in ("list", "retry", "delete") if url.startswith("postgres")]
-    calls += [["submit-jobs", "--endpoint", url, "--patience", "0"]]
+    if url.startswith("postgres"):
+        calls += [["storage", "relay", word, "--outbox", url] for word in ("list", "retry", "delete")]
+    calls += [["delayed", "submit", "--endpoint", url, "--patience", "0"]]
     monkeypatch.setenv("TREADLE_URL", url)
     for call in calls:
         assert run(call) != 0, call
@@ -131,14 +121,7 @@ def test_no_command_shows_the_secret_of_a_url(
     assert SECRET not in caplog.text
 
 
-QUICK = (
-    "jobs",
-    "enqueue",
-    "migrate",
-    "doctor",
-    "check",
-    "stats",
-)  # the other commands reach the storage in the same way
+QUICK = ("jobs", "enqueue", "queues", "storage", "doctor")  # the other commands reach the storage in the same way
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))

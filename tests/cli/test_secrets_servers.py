@@ -188,8 +188,8 @@ def commands(said: Said, url: str, planted: dict[str, str]) -> None:
         ("enqueue", "t", planted["payload"]),
         ("doctor",),
         ("doctor", "--json"),
-        ("stats", "--json"),
-        ("migrate",),
+        ("queues", "stats", "--json"),
+        ("storage", "migrate"),
         ("limits", "set", "x", "--slots", "1"),
     ):
         said.command(*words, "--url", url)

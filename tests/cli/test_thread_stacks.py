@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from treadle.cli.child_protocol import Vitals
-from treadle.cli.fleet.thread_stacks import Culprit, culprit_of, parsed
 from treadle.worker import WorkerHealth
+from treadle.worker.fleet.messages import Vitals
+from treadle.worker.fleet.thread_stacks import Culprit, culprit_of, parsed
 from treadle.worker.jobs_of_others import Place
 
 WRITTEN = """Thread 0x00007f0000000003 (most recent call first):
@@ -85,6 +85,6 @@ def test_without_vitals_the_main_thread_is_the_last_one() -> None:
 def test_a_process_lists_its_threads() -> None:
     import threading
 
-    from treadle.cli.supervisor_link import threads
+    from treadle.worker.fleet.supervisor_link import threads
 
     assert threads()[0] == (threading.get_native_id(), threading.get_ident(), "MainThread")

@@ -201,8 +201,8 @@ async def test_explain_of_a_job_in_the_outbox(app: App, data: Data) -> None:
     [job] = await written(app, data, mail(app, "ada"))
     said = await app.jobs.explain(job)
     assert said == (
-        "It is in the outbox and not delivered to the storage yet. A worker or `treadle relay MODULE:APP` delivers it; "
-        "`treadle relay list --app MODULE:APP` shows such jobs."
+        "It is in the outbox and not delivered to the storage yet. A worker or `treadle storage relay MODULE:APP` "
+        "delivers it; `treadle storage relay list --app MODULE:APP` shows such jobs."
     )
     assert await relayed(app) == 1
     assert "It is queued" in await app.jobs.explain(job)

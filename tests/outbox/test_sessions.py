@@ -193,7 +193,7 @@ async def test_a_session_of_another_database_is_refused(app: App, data: Data, tm
         if data.kind == "sqlite":
             await refused(app, foreign, "a transaction cannot span two files")
         else:
-            with pytest.raises(Exception, match="has no table treadle_outbox: run `treadle migrate --app"):
+            with pytest.raises(Exception, match="has no table treadle_outbox: run `treadle storage migrate --app"):
                 await app.enqueue(mail(app, "ada"), within=foreign)
             cursor = foreign.cursor()
             cursor.execute("SELECT 1")  # the transaction can still be used

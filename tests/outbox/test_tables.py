@@ -1,4 +1,4 @@
-"""The tables of an outbox: created by `treadle migrate` or a migration of the user's own, used by separate roles."""
+"""The tables of an outbox: created by `treadle storage migrate` or the user's own migration, used by separate roles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_module(folder: Path, namespace: str, data: Data) -> None:
 
 
 @pytest.mark.slow
-@shows("`treadle migrate` creates the tables of an outbox, and `--check` says whether it must")
+@shows("`treadle storage migrate` creates the tables of an outbox, and `--check` says whether it must")
 def test_migrate_creates_the_tables_of_an_outbox(
     data: Data, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,22 +44,22 @@ def test_migrate_creates_the_tables_of_an_outbox(
     a_module(tmp_path, namespace, data)
     monkeypatch.delitem(__import__("sys").modules, "shop", raising=False)
     target = ["--app", "shop:app"]
-    assert run(["migrate", "--check", *target]) == 3
+    assert run(["storage", "migrate", "--check", *target]) == 3
     assert "has no tables" in capsys.readouterr().out
     assert run(["doctor", *target]) == 1
     assert "has no table treadle_outbox" in capsys.readouterr().out
-    assert run(["relay", "list", *target]) == 1
-    assert "treadle migrate --app MODULE:APP" in capsys.readouterr().err
+    assert run(["storage", "relay", "list", *target]) == 1
+    assert "treadle storage migrate --app MODULE:APP" in capsys.readouterr().err
 
-    assert run(["migrate", *target]) == 0
-    assert run(["migrate", *target]) == 0
+    assert run(["storage", "migrate", *target]) == 0
+    assert run(["storage", "migrate", *target]) == 0
     assert "created" in capsys.readouterr().out
     data.run("UPDATE treadle_relay SET version = 99")
     capsys.readouterr()
-    assert run(["migrate", "--check", *target]) == 1
+    assert run(["storage", "migrate", "--check", *target]) == 1
     assert "version 99, this Treadle knows up to 1" in capsys.readouterr().err
     data.run("UPDATE treadle_relay SET version = 1")
-    assert run(["migrate", "--check", *target]) == 0
+    assert run(["storage", "migrate", "--check", *target]) == 0
     app: App = __import__("sys").modules["shop"].app
     capsys.readouterr()
 
@@ -70,23 +70,23 @@ def test_migrate_creates_the_tables_of_an_outbox(
         db.commit()
     assert run(["doctor", *target]) == 0
     assert "2 jobs wait, the oldest for" in capsys.readouterr().out
-    assert run(["relay", "shop:app", "--once"]) == 0
+    assert run(["storage", "relay", "shop:app", "--once"]) == 0
     assert "1 job delivered" in capsys.readouterr().err
-    assert run(["relay", "list", *target, "--json"]) == 0
+    assert run(["storage", "relay", "list", *target, "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)["jobs"]
     assert (row["job"]["task"], row["tries"]) == ("shop.send", 1)
-    assert run(["relay", "list", "--outbox", data.url]) == 0
+    assert run(["storage", "relay", "list", "--outbox", data.url]) == 0
     assert "waits for unknown job 'nobody'" in capsys.readouterr().out
     assert run(["doctor", *target]) == 0
     out = capsys.readouterr().out
     assert "1 job cannot be delivered" in out
-    assert "`treadle relay retry`" in out
-    assert run(["relay", "retry", row["id"], *target]) == 0
-    assert run(["relay", "delete", *target]) == 2, "nothing is deleted without ids"
-    assert run(["relay", "delete", row["id"], *target]) == 0
-    assert run(["relay", "list", "--all", *target]) == 0
+    assert "`treadle storage relay retry`" in out
+    assert run(["storage", "relay", "retry", row["id"], *target]) == 0
+    assert run(["storage", "relay", "delete", *target]) == 2, "nothing is deleted without ids"
+    assert run(["storage", "relay", "delete", row["id"], *target]) == 0
+    assert run(["storage", "relay", "list", "--all", *target]) == 0
     assert "the outbox is empty" in capsys.readouterr().err
-    assert run(["relay", "ddl", "--outbox", data.url]) == 0
+    assert run(["storage", "relay", "ddl", "--outbox", data.url]) == 0
     assert "CREATE TABLE treadle_outbox" in capsys.readouterr().out
     app.sync.close()
 
@@ -120,13 +120,13 @@ async def test_tables_of_a_newer_treadle(app: App, data: Data) -> None:
 
 
 @pytest.mark.parametrize("lost", ["DELETE FROM treadle_relay", "DROP TABLE treadle_outbox"])
-@shows("`treadle migrate` completes the tables of an outbox, for example after a test that empties all tables")
+@shows("`treadle storage migrate` completes the tables of an outbox, for example after a test that empties all tables")
 async def test_tables_that_are_there_in_part(app: App, data: Data, lost: str) -> None:
     data.run(lost)
     outbox = app.outbox
     assert outbox is not None
     with closing(data.connect()) as db:
-        with pytest.raises(StorageError, match="run `treadle migrate"):
+        with pytest.raises(StorageError, match="run `treadle storage migrate"):
             await app.enqueue(mail(app, "ada"), within=db)
         db.cursor().execute("SELECT 1")  # the transaction can still be used
     if lost.startswith("DELETE"):
@@ -224,7 +224,7 @@ def test_other_invalid_arguments_are_refused() -> None:
         Outbox("mysql://h/db", schema="x")
 
 
-@shows("`treadle relay` delivers the jobs of an outbox until it is stopped")
+@shows("`treadle storage relay` delivers the jobs of an outbox until it is stopped")
 async def test_the_relay_process(tmp_path: Path, namespace: str) -> None:
     data = a_database("sqlite", tmp_path)
     a_module(tmp_path, namespace, data)
@@ -235,7 +235,7 @@ async def test_the_relay_process(tmp_path: Path, namespace: str) -> None:
         await app.enqueue(mail(app, "ada"), within=db)
         db.commit()
     async with app:
-        with Command("relay", "shop:app", cwd=tmp_path) as relay:
+        with Command("storage", "relay", "shop:app", cwd=tmp_path) as relay:
             await until(lambda: stored(app), "the delivery by another process")
             relay.process.terminate()
             assert relay.ended() == 0

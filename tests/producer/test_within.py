@@ -272,7 +272,7 @@ async def test_an_enqueue_within_creates_the_schema(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE client (name TEXT)")
         db.execute("INSERT INTO client VALUES ('ada')")
-        with pytest.raises(StorageError, match="treadle migrate"):
+        with pytest.raises(StorageError, match="treadle storage migrate"):
             await app.enqueue(spec(app, "ada"), within=db)
         db.commit()
     assert clients(path) == 1

@@ -24,10 +24,10 @@ from tests.cli.tools import Command
 from tests.servers import valkey
 from tests.servers.process import free_port
 from tests.waiting import until_blocking
-from treadle.cli.fleet.child_process import MARGIN
 from treadle.cli.root import treadle as root
 from treadle.core import defaults
 from treadle.server.settings import GRACE
+from treadle.worker.fleet.worker_process import MARGIN
 from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="systemd and containers")]

@@ -31,7 +31,7 @@ NEEDED = {re.split(r"[<>=;! ]", need)[0] for need in PROJECT["dependencies"]}
 WITH_EXTRAS = tuple(
     f"treadle.{name}"
     for name in (
-        *("blobs.bucket", "blobs.s3", "cli.top", "contrib", "integrations"),
+        *("blobs.bucket", "blobs.s3", "contrib", "integrations"),
         *("outbox", "ports", "server", "storage.http", "storage.postgres", "storage.redis"),
         *("testing",),
     )

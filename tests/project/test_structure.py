@@ -21,8 +21,6 @@ WIDE = {
 }
 ROWS = "one line for each column; a call for each would cost more than reading the row"
 LONG = {
-    "treadle.cli.serving_options.serving": "a table of options",
-    "treadle.cli.worker.worker": "its parameters are the options of the command, each of which it passes on",
     "treadle.storage.redis.rows.record": ROWS,
     "treadle.storage.postgres.rows.record": ROWS,
     "treadle.storage.sqlite.rows.record": ROWS,

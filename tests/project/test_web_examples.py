@@ -133,7 +133,7 @@ def served(name: str, twin: str, environment: dict[str, str], folder: Path) -> I
     place = EXAMPLES / name / twin
     environment = environment | {"PYTHONPATH": str(place)} if twin else environment  # tasks of Celery import late
     if not twin:  # as the README says: the site may get its first request before the worker starts
-        migrate = [str(BIN / "treadle"), "migrate", "--app", "jobs:app"]
+        migrate = [str(BIN / "treadle"), "storage", "migrate", "--app", "jobs:app"]
         subprocess.run(migrate, cwd=place, env=environment, capture_output=True, check=True, timeout=60)
     url, log = f"http://127.0.0.1:{port}", folder / "log"
     commands = [WEB[name].format(port=port), WORKER[twin]]

@@ -138,6 +138,8 @@ async def leader(folder: Path, *words: str, but: int = 0) -> Any:
     """The leader, once a process other than `but` leads."""
 
     async def leading() -> list[Any]:
-        return [each for each in await answer(folder, "workers", *words) if each["leads"] and each["pid"] != but]
+        return [
+            each for each in await answer(folder, "queues", "workers", *words) if each["leads"] and each["pid"] != but
+        ]
 
     return (await until(leading, "a leader"))[0]

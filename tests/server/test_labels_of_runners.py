@@ -106,7 +106,7 @@ async def test_lists_of_workers_show_labels_and_resources() -> None:
         assert (listed.labels, listed.resources) == (facts["labels"], facts["resources"])
 
     def run(*words: str) -> str:
-        answer = CliRunner().invoke(cli, ["workers", "--url", url, *words])
+        answer = CliRunner().invoke(cli, ["queues", "workers", "--url", url, *words])
         assert answer.exit_code == 0, answer.output
         return answer.output
 

@@ -88,7 +88,7 @@ def test_a_queue_that_discovery_found_gets_no_token(monkeypatch: pytest.MonkeyPa
     assert Queue("http://named", None, trusted=False).tokens() == (TOKEN, "trd_store")
 
 
-@pytest.mark.parametrize("words", [["wasi", "ping"], ["wasi-runner"]])
+@pytest.mark.parametrize("words", [["wasi", "ping"], ["wasi", "runner"]])
 async def test_a_host_that_answers_multicast_first_gets_no_token(words: list[str], tmp_path: Path) -> None:
     where = Network(("127.0.0.1", free_port()))
     environment = {"TREADLE_MDNS": f"127.0.0.1:{where[1]}", "TREADLE_TOKEN": TOKEN}

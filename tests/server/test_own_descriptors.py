@@ -54,9 +54,11 @@ COMMANDS = (
     ("doctor",),
     ("doctor", "--full"),
     ("doctor", "--repair"),
-    ("migrate",),
-    *((name,) for name in ("stats", "workers", "queues", "limits", "schedules", "metrics", "audit", "plan", "blobs")),
-    *((name, "list") for name in ("jobs", "workflows", "queues", "limits", "schedules")),
+    *(("storage", name) for name in ("migrate", "metrics", "audit", "blobs")),
+    *((name,) for name in ("queues", "limits", "schedules")),
+    *(("queues", name) for name in ("stats", "workers", "plan")),
+    *((name, "list") for name in ("jobs", "queues", "limits", "schedules")),
+    ("jobs", "workflows"),
 )
 PROBE = """
 import fcntl, os, sys
@@ -190,7 +192,7 @@ def test_no_confirmed_job_is_lost_while_health_is_polled(path: Path, tmp_path: P
     """Other processes open and close the file meanwhile, and the server is killed. TEST_JOBS=100000 stores as many."""
     confirmed = set[str]()
     (tmp_path / "shop.py").write_text(SHOP.format(path=path))
-    visitor = [sys.executable, "-m", "treadle", "stats", "--url", f"sqlite:///{path}"]
+    visitor = [sys.executable, "-m", "treadle", "queues", "stats", "--url", f"sqlite:///{path}"]
     with Command("server", "--app", "shop:app", "--port", "0", cwd=tmp_path, PYTHONPATH=str(tmp_path)) as server:
         url = re.findall(r"http://[\w.:]+", server.wait_for("http://"))[0]
         visits = subprocess.Popen(visitor, stdout=subprocess.DEVNULL)

@@ -41,7 +41,7 @@ class MovingStage(Stage):
         target = await asyncio.to_thread(next(self._kinds))
         for kills in range(AGAIN):
             command = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "treadle", "move", "--wait", str(WAIT), self.url, target,
+                sys.executable, "-m", "treadle", "storage", "move", "--wait", str(WAIT), self.url, target,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
             patience = rng.uniform(0.3, WAIT + 2.0) if kills < AGAIN - 1 else 60.0

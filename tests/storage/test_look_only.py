@@ -197,7 +197,9 @@ class _opened:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_storage_that_does_not_exist_is_not_created(kind: str, tmp_path: Path) -> None:
     url = url_of(kind, tmp_path)
-    with pytest.raises(SchemaTooOld, match=r"does not exist yet, or has nothing of Treadle.*treadle migrate") as caught:
+    with pytest.raises(
+        SchemaTooOld, match=r"does not exist yet, or has nothing of Treadle.*treadle storage migrate"
+    ) as caught:
         await connect(url).open(look=True)
     assert caught.value.found == 0
     assert os.listdir(tmp_path) == []
@@ -225,16 +227,16 @@ async def test_ports_without_jobs_have_nothing_to_read() -> None:
 # --- the commands
 
 
-@shows("`treadle doctor` and `treadle migrate --check` change no byte of the storage")
+@shows("`treadle doctor` and `treadle storage migrate --check` change no byte of the storage")
 @pytest.mark.parametrize("kind", KINDS)
 def test_doctor_and_the_check_of_migrations_change_no_byte(kind: str, tmp_path: Path) -> None:
     url = url_of(kind, tmp_path)
-    assert run(["migrate", "--check", "--url", url]) == 3
+    assert run(["storage", "migrate", "--check", "--url", url]) == 3
     run(["doctor", "--url", url])
     assert os.listdir(tmp_path) == []
     url, _ = asyncio.run(filled(kind, tmp_path))
     before = contents(kind, url)
-    assert run(["migrate", "--check", "--url", url]) == 0
+    assert run(["storage", "migrate", "--check", "--url", url]) == 0
     ended = CliRunner().invoke(treadle, ["doctor", "--url", url, "--json"])
     found = {check["name"]: check["verdict"] for check in json.loads(ended.stdout)}
     assert found["storage"] == "ok"
@@ -365,7 +367,7 @@ async def test_a_schema_that_must_be_migrated_is_named(tmp_path: Path) -> None:
     schema = _options(url)["schema"]
     with psycopg.connect(autocommit=True, conninfo=url.partition("?")[0]) as db:
         db.execute(sql.SQL("UPDATE {} SET number = number - 1").format(sql.Identifier(schema, "migration")))
-    with pytest.raises(SchemaTooOld, match="run `treadle migrate`"):
+    with pytest.raises(SchemaTooOld, match="run `treadle storage migrate`"):
         await connect(url).open(look=True)
 
 

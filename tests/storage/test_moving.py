@@ -1,4 +1,4 @@
-"""`operate.moving` and `treadle move`: between each pair of storages, interrupted, while other processes work."""
+"""`operate.moving` and `treadle storage move`: between each pair of storages, interrupted, while others work."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, oth
     await storage.close()
     kills = await asyncio.to_thread(killed_and_done, source, target, 50)
     assert kills > 0
-    checked = await asyncio.to_thread(treadle, "move", source, target, "--check", "--json")
+    checked = await asyncio.to_thread(treadle, "storage", "move", source, target, "--check", "--json")
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["same"] is True
     arrived = connect(target)
@@ -394,14 +394,14 @@ async def test_soak_a_hundred_thousand_killed_in_the_middle(tmp_path: Path, one:
     print(f"\n{one} -> {other}: {jobs:,} jobs made in {filled - began:.0f} s", flush=True)
     await asyncio.to_thread(kill_when_half_has_arrived, source, target, jobs)
     killed = time.perf_counter()
-    done = await asyncio.to_thread(treadle, "move", source, target, "--wait", "0", "--json")
+    done = await asyncio.to_thread(treadle, "storage", "move", source, target, "--wait", "0", "--json")
     assert done.returncode == 0, done.stderr
     moved = json.loads(done.stdout)["moved"]
     assert (moved["jobs"], moved["resumed"]) == (jobs, True)
     print(
         f"killed after {killed - filled:.1f} s, the rest and comparing {time.perf_counter() - killed:.1f} s", flush=True
     )
-    checked = await asyncio.to_thread(treadle, "move", source, target, "--check")
+    checked = await asyncio.to_thread(treadle, "storage", "move", source, target, "--check")
     assert checked.returncode == 0, checked.stdout
 
 
@@ -409,7 +409,7 @@ SOAKED = int(os.environ.get("TEST_SOAK_MOVE_JOBS", "100000"))
 
 
 def kill_when_half_has_arrived(source: str, target: str, jobs: int) -> None:
-    command = [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0"]
+    command = [sys.executable, "-m", "treadle", "storage", "move", source, target, "--wait", "0"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     for line in child.stderr:
@@ -425,7 +425,7 @@ def killed_and_done(source: str, target: str, step: int) -> int:
     slowly = _slowly()
     for kills in range(40):
         child = subprocess.Popen(
-            [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0", "--step", str(step)],
+            [sys.executable, "-m", "treadle", "storage", "move", source, target, "--wait", "0", "--step", str(step)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -456,27 +456,27 @@ def _slowly() -> float:
 def test_the_command_prints_its_phases(tmp_path: Path) -> None:
     source, target = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
     assert treadle("enqueue", "mail.send", "a", "--url", source).returncode == 0
-    dry = treadle("move", source, target, "--dry-run")
+    dry = treadle("storage", "move", source, target, "--dry-run")
     assert dry.returncode == 0
     assert "mail.send" in dry.stdout
     assert "1 job would be moved" in dry.stderr
     assert not (tmp_path / "new.db").exists()
-    done = treadle("move", source, target, "--json")
+    done = treadle("storage", "move", source, target, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["moved"]["jobs"] == 1
     late = treadle("enqueue", "mail.send", "a", "--url", source)
     assert late.returncode == 1
     assert "were moved to" in late.stderr
-    again = treadle("move", source, target)
+    again = treadle("storage", "move", source, target)
     assert again.returncode == 0
     assert "are already at" in again.stderr
-    assert json.loads(treadle("move", source, target, "--json").stdout)["moved"] is None
-    assert treadle("move", source, target, "--check").returncode == 0
+    assert json.loads(treadle("storage", "move", source, target, "--json").stdout)["moved"] is None
+    assert treadle("storage", "move", source, target, "--check").returncode == 0
     assert treadle("enqueue", "mail.send", "a", "--url", target).returncode == 0
-    differs = treadle("move", source, target, "--check")
+    differs = treadle("storage", "move", source, target, "--check")
     assert differs.returncode == 1
     assert "they differ" in differs.stdout
-    assert treadle("move", source, target, "--abort").returncode == 1
+    assert treadle("storage", "move", source, target, "--abort").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -490,4 +490,4 @@ def test_the_command_prints_its_phases(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_refuses_wrong_arguments(words: tuple[str, ...], code: int) -> None:
-    assert treadle("move", *words).returncode == code
+    assert treadle("storage", "move", *words).returncode == code

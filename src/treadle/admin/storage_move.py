@@ -255,8 +255,8 @@ async def _check_free(
         jobs = sum(count.jobs for count in held.counts)
         raise MoveFailed(
             f"{target.name} already holds {jobs:,} job{'' if jobs == 1 else 's'}, and a move needs an empty storage: "
-            "give another one. If workers have stored their schedules there, give a new storage and run `treadle move "
-            "--prepare` before they start"
+            "give another one. If workers have stored their schedules there, give a new storage and run "
+            "`treadle storage move --prepare` before they start"
         )
     known = {STORED, *(use.rule for use in await source.storage.limits(use=False))}
     if extra := sorted(use.rule.name for use in await target.storage.limits(use=False) if use.rule not in known):

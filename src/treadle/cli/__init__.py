@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.cli.logs import simple
-    from treadle.cli.placement_options import ROLES
     from treadle.cli.protocols import Command, GuestProtocol, Handling, ServerWorkers, Stopping
     from treadle.cli.recycling_options import excluding_reload
     from treadle.cli.root import run, treadle
@@ -19,8 +17,6 @@ else:
         __name__,
         globals(),
         {
-            "treadle.cli.logs": ("simple",),
-            "treadle.cli.placement_options": ("ROLES",),
             "treadle.cli.protocols": (
                 "Command",
                 "GuestProtocol",
@@ -38,7 +34,6 @@ else:
     )
 
 __all__ = [
-    "ROLES",
     "Command",
     "GuestProtocol",
     "Handling",
@@ -48,7 +43,6 @@ __all__ = [
     "excluding_reload",
     "main",
     "run",
-    "simple",
     "treadle",
 ]
 

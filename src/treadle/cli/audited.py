@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 
-@asynccontextmanager
-async def audited(app: App, act: str, target: str = "", details: str | None = None) -> AsyncIterator[Receipt]:
+def audited(app: App, act: str, target: str = "", details: str | None = None) -> AbstractAsyncContextManager[Receipt]:
     """Record the act in the block."""
-    async with app.audit.record(act, target, filter=details, source="cli") as receipt:
-        yield receipt
+    return app.audit.record(act, target, filter=details, source="cli")
 
 
 def words_of(filters: Mapping[str, Any]) -> str:

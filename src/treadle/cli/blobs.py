@@ -1,27 +1,33 @@
-"""`treadle blobs`: counts the large texts in a blob store, finds those that are missing, and deletes unused ones."""
+"""`treadle storage blobs`: counts the large texts in a blob store, finds missing ones, and deletes unused ones."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, lasts, note, plural, seconds, size, table
+from treadle.cli.group import Group
+from treadle.cli.listing import listed, picked
+from treadle.cli.options import duration, number
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, lasts, note, plural, size
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing
 from treadle.core import defaults
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.storage import AgeGroup, Collected, Missing, PayloadStorage
+    from treadle.blobs import Objects
+    from treadle.cli.progress import Bar
+    from treadle.storage import Collected, Missing, PayloadStorage
 
 COLUMNS: Final = ("age", "texts", "size", "needed", "unfinished", "unused")
 UNUSED: Final = ("job", "age", "size")
 MISSING: Final = ("job", "task", "queue", "state", "field", "size", "problem")
 
 
-@click.group(cls=Listing)
+@click.group(cls=Group, default="list")
 def blobs() -> None:
     """Count the large texts in the blob store, find missing ones, and delete those of no job.
 
@@ -29,8 +35,11 @@ def blobs() -> None:
     """
 
 
-def _storage(app: App) -> PayloadStorage:
-    """The storage of an app with a blob store. Raises Stop, and BadOption if its rows do not show every reference."""
+@contextlib.contextmanager
+def _surveyed(app: App, label: str) -> Iterator[tuple[PayloadStorage, Objects, Bar]]:
+    """The storage of an app, its blob store, and a bar that shows how many were looked at. Raises Stop without a blob
+    store, and BadOption if the rows of the storage do not show every reference."""
+    from treadle.cli.progress import Bar
     from treadle.storage import PayloadStorage
 
     storage = app.storage
@@ -39,7 +48,8 @@ def _storage(app: App) -> PayloadStorage:
             USAGE, "there is no blob store: give --app with an App(blobs=...), or set TREADLE_BLOBS to the same place"
         )
     storage.check_sees_all()
-    return storage
+    with Bar(label, 0) as bar:
+        yield storage, storage.texts.objects, bar
 
 
 # --- what is there
@@ -52,75 +62,54 @@ def list_(target: Target, json_: bool) -> None:
     """Count the texts in the blob store by age, and those that a job needs.
 
     NEEDED are those to which a stored job refers. UNFINISHED are others of jobs that have not ended. UNUSED are those
-    of no job: `treadle blobs clean` deletes them.
+    of no job: `treadle storage blobs clean` deletes them.
     """
-    groups, place = target.run(_counted, look=True)
-    total = _total(groups)
-    if json_:
-        document({"place": place, "total": total, "ages": groups})
-        return
-    rows = [_counts(each) for each in (*groups, total)] if groups else []
-    table(COLUMNS, rows, f"{place} has no texts of jobs", right=COLUMNS[1:])
-    if total.unused:
-        note(
-            f"{plural(total.unused, 'text')} of no job, {size(total.unused_bytes)}: `treadle blobs clean` deletes them"
-        )
-
-
-async def _counted(app: App) -> tuple[list[AgeGroup], str]:
-    from treadle.cli.progress import Bar
     from treadle.storage import AGES, AgeGroup, by_age
 
-    storage = _storage(app)
-    objects = storage.texts.objects
-    assert objects is not None
-    groups = {name: AgeGroup(name) for name in AGES}
-    with Bar("counting", 0) as bar:
-        async for age, each in by_age(storage.storage, objects, bar.counted):
-            groups[age].add(each)
-    return [group for group in groups.values() if group.texts], str(objects)
+    groups, total = {name: AgeGroup(name) for name in AGES}, AgeGroup("all")
 
+    async def count(app: App) -> str:
+        with _surveyed(app, "counting") as (storage, objects, bar):
+            async for age, text in by_age(storage.storage, objects, bar.counted):
+                groups[age].add(text)
+                total.add(text)
+            return str(objects)
 
-def _total(groups: list[AgeGroup]) -> AgeGroup:
-    from treadle.storage import AgeGroup
-
-    fields = AgeGroup.__struct_fields__[1:]
-    return AgeGroup("all", **{field: sum(getattr(each, field) for each in groups) for field in fields})
-
-
-def _counts(each: AgeGroup) -> tuple[object, ...]:
-    return each.age, each.texts, size(each.bytes), each.needed, each.unfinished, each.unused
+    place = target.run(count, look=True)
+    ages = [group for group in groups.values() if group.texts]
+    rows = [
+        (each.age, each.texts, size(each.bytes), each.needed, each.unfinished, each.unused)
+        for each in ((*ages, total) if ages else ())
+    ]
+    plain = {"place": place, "total": total, "ages": ages}
+    listed(json_, plain, COLUMNS, rows, f"{place} has no texts of jobs", right=COLUMNS[1:])
+    if total.unused and not json_:
+        unused_texts = f"{plural(total.unused, 'text')} of no job, {size(total.unused_bytes)}"
+        note(f"{unused_texts}: `treadle storage blobs clean` deletes them")
 
 
 @blobs.command()
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of texts to show.")
+@number("--limit", default=100, show_default=True, help="Number of texts to show.")
 @targeted
 @as_json
 def unused(target: Target, limit: int, json_: bool) -> None:
     """List the texts of no job: their job is gone, or has ended and does not refer to them."""
-    found = target.run(lambda app: _unused(app, limit), look=True)
-    if json_:
-        document(found)
-        return
-    rows = [(each["job"], lasts(each["age"]), size(each["bytes"])) for each in found]
-    table(UNUSED, rows, "every text is needed by a job", right=("age", "size"))
-
-
-async def _unused(app: App, limit: int) -> list[dict[str, Any]]:
-    from treadle.cli.progress import Bar
     from treadle.storage import by_age
 
-    storage = _storage(app)
-    objects, found = storage.texts.objects, list[dict[str, Any]]()
-    assert objects is not None
-    with Bar("searching", 0) as bar:
-        async for _, each in by_age(storage.storage, objects, bar.counted):
-            if each.use == "unused":
-                entry = each.entry
-                found.append({"job": each.job, "age": entry.age, "bytes": entry.size, "name": entry.name})
-                if len(found) == limit:
-                    break
-    return found
+    plain = list[dict[str, Any]]()
+
+    async def search(app: App) -> None:
+        with _surveyed(app, "searching") as (storage, objects, bar):
+            async for _, text in by_age(storage.storage, objects, bar.counted):
+                if text.use == "unused":
+                    entry = text.entry
+                    plain.append({"job": text.job, "age": entry.age, "bytes": entry.size, "name": entry.name})
+                    if len(plain) == limit:
+                        break
+
+    target.run(search, look=True)
+    rows = [(text["job"], lasts(text["age"]), size(text["bytes"])) for text in plain]
+    listed(json_, plain, UNUSED, rows, "every text is needed by a job", right=("age", "size"))
 
 
 @blobs.command()
@@ -132,49 +121,34 @@ def missing(target: Target, read: bool, json_: bool) -> int:
 
     A job without its arguments fails when it is claimed. If a backup of the blob store has the texts, copy them back.
     """
-    found = target.run(lambda app: _missing(app, read), look=True)
-    if json_:
-        document(found)
-    else:
-        rows = [
-            (
-                each.id,
-                each.task,
-                each.queue,
-                each.state,
-                each.field,
-                size(each.bytes),
-                "damaged" if each.damaged else "missing",
-            )
-            for each in found
-        ]
-        table(MISSING, rows, "no text is missing", right=("size",))
-        states = Counter(each.state for each in found)
-        if found:
-            note(", ".join(f"{count:,} of {state} jobs" for state, count in sorted(states.items())))
-    return FAILED if found else OK
-
-
-async def _missing(app: App, read: bool) -> list[Missing]:
-    from treadle.cli.progress import Bar
     from treadle.storage import missing as missing_texts
 
-    storage = _storage(app)
-    objects = storage.texts.objects
-    assert objects is not None
-    with Bar("comparing", 0) as bar:
-        return [each async for each in missing_texts(storage.storage, objects, read, bar.counted)]
+    async def compare(app: App) -> list[Missing]:
+        with _surveyed(app, "comparing") as (storage, objects, bar):
+            return [text async for text in missing_texts(storage.storage, objects, read, bar.counted)]
+
+    texts = target.run(compare, look=True)
+    rows = [
+        (
+            *(text.id, text.task, text.queue, text.state, text.field, size(text.bytes)),
+            "damaged" if text.damaged else "missing",
+        )
+        for text in texts
+    ]
+    listed(json_, texts, MISSING, rows, "no text is missing", right=("size",))
+    if texts and not json_:
+        states = Counter(text.state for text in texts)
+        note(", ".join(f"{count:,} of {state} jobs" for state, count in sorted(states.items())))
+    return FAILED if texts else OK
 
 
 # --- deleting
 
 
 @blobs.command()
-@click.option(
+@duration(
     "--older-than",
     "age",
-    type=seconds,
-    metavar="SECONDS",
     default=f"{defaults.COLLECT_AGE / 3600:g}h",
     show_default=True,
     help="Age of the youngest text to delete, at least 1h.",
@@ -192,9 +166,15 @@ def clean(target: Target, age: float, dry_run: bool, json_: bool) -> None:
         raise Stop(
             USAGE, "--older-than: expected 1h or more: a text is written before its job, so a young one may be needed"
         )
-    done, place = target.run(lambda app: _cleaned(app, age, dry_run))
+
+    async def clean_up(app: App) -> tuple[Collected, str]:
+        with _surveyed(app, "cleaning") as (storage, objects, bar):
+            done = await storage.collect(age, dry_run, lambda found: bar.counted(found.kept + found.deleted))
+            return done, str(objects)
+
+    done, place = target.run(clean_up)
     if json_:
-        document({"place": place, "dry_run": dry_run, **_fields(done)})
+        document({"place": place, "dry_run": dry_run, **picked(done, *done.__struct_fields__)})
     else:
         words = "would be deleted" if dry_run else "deleted"
         note(
@@ -205,16 +185,3 @@ def clean(target: Target, age: float, dry_run: bool, json_: bool) -> None:
         note(f"treadle: {done.held:,} of them may belong to a transaction that is open; clean again when it is over")
     if done.moving:
         note("treadle: nothing more is deleted, because the jobs are being moved to another storage, or were moved")
-
-
-async def _cleaned(app: App, age: float, dry: bool) -> tuple[Collected, str]:
-    from treadle.cli.progress import Bar
-
-    storage = _storage(app)
-    with Bar("cleaning", 0) as bar:
-        done = await storage.collect(age, dry, lambda found: bar.counted(found.kept + found.deleted))
-    return done, str(storage.texts.objects)
-
-
-def _fields(done: Collected) -> dict[str, object]:
-    return {field: getattr(done, field) for field in done.__struct_fields__}

@@ -1,4 +1,4 @@
-"""`treadle check`: compares an app's code with the jobs in a storage, before that code is deployed."""
+"""`treadle storage check`: compares an app's code with the jobs in a storage, before that code is deployed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
 from treadle.core.redaction import in_line
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     help="Queues that the workers are started with, such as mail=3,bulk. [default: the queues of all tasks]",
 )
 @click.option("--only", multiple=True, metavar="NAMES", help="Check only the jobs of these queues. [default: of all]")
-@click.option(
+@number(
     "--sample",
-    type=click.IntRange(1),
     metavar="N",
     help="Look only at the N oldest and the N newest unfinished jobs. [default: all]",
 )

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.app import App
-from treadle.cli import event_loop, logs
+from treadle.cli import event_loop
 from treadle.cli.app_loader import find_any, find_app, serve_main_names
-from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.output import USAGE, Stop, place
 from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
@@ -30,11 +29,12 @@ from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
 from treadle.core.errors import StorageError
 from treadle.storage import kind_of
-from treadle.worker import Worker
+from treadle.worker import Worker, logs
+from treadle.worker.fleet import Hello, Orders
 from treadle.worker.probes import Probes
 
 if TYPE_CHECKING:
-    from treadle.cli.supervisor_link import SupervisorLink
+    from treadle.worker.fleet import SupervisorLink
 
 
 def main() -> int:
@@ -95,28 +95,15 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
         serve_main_names(app, orders.app)
     if orders.count:
         app._core.count()
-    given = {
-        name: value
-        for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
-        if (value := msgspec.structs.asdict(orders)[name]) is not None
-    }
-
+    options = orders.worker_options()
     if orders.trial:
-        given["queues"] = {}
+        options["queues"] = {}
 
     async def run() -> None:
         # A claim is retried under the worker's name. A new name at each start keeps the retry apart from a claim of
         # the process that died.
         worker = Worker(
-            app,
-            ordered=orders.ordered,
-            metrics=orders.metrics,
-            relay=orders.relay,
-            capture_logs=orders.capture_logs,
-            labels=orders.labels,
-            resources=orders.resources,
-            name=orders.name and f"{orders.name}-{orders.number or 'trial'}:{os.urandom(3).hex()}",
-            **given,
+            app, name=orders.name and f"{orders.name}-{orders.number or 'trial'}:{os.urandom(3).hex()}", **options
         )
         worker._core.exits = True
         logs.set_up(worker.name, orders.log_level, orders.log_json)
@@ -136,7 +123,7 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
 
 
 async def _link(channel: socket.socket, worker: Worker) -> SupervisorLink:
-    from treadle.cli.supervisor_link import SupervisorLink  # it needs what Windows does not have
+    from treadle.worker.fleet import SupervisorLink  # it needs what Windows does not have
 
     return await SupervisorLink.over(channel, worker._core)
 
@@ -168,7 +155,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
     if supervisor is not None:
         supervisor.send(hello)
     else:
-        from treadle.cli.fleet import greet
+        from treadle.cli.greeting import greet
 
         greet(hello, 1)
 

@@ -1,4 +1,4 @@
-"""`treadle completion`: completes commands and options in a shell, and names and ids that the storage has.
+"""`treadle --show-completion`: completes commands and options in a shell, and names and ids that the storage has.
 
 A shell calls `treadle` at each press of Tab. The names are looked up for WAIT seconds at most, and nothing but
 candidates is ever printed: no error, and no output of the app's modules.
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from treadle.cli.group import Group
+
 if TYPE_CHECKING:
     from treadle.app import App
 
@@ -37,22 +39,19 @@ KINDS: Final = {  # what the parameters of this name take, in every command
     "app": "app",
 }
 NAMES: Final = {"queues": "queue", "limits": "limit", "schedules": "schedule"}  # what `name` is in these commands
-ELSEWHERE: Final = ("wasi", "wasi-runner", "submit-jobs")  # commands whose names are not of a storage
+ELSEWHERE: Final = ("wasi", "delayed")  # commands whose names are not of a storage
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
-def completion(shell: str | None) -> None:
-    """Print the code that completes `treadle` commands in a shell. [default: the shell of SHELL]
+def print_code(shell: str) -> None:
+    """Print the code that completes `treadle` commands in this shell, or in that of SHELL. Raises UsageError.
 
-    \b
-    bash: add this line to ~/.bashrc:   eval "$(treadle completion bash)"
-    zsh:  add this line to ~/.zshrc:    eval "$(treadle completion zsh)"
-    fish: treadle completion fish > ~/.config/fish/completions/treadle.fish
+    bash: `eval "$(treadle --show-completion bash)"` in ~/.bashrc
+    zsh:  `eval "$(treadle --show-completion zsh)"` in ~/.zshrc
+    fish: `treadle --show-completion fish > ~/.config/fish/completions/treadle.fish`
     """
     named = shell or Path(os.environ.get("SHELL", "")).name
     if named not in SHELLS:
-        raise click.UsageError("name the shell: bash, zsh or fish")
+        raise click.UsageError("name the shell: --show-completion with bash, zsh or fish")
     kind = get_completion_class(named)
     assert kind is not None
     click.echo(kind(click.Command("treadle"), {}, "treadle", VARIABLE).source())
@@ -80,16 +79,20 @@ def complete(root: click.Group) -> int:
 
 def _equip(root: click.Group, words: list[str]) -> None:
     """Give the parameters of the typed command their look-ups."""
-    named = next((word for word in words if not word.startswith("-")), "")
-    command = root.get_command(click.Context(root), named)
-    if command is None or named in ELSEWHERE:
+    command: click.Command = root
+    path = list[str]()
+    for word in words:
+        inner = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if inner is not None:
+            command, path = inner, [*path, word]
+    if isinstance(command, Group) and command.default is not None:
+        command = command.get_command(click.Context(command), command.default) or command
+    if not path or path[0] in ELSEWHERE:
         return
-    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
-    for each in commands:
-        for parameter in each.params:
-            kind = NAMES.get(named) if parameter.name == "name" else KINDS.get(parameter.name or "")
-            if kind is not None:
-                parameter.shell_complete = partial(candidates, kind)
+    for parameter in command.params:
+        kind = NAMES.get(path[0]) if parameter.name == "name" else KINDS.get(parameter.name or "")
+        if kind is not None:
+            parameter.shell_complete = partial(candidates, kind)  # type: ignore[method-assign]
 
 
 def candidates(kind: str, context: click.Context, incomplete: str) -> list[CompletionItem[Any]]:

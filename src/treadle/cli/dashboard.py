@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from treadle.cli.options import storage_url
 from treadle.cli.output import note
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
@@ -43,11 +44,7 @@ DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Storage URL, if no app is given. [default: TREADLE_URL, else treadle.db in this directory]",
-)
+@storage_url
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -77,7 +77,9 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
                 async for check in of_contents(core, target.has_tasks, repair):
                     yield check
     except (SchemaTooOld, SchemaTooNew) as error:
-        yield common.fail("storage", str(error), "`treadle migrate` migrates it, with the newest Treadle that uses it")
+        yield common.fail(
+            "storage", str(error), "`treadle storage migrate` migrates it, with the newest Treadle that uses it"
+        )
         if isinstance(error, SchemaTooOld):
             async for check in of_server(url):
                 yield check

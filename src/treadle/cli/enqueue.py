@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.options import duration
 from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
 from treadle.core.command_lines import command
@@ -75,10 +76,8 @@ def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
 @job_option("--header", "headers", multiple=True, metavar="NAME=VALUE")
 @job_option("--after", multiple=True, metavar="ID")
 @job_option("--id")
-@click.option(
+@duration(
     "--wait",
-    type=seconds,
-    metavar="SECONDS",
     help="Seconds to wait for the result, printed as JSON. [default: no wait]",
 )
 def enqueue(

@@ -1,14 +1,12 @@
-"""Estimates for people: when a job starts, when a queue is empty, and what would change that. And `treadle plan`."""
+"""Estimates for people: when a job starts, when a queue is empty, and what would change that."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
 from msgspec.structs import replace
 
-from treadle.cli.output import as_json, data, document, facts, note, table
-from treadle.cli.target import Target, targeted
+from treadle.cli.output import data, facts, note, table
 from treadle.core.clock import moment_text
 from treadle.core.words import lasts, plural
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from treadle.admin import Change, Estimate, QueuePlan, Range
+    from treadle.cli.target import Target
 
 
 def repeated(target: Target, found: Any) -> Any:
@@ -126,16 +125,3 @@ def _spread(found: Range | None, now: float) -> str | None:
 def _notes(assumptions: Sequence[str]) -> None:
     if assumptions:
         note(f"assumed: {'; '.join(assumptions)}")
-
-
-@click.command()
-@targeted
-@click.argument("queue")
-@as_json
-def plan(target: Target, queue: str, json_: bool) -> None:
-    """Estimate when QUEUE is empty, what its jobs wait for most, and what would change that."""
-    found = repeated(target, target.run(lambda app: app.queues.plan(queue)))
-    if json_:
-        document(found)
-    else:
-        show_plan(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from treadle.cli.output import long_ago
 
 Filters = dict[str, Any]
+NAMES = ("state", "task", "queue", "workflow", "parent", "label", "status", "search", "since", "before")
 UNFINISHED = ("waiting", "ready", "running")
 FINAL = ("succeeded", "failed", "cancelled")
 
@@ -56,31 +56,8 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Jobs created before this time (ISO 8601), or longer ago than this (2h, 1d).",
     )
     @functools.wraps(command)
-    def with_filters(
-        state: tuple[str, ...],
-        task: str | None,
-        queue: str | None,
-        workflow: str | None,
-        parent: str | None,
-        label: str | None,
-        status: str | None,
-        search: str | None,
-        since: datetime | None,
-        before: datetime | None,
-        **rest: Any,
-    ) -> Any:
-        typed = {
-            "state": state or None,
-            "task": task,
-            "queue": queue,
-            "workflow": workflow,
-            "parent": parent,
-            "label": label,
-            "status": status,
-            "search": search,
-            "since": since,
-            "before": before,
-        }
-        return command(filters={name: value for name, value in typed.items() if value is not None}, **rest)
+    def with_filters(**options: Any) -> Any:
+        typed = {name: options.pop(name) for name in NAMES}
+        return command(filters={name: value for name, value in typed.items() if value not in (None, ())}, **options)
 
     return with_filters

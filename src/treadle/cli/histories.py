@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.filters import UNFINISHED, Filters, filtered
+from treadle.cli.options import number
 from treadle.cli.output import data, note
 from treadle.cli.target import Target, targeted
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     help="Write arguments, results and step results in full. [default: values under names such as password or token "
     "are hidden]",
 )
-@click.option("--limit", "-n", type=click.IntRange(1), help="Number of histories at most. [default: all]")
+@number("--limit", "-n", help="Number of histories at most. [default: all]")
 def export(target: Target, filters: Filters, running: bool, payload: bool, limit: int | None) -> None:
     """Write the histories of jobs with recorded steps to stdout, one JSON object a line.
 

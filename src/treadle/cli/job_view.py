@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
-from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
+from treadle.cli.listing import picked
+from treadle.cli.output import age, iso, lasts, plural, shortened, stamp, stamp_of
 from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
@@ -107,44 +108,21 @@ def what(row: Record, now: float) -> str:
 
 
 def line(row: Record, now: float) -> tuple[object, ...]:
-    text = what(row, now)
-    return (
-        row.id,
-        str(row.state),
-        _name(row),
-        row.job.queue,
-        row.attempt,
-        age(row.created_at, now),
-        text if len(text) <= 60 else text[:57] + "...",
-    )
+    """A job for people, in one line."""
+    created, text = age(row.created_at, now), shortened(what(row, now), 60)
+    return row.id, str(row.state), _name(row), row.job.queue, row.attempt, created, text
 
 
 def group_line(group: FailureGroup, now: float) -> tuple[object, ...]:
     """A group of failures for people."""
-    text = group.signature
-    return (
-        group.jobs,
-        group.task,
-        group.queue,
-        age(group.first, now),
-        age(group.last, now),
-        group.sample,
-        text if len(text) <= 100 else text[:97] + "...",
-    )
+    first, last = age(group.first, now), age(group.last, now)
+    return group.jobs, group.task, group.queue, first, last, group.sample, shortened(group.signature, 100)
 
 
 def plain_group(group: FailureGroup) -> dict[str, Any]:
     """A group of failures for programs."""
-    return {
-        "jobs": group.jobs,
-        "task": group.task,
-        "queue": group.queue,
-        "signature": group.signature,
-        "first": iso(group.first),
-        "last": iso(group.last),
-        "sample": group.sample,
-        "error": group.error,
-    }
+    times = {"first": iso(group.first), "last": iso(group.last)}
+    return {**picked(group, "jobs", "task", "queue", "signature"), **times, **picked(group, "sample", "error")}
 
 
 def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
@@ -152,15 +130,11 @@ def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
     return [
         {
             "attempt": each.number,
-            "reopening": each.reopening,
-            "outcome": each.outcome,
-            "reason": each.reason,
-            "error": each.error,
-            "worker": each.worker,
+            **picked(each, "reopening", "outcome", "reason", "error", "worker"),
             "started_at": iso(each.started_at),
             "ended_at": iso(each.ended_at),
             "delay": each.delay,
-            "logs": [{"at": iso(line.at), "level": line.level, "text": line.text} for line in each.logs],
+            "logs": [{"at": iso(line.at), **picked(line, "level", "text")} for line in each.logs],
         }
         for each in history.attempts
     ]
@@ -170,24 +144,15 @@ def plain(app: App, row: Record) -> dict[str, Any]:
     """A job for programs. Times are ISO 8601 in UTC, durations are in seconds."""
     args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
     job = row.job
+    times = ("created_at", "due_at", "started_at", "ended_at", "deadline_at", "expires_at")
     return {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "state": str(row.state),
-        "reason": row.reason,
+        **picked(job, "id", "task", "queue", state=str(row.state), reason=row.reason),
         "args": args,
         "kwargs": kwargs,
         "result": json_of(row.result),
         "error": readable(row.error),
-        "attempt": row.attempt,
-        "lost": row.lost,
-        "suspect": guilt.standing(row),
-        "priority": job.priority,
-        "key": job.key,
-        "lane": job.lane,
-        "labels": list(job.labels),
-        "headers": dict(job.headers),
+        **picked(row, "attempt", "lost", suspect=guilt.standing(row)),
+        **picked(job, "priority", "key", "lane", labels=list(job.labels), headers=dict(job.headers)),
         "limits": [name for name, _ in job.limits],
         "after": list(row.after),
         "pending": row.pending,
@@ -197,12 +162,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "steps": dict(steps(row)),
         "note": json_of(row.note),
         "blocked_on": row.blocked_on if row.queue_position is None else None,
-        "created_at": iso(row.created_at),
-        "due_at": iso(row.due_at),
-        "started_at": iso(row.started_at),
-        "ended_at": iso(row.ended_at),
-        "deadline_at": iso(row.deadline_at),
-        "expires_at": iso(row.expires_at),
+        **{name: iso(getattr(row, name)) for name in times},
     }
 
 
@@ -213,7 +173,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     after = ", ".join(row.after[:5]) + (f" and {len(row.after) - 5} more" if len(row.after) > 5 else "")
     waits = None if row.state.final or all(up.startswith(SIGNAL) for up in row.after) else after
     due = "lease ends" if row.state is State.RUNNING else "due"
-    done = ", ".join(f"{name} ({what if len(what) <= 60 else what[:57] + '...'})" for name, what in steps(row))
+    done = ", ".join(f"{name} ({shortened(what, 60)})" for name, what in steps(row))
     return [
         ("id", job.id),
         ("state", str(row.state)),

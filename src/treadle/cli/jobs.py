@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from treadle.cli.audited import audited, words_of
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
-from treadle.cli.histories import export
+from treadle.cli.group import Group, Lazy
 from treadle.cli.ids import hinting, stored_ids
+from treadle.cli.listing import again, clear, every, listed, next_page, paged
 from treadle.cli.output import (
     FAILED,
     Stop,
@@ -28,7 +29,6 @@ from treadle.cli.output import (
     table,
 )
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import again, clear, every
 from treadle.storage import check_stays
 
 if TYPE_CHECKING:
@@ -41,12 +41,16 @@ Act = Callable[..., Awaitable[int]]  # takes the app, and an id or filters
 ORDERS = ["newest", "oldest", "ended", "queue", "due", "started"]
 
 
-@click.group()
+LAZY: Lazy = {
+    "workflows": ("treadle.cli.workflows", "List one page of workflows, with the number of their jobs."),
+    "workflow": ("treadle.cli.workflows", "Show the jobs of a workflow: each step, and the steps that it waits for."),
+    "export": ("treadle.cli.histories", "Write the histories of jobs with recorded steps, one JSON object a line."),
+}
+
+
+@click.group(cls=Group, lazy=LAZY)
 def jobs() -> None:
-    """List, show and change jobs."""
-
-
-jobs.add_command(export)
+    """List, show, explain, retry and cancel jobs and workflows."""
 
 
 # --- looking
@@ -55,10 +59,7 @@ jobs.add_command(export)
 @jobs.command("list")
 @targeted
 @filtered
-@click.option(
-    "--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Number of rows per page."
-)
-@click.option("--cursor", help="Cursor printed at the end of the previous page.")
+@paged("rows", 50, 10_000, least=0)
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
 @click.option(
     "--scan",
@@ -103,8 +104,7 @@ def list_(
         document([job_view.plain(target.app, row) for row in job_view.redacted(target.app, page.records)])
     else:
         _show(target.app, page)
-    if page.cursor:
-        note(f"next page: --cursor {page.cursor}{_looked(page)}")
+    next_page(page.cursor, _looked(page))
 
 
 def _looked(page: Page) -> str:
@@ -200,12 +200,12 @@ def failures(target: Target, task: str | None, queue: str | None, scan: int, jso
         return replace(found, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
 
     found = target.run(look)
-    if json_:
-        document([job_view.plain_group(group) for group in found.groups])
-        return
     now = target.app._core.now()
     rows = [job_view.group_line(group, now) for group in found.groups]
-    table(job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
+    plain = [job_view.plain_group(group) for group in found.groups]
+    listed(json_, plain, job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
+    if json_:
+        return
     if found.cursor is not None:
         more = "+" if found.capped else ""
         note(f"the newest {found.scanned:,} of {found.total:,}{more} failed jobs; --scan looks at more")

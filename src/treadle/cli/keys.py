@@ -1,13 +1,15 @@
-"""`treadle keys`: makes a key for encryption, and counts the stored texts of each key."""
+"""`treadle storage keys`: makes a key for encryption, and counts the stored texts of each key."""
 
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, plural, table
+from treadle.cli.group import Group
+from treadle.cli.listing import listed, picked
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, note, plural
 from treadle.cli.target import Target, targeted
 from treadle.core.clock import moment, wall
 
@@ -21,7 +23,7 @@ COLUMNS: Final = ("key", "app", "jobs", "unfinished", *KINDS, "outbox")
 PAGE: Final = 100_000  # rows of an outbox that are counted; more of them are an outage that comes first
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """Make a key for encryption, and count the stored texts of each key.
 
@@ -53,16 +55,30 @@ def used(target: Target, id: str | None, json_: bool) -> int:
     With ID, exit with 1 while a stored text needs that key, and with 0 once it may be removed. First deploy a newer key
     in front of it to every program: a program with the old key in front still uses it.
     """
-    found, known, unread = target.run(_used, look=True)
-    if json_:
-        document([{"key": each.key, "known": each.key in known, **_counts(each)} for each in found])
-    else:
-        _show(found, known)
+    uses, known, unread = target.run(_used, look=True)
+    plain = [
+        {
+            "key": use.key,
+            "known": use.key in known,
+            **picked(use, "jobs", "unfinished"),
+            **{kind: use.kinds.get(kind, 0) for kind in KINDS},
+            "outbox": use.outbox,
+        }
+        for use in uses
+    ]
+    rows = [
+        (
+            use.key,
+            "" if use.key.startswith("(") else "yes" if use.key in known else "no",
+            *(line[name] for name in COLUMNS[2:]),
+        )
+        for use, line in zip(uses, plain, strict=True)
+    ]
+    listed(json_, plain, COLUMNS, rows, "no jobs are stored", right=COLUMNS[2:])
     if id is None:
         return OK
-    mine = next((each for each in found if each.key == id), None)
-    if mine is not None:
-        note(f"treadle: the key {id!r} is needed by {_needing(mine)}")
+    if (use_of_id := next((use for use in uses if use.key == id), None)) is not None:
+        note(f"treadle: the key {id!r} is needed by {_needing(use_of_id)}")
         return FAILED
     if unread:
         note(
@@ -76,19 +92,6 @@ def used(target: Target, id: str | None, json_: bool) -> int:
 def _needing(use: KeyUse) -> str:
     jobs = f"{plural(use.jobs, 'job')} ({use.unfinished:,} unfinished)"
     return f"{jobs} and {plural(use.outbox, 'row')} of the outbox" if use.outbox else jobs
-
-
-def _show(found: list[KeyUse], known: tuple[str, ...]) -> None:
-    rows = []
-    for each in found:
-        here = "" if each.key.startswith("(") else "yes" if each.key in known else "no"
-        rows.append((each.key, here, each.jobs, each.unfinished, *(each.kinds.get(k, 0) for k in KINDS), each.outbox))
-    table(COLUMNS, rows, "no jobs are stored", right=COLUMNS[2:])
-
-
-def _counts(each: KeyUse) -> dict[str, Any]:
-    texts = {kind: each.kinds.get(kind, 0) for kind in KINDS}
-    return {"jobs": each.jobs, "unfinished": each.unfinished, **texts, "outbox": each.outbox}
 
 
 async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from treadle.cli.audited import audited
-from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, table
+from treadle.cli.group import Group
+from treadle.cli.listing import listed, picked
+from treadle.cli.options import duration
+from treadle.cli.output import FAILED, Stop, as_json, note
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing, pausable, still, until_words, use_of
 from treadle.core.clock import moment_text
 from treadle.core.command_lines import command
 from treadle.core.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.limit_model import Limit, LimitUse, WhenFull
+    from treadle.core.limit_model import Limit, LimitUse
 
+PARTS = ("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full")
 COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "max waiting", "state")
 
 
-@click.group(cls=Listing)
+@click.group(cls=Group, default="list")
 def limits() -> None:
     """List and change limits: how many jobs may run at once, start within a period, or wait in a queue."""
 
@@ -33,32 +37,6 @@ def limits() -> None:
 def list_(target: Target, json_: bool) -> None:
     """List each limit, and each partition that is in use."""
     uses = target.run(lambda app: app.limits.list())
-    if json_:
-        document(
-            [
-                {
-                    "limit": use.key,
-                    "rule": use.rule.name,
-                    "slots": use.rule.slots,
-                    "rate": use.rule.rate,
-                    "per": use.rule.per,
-                    "how": use.rule.how,
-                    "burst": use.rule.burst,
-                    "hold": use.rule.hold,
-                    "max_waiting": _own(use).max_waiting,
-                    "when_full": _own(use).when_full if _own(use).max_waiting is not None else None,
-                    "used": use.used,
-                    "blocked": use.blocked,
-                    "starts": use.starts,
-                    "next_start": use.next_start,
-                    "declared": use.declared,
-                    "pauses": [{"why": each.why, "until": each.until} for each in use.pauses],
-                    "slots_when_resumed": use.behind.slots if use.behind is not None else None,
-                }
-                for use in uses
-            ]
-        )
-        return
     rows = [
         (
             use.key,
@@ -74,7 +52,22 @@ def list_(target: Target, json_: bool) -> None:
         )
         for use in uses
     ]
-    table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "blocked"))
+    plain = [_plain(use) for use in uses]
+    listed(json_, plain, COLUMNS, rows, "no limits", right=("slots", "used", "starts", "blocked"))
+
+
+def _plain(use: LimitUse) -> dict[str, object]:
+    bound = _own(use)
+    return {
+        "limit": use.key,
+        "rule": use.rule.name,
+        **picked(use.rule, "slots", "rate", "per", "how", "burst", "hold"),
+        "max_waiting": bound.max_waiting,
+        "when_full": bound.when_full if bound.max_waiting is not None else None,
+        **picked(use, "used", "blocked", "starts", "next_start", "declared"),
+        "pauses": [picked(pause, "why", "until") for pause in use.pauses],
+        "slots_when_resumed": use.behind.slots if use.behind is not None else None,
+    }
 
 
 def _own(use: LimitUse) -> Limit:
@@ -105,10 +98,8 @@ def _state(use: LimitUse) -> str:
     help="Number of jobs that may run at the same time; 0 pauses the limit.",
 )
 @click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="Number of jobs that may start in --per seconds.")
-@click.option(
+@duration(
     "--per",
-    type=seconds,
-    metavar="SECONDS",
     default=1.0,
     show_default=True,
     help="Seconds in which --rate jobs may start.",
@@ -139,18 +130,7 @@ def _state(use: LimitUse) -> str:
     help="With --max-waiting: refuse a call that enqueues more, or cancel the oldest jobs, or those of a lower "
     "priority. [default: refuse]",
 )
-def set_(
-    target: Target,
-    name: str,
-    slots: int | None,
-    rate: int | None,
-    per: float,
-    how: Literal["window", "bucket"],
-    burst: int | None,
-    hold: Literal["running", "ended"],
-    max_waiting: int | None,
-    when_full: WhenFull | None,
-) -> None:
+def set_(target: Target, name: str, **options: Any) -> None:
     """Add or replace the rule of a limit. Jobs name it as NAME or NAME:partition; queue:mail limits the queue mail.
 
     A rule is replaced whole: give all of --slots, --rate and --max-waiting that it must have.
@@ -158,29 +138,26 @@ def set_(
     from treadle.admin import dropped
     from treadle.core.limit_model import Limit
 
-    words: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "how": how, "burst": burst, "hold": hold}
-    words |= {"max_waiting": max_waiting, "when_full": when_full}
-    shown = {name: value for name, value in words.items() if value is not None}
-    rule = Limit(name, **shown)
+    parts = {part: options[part] for part in PARTS if options[part] is not None}
+    rule = Limit(name, **parts)
     if rule.empty:
         instead = f"{command('limits', 'remove', name)} removes the rule"
         raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
-
-    given = typed()
+    named = typed()
 
     async def act(app: App) -> tuple[str | None, LimitUse | None]:
-        words = ", ".join(f"{name}={value}" for name, value in shown.items())
+        details = ", ".join(f"{option}={value}" for option, value in parts.items())
         before = await app.limits.list(use=False)
-        async with audited(app, "limit.set", name, words):
+        async with audited(app, "limit.set", name, details):
             await app.limits.set(rule)
-        return dropped(before, rule, given), await use_of(app, name)
+        return dropped(before, rule, named), await use_of(app, name)
 
-    lost, found = target.run(act)
+    lost, use = target.run(act)
     note(f"limit {name!r} is set")
     if lost is not None:
         note(lost)
-    if found is not None and found.pauses:
-        note(still(found))
+    if use is not None and use.pauses:
+        note(still(use))
 
 
 @limits.command()
@@ -217,6 +194,61 @@ def typed() -> set[str]:
     """The names of the options on the command line, those with the value of the default too."""
     context = click.get_current_context()
     return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str) -> None:
+    """Add the commands `pause NAME` and `resume NAME` to a group. `room` returns the part of the app to call."""
+
+    @group.command("pause", help=pause_help)
+    @targeted
+    @click.argument("name")
+    def pause(target: Target, name: str) -> None:
+        async def act(app: App) -> None:
+            async with audited(app, f"{what}.pause", name):
+                await room(app).pause(name)
+
+        target.run(act)
+        note(f"{what} {name!r} is paused; {command(str(group.name), 'resume', name)} resumes it")
+
+    @group.command("resume", help=resume_help)
+    @targeted
+    @click.argument("name")
+    @click.option("--rest", is_flag=True, help="Also end a rest that a job requested with Defer(limit=).")
+    def resume(target: Target, name: str, rest: bool) -> None:
+        from treadle.core.ranges import FAR
+
+        key = f"queue:{name}" if what == "queue" else name
+
+        async def act(app: App) -> LimitUse | None:
+            async with audited(app, f"{what}.resume", name, "with its rest" if rest else None):
+                await room(app).resume(name)
+                if rest:
+                    await app.limits.hold(key, FAR, held=False)
+            return await use_of(app, key)
+
+        use = target.run(act)
+        if use is None or not use.pauses:
+            note(f"{what} {name!r} is not paused any more")
+        else:
+            note(f"{still(use)}; {command(str(group.name), 'resume', name, options=['--rest'])} ends the rest")
+
+
+async def use_of(app: App, key: str) -> LimitUse | None:
+    """The use of the limit, or of the partition of one; None: it has no rule and is not paused."""
+    return next((use for use in await app.limits.list(use=False) if use.key == key), None)
+
+
+def still(use: LimitUse) -> str:
+    """Why a limit blocks every job, whatever its rule."""
+    if any(pause.why == "paused" for pause in use.pauses):
+        return f"the limit is still paused: {command('limits', 'resume', use.key)} resumes it"
+    return f"the limit still rests{until_words(use)}, because a job requested that"
+
+
+def until_words(use: LimitUse) -> str:
+    """When the last pause ends; "" if no time is set."""
+    ends = [pause.until for pause in use.pauses if pause.until is not None]
+    return f" until {moment_text(max(ends))}" if ends else ""
 
 
 pausable(

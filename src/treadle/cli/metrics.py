@@ -1,4 +1,4 @@
-"""`treadle metrics`: prints what is stored as metrics for Prometheus, writes it to a file, or serves it to scrapers."""
+"""`treadle storage metrics`: prints what is stored as metrics for Prometheus, writes it to a file, or serves it."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _write(text: bytes, output: Path | None) -> None:
 
 
 async def _serve(app: App, port: str) -> None:
-    from treadle.cli.logs import simple
     from treadle.worker import Signals
+    from treadle.worker.logs import simple
     from treadle.worker.probes import Address, PageListener
 
     simple(LOG)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from treadle.cli.fleet.fleet_counts import FleetCounts
 from treadle.core.clock import monotonic
 from treadle.metrics import Numbers
 from treadle.server.prometheus import Fleet, Names, check_installed, worker_samples, written
+from treadle.worker.fleet import FleetCounts
 from treadle.worker.probes import PageRequest, Reply, text_reply
 
 FRESH: Final = 1.0  # s for which numbers are kept: a scraper in a loop must not keep the workers busy

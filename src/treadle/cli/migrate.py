@@ -1,15 +1,17 @@
-"""`treadle migrate`: migrates the storage before a deployment, which the first new worker would do otherwise, and
-creates the tables of the app's outbox, which nothing else creates."""
+"""`treadle storage migrate`: migrates the storage before a deployment, which the first new worker would do otherwise.
+
+It also creates the tables of the app's outbox, which nothing else creates.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from treadle.cli.output import OK, UNREACHABLE, data
+from treadle.cli.relay import call
 from treadle.cli.target import Target, note_move, targeted
 from treadle.core.errors import SchemaTooOld
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.outbox import Outbox
 
-T = TypeVar("T")
 DUE = UNREACHABLE  # the exit code of --check
 
 
@@ -34,37 +35,32 @@ def migrate(target: Target, check: bool) -> int:
 
     With --app, this creates the tables of the app's outbox too, if it has one.
     """
-    if check:
-        due = [line for line in (_storage_due(target), _outbox_due(target)) if line is not None]
-        for line in due:
-            data(line)
-        if not due:
-            data(f"{target.url} needs no migration")
-        return DUE if due else OK
-    _migrate_storage(target)
     outbox = target.app.outbox
+    if check:
+        due = [line for line in (_storage_due(target), _outbox_due(outbox)) if line is not None]
+        for line in due or [f"{target.url} needs no migration"]:
+            data(line)
+        return DUE if due else OK
+    data(f"{target.url} {_migrated(target)}")
     if outbox is not None:
-        created = _once(outbox, outbox.create)
-        data(f"outbox {outbox.url} " + ("created" if created else "already has its tables"))
+        data(f"outbox {outbox.url} " + ("created" if call(outbox, outbox.create) else "already has its tables"))
     return OK
 
 
-def _migrate_storage(target: Target) -> None:
-    before = _schema(target)
+def _migrated(target: Target) -> str:
+    """Migrate the storage -> what was done."""
 
     async def opened(_: App) -> None:
         """Do nothing: opening the storage migrates it."""
 
+    before = _schema(target)
     target.run(opened, make=True)
     after = _schema(target)
     if after is None:
-        data(f"{target.url} is up to date")
-    elif before == after:
-        data(f"{target.url} already has schema {after}")
-    elif before is None:
-        data(f"{target.url} created, with schema {after}")
-    else:
-        data(f"{target.url} migrated from schema {before} to {after}")
+        return "is up to date"
+    if before is None:
+        return f"created, with schema {after}"
+    return f"already has schema {after}" if before == after else f"migrated from schema {before} to {after}"
 
 
 def _storage_due(target: Target) -> str | None:
@@ -82,21 +78,10 @@ def _storage_due(target: Target) -> str | None:
     return None
 
 
-def _outbox_due(target: Target) -> str | None:
-    outbox = target.app.outbox
-    if outbox is None or _once(outbox, outbox.version) is not None:
+def _outbox_due(outbox: Outbox | None) -> str | None:
+    if outbox is None or call(outbox, outbox.version) is not None:
         return None
     return f"outbox {outbox.url} has no tables"
-
-
-def _once(outbox: Outbox, act: Callable[[], Awaitable[T]]) -> T:
-    async def work() -> T:
-        try:
-            return await act()
-        finally:
-            await outbox._close()
-
-    return asyncio.run(work())
 
 
 def _schema(target: Target) -> int | None:

@@ -1,31 +1,29 @@
-"""`treadle move`: moves every job from one storage to another."""
+"""`treadle storage move`: moves every job from one storage to another."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+import contextlib
+from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural, seconds, table
+from treadle.cli.listing import listed
+from treadle.cli.options import duration
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural
 from treadle.cli.progress import Bar
 from treadle.cli.target import file_of
 from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
-    from treadle.admin.storage_move import Comparison, Moved, OpenStorage
-
-T = TypeVar("T")
+    from treadle.admin.storage_move import Comparison, OpenStorage
 
 
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option(
+@duration(
     "--wait",
-    metavar="SECONDS",
-    type=seconds,
     default="30",
     show_default=True,
     help="Seconds that running jobs in the source get to finish.",
@@ -38,154 +36,110 @@ T = TypeVar("T")
     "--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Number of jobs copied at a time."
 )
 @as_json
-def move(
-    source: str,
-    target: str,
-    wait: float,
-    check: bool,
-    dry_run: bool,
-    prepare: bool,
-    abort: bool,
-    step: int,
-    json_: bool,
-) -> int:
+def move(source: str, target: str, wait: float, step: int, json_: bool, **modes: bool) -> int:
     """Move all jobs, limits and schedules from SOURCE to TARGET, both storage URLs. TARGET must be empty.
 
     Workers and producers may keep running. An interrupted move resumes when the command is run again. SOURCE keeps its
     rows, accepts no new jobs, and names TARGET in its errors.
     """
-    from treadle.admin import storage_move
-
-    if check + dry_run + prepare + abort > 1:
+    [mode, *others] = [name for name, is_chosen in modes.items() if is_chosen] or ["move"]
+    if others:
         raise Stop(USAGE, "give one of --check, --dry-run, --prepare and --abort")
     if source == target:
         raise Stop(USAGE, "SOURCE and TARGET are the same")
-    for url in (source, target):
+    for url, must_exist in ((source, True), (target, mode in ("check", "abort"))):
         if url.startswith("memory:"):
             raise Stop(USAGE, "a memory:// storage exists only in the process that made it; give another URL")
-    file = file_of(source)
-    if file is not None and not file.is_file():
-        raise Stop(USAGE, f"there is no database {file.absolute()}")
-    target_file = file_of(target)
-    if (check or abort or dry_run) and target_file is not None and not target_file.is_file():
-        if not dry_run:
-            raise Stop(USAGE, f"there is no database {target_file.absolute()}")
-        return _run(source, None, lambda old, _: _plan(old, json_))
-    if dry_run:
-        return _run(source, None, lambda old, _: _plan(old, json_))
-    if prepare:
-        return _run(source, target, lambda old, new: _prepared(storage_move.prepare(old, new), old, new))
-    if abort:
-        return _run(source, target, lambda old, new: _abort(storage_move.abort(old, new), old, new))
-    with _Progress() as progress:
-        if check:
-            return _run(
-                source,
-                target,
-                lambda old, new: _compared(storage_move.compare(old, new, step=step, told=progress), json_),
-            )
-        return _run(
-            source,
-            target,
-            lambda old, new: _moved(storage_move.move(old, new, wait=wait, step=step, told=progress), old, new, json_),
-        )
+        file = file_of(url)
+        if must_exist and file is not None and not file.is_file():
+            raise Stop(USAGE, f"there is no database {file.absolute()}")
+    return asyncio.run(_run(source, target, mode, wait, step, json_))
 
 
-def _run(source: str, target: str | None, act: Callable[[OpenStorage, OpenStorage], Awaitable[int]]) -> int:
-    """Open the storages, call `act`, close them."""
+async def _run(source: str, target: str, mode: str, wait: float, step: int, json_: bool) -> int:
+    """Open the storages, act, and close them. A dry run does not open the target."""
+    from treadle.admin import storage_move
     from treadle.admin.storage_move import OpenStorage
     from treadle.storage import connect
 
-    async def work() -> int:
-        places = [OpenStorage(connect(url), shown(url)) for url in (source, target or source)]
-        opened: list[OpenStorage] = []
-        try:
-            for place in places[: 2 if target is not None else 1]:
-                await place.storage.open()
-                opened.append(place)
-            return await act(places[0], places[1])
-        finally:
-            for place in opened:
-                await place.storage.close()
-
-    return asyncio.run(work())
+    old, new = (OpenStorage(connect(url), shown(url)) for url in (source, target))
+    async with contextlib.AsyncExitStack() as opened:
+        for place in (old,) if mode == "dry_run" else (old, new):
+            await place.storage.open()
+            opened.push_async_callback(place.storage.close)
+        if mode == "dry_run":
+            return await _plan(old, json_)
+        if mode == "prepare":
+            return await _prepare(old, new)
+        if mode == "abort":
+            return await _abort(old, new)
+        with _Progress() as progress:
+            if mode == "check":
+                return _compared(await storage_move.compare(old, new, step=step, told=progress), json_)
+            return await _move(old, new, wait, step, progress, json_)
 
 
 async def _plan(old: OpenStorage, json_: bool) -> int:
     counts = (await old.storage.stats()).counts
     old.movable  # noqa: B018 - raises if the storage does not support a move
-    if json_:
-        document({"source": old.name, "counts": counts})
-        return OK
     rows = [(count.queue, count.task, str(count.state), count.jobs) for count in counts]
-    table(("queue", "task", "state", "jobs"), rows, f"{old.name} holds no jobs", right=("jobs",))
-    note(f"{plural(sum(count.jobs for count in counts), 'job')} would be moved; nothing was changed")
+    plain = {"source": old.name, "counts": counts}
+    listed(json_, plain, ("queue", "task", "state", "jobs"), rows, f"{old.name} holds no jobs", right=("jobs",))
+    if not json_:
+        note(f"{plural(sum(count.jobs for count in counts), 'job')} would be moved; nothing was changed")
     return OK
 
 
-async def _moved(move: Awaitable[Moved], old: OpenStorage, new: OpenStorage, json_: bool) -> int:
-    from treadle.admin.storage_move import AlreadyMoved
+async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: _Progress, json_: bool) -> int:
+    from treadle.admin.storage_move import AlreadyMoved, move
 
     try:
-        done = await move
+        done = await move(old, new, wait=wait, step=step, told=progress)
     except AlreadyMoved as error:
         note(str(error))
-        if json_:
-            document({"source": old.name, "target": new.name, "moved": None})
-        return OK
+        done = None
     if json_:
         document({"source": old.name, "target": new.name, "moved": done})
-        return OK
-    facts(
-        [
-            ("moved", plural(done.jobs, "job")),
-            ("to", new.name),
-            ("rules", done.rules),
-            (
-                "ran meanwhile",
-                f"{plural(done.running, 'job')}: ready again when their leases expire" if done.running else "",
-            ),
-            ("digest", f"{done.digest} on both sides"),
-        ]
-    )
-    note(
-        f"start workers and producers with {new.name}; {old.name} keeps its jobs and accepts no new ones: delete it "
-        "when it is not needed any more"
-    )
+    elif done is not None:
+        ran = f"{plural(done.running, 'job')}: ready again when their leases expire" if done.running else ""
+        facts(
+            [
+                ("moved", plural(done.jobs, "job")),
+                ("to", new.name),
+                ("rules", done.rules),
+                ("ran meanwhile", ran),
+                ("digest", f"{done.digest} on both sides"),
+            ]
+        )
+        note(
+            f"start workers and producers with {new.name}; {old.name} keeps its jobs and accepts no new ones: delete "
+            "it when it is not needed any more"
+        )
     return OK
 
 
-async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
-    found = await compare
-    if json_:
-        document(
-            {
-                "same": found.same,
-                "source": found.source.digest,
-                "target": found.target.digest,
-                "jobs": [found.source.jobs, found.target.jobs],
-                "differences": found.differences(),
-            }
-        )
-    else:
-        table(
-            ("queue", "task", "state", "source", "target"),
-            found.differences(),
-            "the counts are equal on both sides",
-            right=("source", "target"),
-        )
-        facts(
-            [
-                ("source", f"{plural(found.source.jobs, 'job')}, {found.source.digest}"),
-                ("target", f"{plural(found.target.jobs, 'job')}, {found.target.digest}"),
-                ("verdict", "ok: both hold the same" if found.same else "fail: they differ"),
-            ]
-        )
+def _compared(found: Comparison, json_: bool) -> int:
+    sides, differences = (found.source, found.target), found.differences()
+    plain = {
+        "same": found.same,
+        "source": found.source.digest,
+        "target": found.target.digest,
+        "jobs": [side.jobs for side in sides],
+        "differences": differences,
+    }
+    columns = ("queue", "task", "state", "source", "target")
+    listed(json_, plain, columns, differences, "the counts are equal on both sides", right=columns[3:])
+    if not json_:
+        source, target = (f"{plural(side.jobs, 'job')}, {side.digest}" for side in sides)
+        verdict = "ok: both hold the same" if found.same else "fail: they differ"
+        facts([("source", source), ("target", target), ("verdict", verdict)])
     return OK if found.same else FAILED
 
 
-async def _prepared(prepare: Awaitable[None], old: OpenStorage, new: OpenStorage) -> int:
-    await prepare
+async def _prepare(old: OpenStorage, new: OpenStorage) -> int:
+    from treadle.admin import storage_move
+
+    await storage_move.prepare(old, new)
     note(
         f"{new.name} waits for the jobs of {old.name}: workers and producers may be started with it now; they "
         "begin when the move has ended; --abort undoes this"
@@ -193,14 +147,16 @@ async def _prepared(prepare: Awaitable[None], old: OpenStorage, new: OpenStorage
     return OK
 
 
-async def _abort(abort: Awaitable[bool], old: OpenStorage, new: OpenStorage) -> int:
-    if await abort:
-        mark = await new.movable.read_mark()
-        shut = mark is not None and mark.role == "partial"
-        rest = "stays closed and holds some of the jobs: delete it" if shut else "holds no jobs"
-        note(f"{old.name} is open again; {new.name} {rest}")
+async def _abort(old: OpenStorage, new: OpenStorage) -> int:
+    from treadle.admin import storage_move
+
+    if not await storage_move.abort(old, new):
+        note(f"{old.name} is not being moved; nothing was changed")
         return OK
-    note(f"{old.name} is not being moved; nothing was changed")
+    mark = await new.movable.read_mark()
+    is_shut = mark is not None and mark.role == "partial"
+    rest = "stays closed and holds some of the jobs: delete it" if is_shut else "holds no jobs"
+    note(f"{old.name} is open again; {new.name} {rest}")
     return OK
 
 
@@ -212,18 +168,16 @@ class _Progress:
         self._phase = ""
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        if total is None:
-            if phase != self._phase:
-                self._close(phase)
-                still = (
-                    f"waiting for {plural(done, 'job')} that {'is' if done == 1 else 'are'} still running at the source"
-                )
-                note(still if phase == "closing" else phase)
-            return
-        if self._bar is None or phase != self._phase or self._bar.total != total:
+        is_new = phase != self._phase
+        if is_new or (self._bar is not None and total not in (None, self._bar.total)):
             self._close(phase)
-            self._bar = Bar(phase, total)
-        self._bar.update(done)
+        if total is not None:
+            self._bar = self._bar or Bar(phase, total)
+            self._bar.update(done)
+        elif is_new and phase == "closing":
+            note(f"waiting for {plural(done, 'job')} that {'is' if done == 1 else 'are'} still running at the source")
+        elif is_new:
+            note(phase)
 
     def _close(self, phase: str = "") -> None:
         self._phase = phase

@@ -142,6 +142,11 @@ def _cell(value: object) -> str:
     return in_line(str(value))
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, cut to so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one per line; skip those without a value."""
     shown = [(name, value) for name, value in pairs if value is not None and value != ""]

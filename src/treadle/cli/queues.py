@@ -1,4 +1,4 @@
-"""`treadle queues`: lists, pauses and resumes queues."""
+"""`treadle queues`: lists and pauses queues, lists workers, counts jobs, and estimates when a queue is empty."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.limits import bound_words
-from treadle.cli.output import as_json, document, lasts, table
+from treadle.cli.group import Group
+from treadle.cli.limits import bound_words, pausable
+from treadle.cli.listing import listed, picked
+from treadle.cli.output import as_json, document, lasts, note, plural
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing, pausable
 from treadle.core.defaults import SYSTEM_QUEUE
+from treadle.core.placement import label_text
 from treadle.core.queue_rules import QueueRules
 from treadle.storage import bound_of, bounds_in
 
 if TYPE_CHECKING:
-    from treadle.core.query_model import Stats
+    from treadle.app import App
+    from treadle.core.model import Presence
+    from treadle.core.query_model import Glance, Stats
+
+STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 
 COLUMNS = (
     "queue",
@@ -66,9 +72,9 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
     return found
 
 
-@click.group(cls=Listing)
+@click.group(cls=Group, default="list")
 def queues() -> None:
-    """List, pause and resume queues."""
+    """List, pause and resume queues, and list their workers."""
 
 
 @queues.command("list")
@@ -76,27 +82,106 @@ def queues() -> None:
 @as_json
 def list_(target: Target, json_: bool) -> None:
     """Count the jobs of each queue by state, and show its workers."""
-    found = by_queue(target.run(lambda app: app.queues.stats()))
-    if json_:
-        document(found)
-        return
+    plain = by_queue(target.run(lambda app: app.queues.stats()))
     rows = [
         (
-            each["queue"],
-            each["queued"],
-            each["running"],
-            each["scheduled"],
-            each["blocked"],
-            each["waiting"],
-            each["failed"],
-            "" if each["first_waits"] is None else lasts(each["first_waits"]),
-            each["workers"],
-            bound_words(each["max_waiting"], each["when_full"]),
-            "paused" if each["paused"] else "full" if each["full"] else "open",
+            *(queue[name] for name in ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed")),
+            "" if queue["first_waits"] is None else lasts(queue["first_waits"]),
+            queue["workers"],
+            bound_words(queue["max_waiting"], queue["when_full"]),
+            "paused" if queue["paused"] else "full" if queue["full"] else "open",
         )
-        for each in found
+        for queue in plain
     ]
-    table(COLUMNS, rows, "no queue has jobs or workers", right=[name for name in COLUMNS if name not in LEFT])
+    right = [name for name in COLUMNS if name not in LEFT]
+    listed(json_, plain, COLUMNS, rows, "no queue has jobs or workers", right)
+
+
+@queues.command()
+@targeted
+@as_json
+def stats(target: Target, json_: bool) -> None:
+    """Count jobs by task and state."""
+    seen = target.run(lambda app: app.queues.stats())
+    tasks: dict[tuple[str, str], dict[str, Any]] = {}
+    for count in seen.counts:
+        fresh = {"task": count.task, "queue": count.queue, **dict.fromkeys(STATES, 0)}
+        tasks.setdefault((count.task, count.queue), fresh)[count.state] += count.jobs
+    plain = list(tasks.values())
+    rows = [({**each, "task": each["task"] or "(promise)"}).values() for each in plain]
+    listed(json_, plain, ("task", "queue", *STATES), [tuple(row) for row in rows], "no jobs", right=STATES)
+    if not json_:
+        running, slots = sum(each.running for each in seen.workers), sum(each.slots for each in seen.workers)
+        note(f"{plural(len(seen.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
+
+
+@queues.command()
+@targeted
+@as_json
+def workers(target: Target, json_: bool) -> None:
+    """List the workers that have sent a heartbeat recently."""
+
+    async def look(app: App) -> tuple[Glance, str | None]:
+        from treadle.worker.leader import ID, leader_of
+
+        [row] = await app.storage.get([ID])
+        return await app.queues.glance(), leader_of(row)
+
+    glance, leader = target.run(look)
+    plain = [
+        {
+            **picked(each, "worker", "host", "pid", queues=list(each.queues)),
+            **picked(each, "slots", "running", uptime=round(each.uptime, 3), leads=each.worker == leader),
+            "draining": each.draining or None,
+            "labels": dict(each.labels),
+            "resources": {name: {"has": has, "used": used} for name, has, used in each.resources},
+        }
+        for each in glance.workers
+    ]
+    are_placed = any(each.labels or each.resources for each in glance.workers)
+    rows = [
+        (
+            _name_of(each, leader),
+            each.host,
+            str(each.pid),
+            ", ".join(each.queues),
+            f"{each.running}/{each.slots}",
+            lasts(each.uptime),
+            *((_labels(each), _resources(each)) if are_placed else ()),
+        )
+        for each in glance.workers
+    ]
+    columns = ("worker", "host", "pid", "queues", "running", "up for", *(("labels", "used") if are_placed else ()))
+    listed(json_, plain, columns, rows, "no worker has sent a heartbeat recently", right=("pid", "running"))
+
+
+def _labels(worker: Presence) -> str:
+    return ", ".join(label_text(*each) for each in worker.labels)
+
+
+def _resources(worker: Presence) -> str:
+    return ", ".join(f"{name} {used:,}/{has:,}" for name, has, used in worker.resources)
+
+
+def _name_of(worker: Presence, leader: str | None) -> str:
+    facts = ["leads"] if worker.worker == leader else []
+    facts += [f"ends its running jobs: {worker.draining}"] if worker.draining else []
+    return f"{worker.worker} ({'; '.join(facts)})" if facts else worker.worker
+
+
+@queues.command()
+@targeted
+@click.argument("queue")
+@as_json
+def plan(target: Target, queue: str, json_: bool) -> None:
+    """Estimate when QUEUE is empty, what its jobs wait for most, and what would change that."""
+    from treadle.cli.estimates import repeated, show_plan
+
+    estimate = repeated(target, target.run(lambda app: app.queues.plan(queue)))
+    if json_:
+        document(estimate)
+    else:
+        show_plan(estimate)
 
 
 pausable(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from treadle.cli.options import added, duration, number
 from treadle.cli.output import USAGE, Stop, seconds
 
 if TYPE_CHECKING:
-    from treadle.cli.fleet import Recycling
+    from treadle.worker.fleet import Recycling
 
 SIZE: Final = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -43,53 +44,40 @@ def _age(text: str) -> float:
     return found
 
 
-def recycled(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which passes them to `recycling_of`."""
-    options = [
-        click.option(
-            "--max-jobs",
-            type=click.IntRange(1),
-            metavar="COUNT",
-            help="Jobs after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
-        ),
-        click.option(
-            "--max-age",
-            type=_age,
-            metavar="SECONDS",
-            help="Seconds after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
-        ),
-        click.option(
-            "--max-memory",
-            type=memory,
-            metavar="SIZE",
-            help="Memory at which a worker process is replaced, such as 512M. [default: no limit]",
-        ),
-        click.option(
-            "--drain",
-            type=seconds,
-            metavar="SECONDS",
-            help="Seconds that running jobs get to finish when their process is replaced. [default: 1h]",
-        ),
-        click.option(
-            "--restart-stuck",
-            type=_stuck,
-            metavar="SECONDS",
-            help="Seconds after which a worker process whose event loop does not answer is killed and restarted. "
-            "`never` only reports it. [default: 300]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
+recycled = added(
+    number(
+        "--max-jobs",
+        metavar="COUNT",
+        help="Jobs after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
+    ),
+    click.option(
+        "--max-age",
+        type=_age,
+        metavar="SECONDS",
+        help="Seconds after which a worker process is replaced, up to 10 % earlier. [default: no limit]",
+    ),
+    click.option(
+        "--max-memory",
+        type=memory,
+        metavar="SIZE",
+        help="Memory at which a worker process is replaced, such as 512M. [default: no limit]",
+    ),
+    duration("--drain", help="Seconds that running jobs get to finish when their process is replaced. [default: 1h]"),
+    click.option(
+        "--restart-stuck",
+        type=_stuck,
+        metavar="SECONDS",
+        help="Seconds after which a worker process whose event loop does not answer is killed and restarted. "
+        "`never` only reports it. [default: 300]",
+    ),
+)
 NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
 EXCLUDE_RELOAD: Final = (*NAMES, "health", "health_file")  # they are for a fleet whose processes stay
 
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
     """The limits of these options; None without any of them."""
-    from treadle.cli.fleet import Recycling
+    from treadle.worker.fleet import Recycling
 
     given = {name: options[name] for name in NAMES if options[name] is not None}
     if given.get("restart_stuck") == 0:

@@ -1,4 +1,4 @@
-"""`treadle relay`: delivers the jobs of an outbox; lists, retries and deletes those that cannot be delivered."""
+"""`treadle storage relay`: delivers the jobs of an outbox; lists, retries and deletes those that are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from treadle.cli.output import USAGE, Stop, as_json, data, document, lasts, note, plural, table
-from treadle.cli.probe_options import probed, probes_of
+from treadle.cli.group import Group
+from treadle.cli.listing import listed
+from treadle.cli.options import logging, number, probed, probes_of
+from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
 from treadle.worker.probes import HealthReporter, Probes
 
 if TYPE_CHECKING:
@@ -24,18 +26,18 @@ RIGHT = ("age", "tries", "next")
 STOPPING: Final = 30.0  # s that the last delivery may take
 
 
-class RelayGroup(click.Group):
-    """Takes an app in place of a subcommand: `treadle relay MODULE:APP` runs a relay."""
+class RelayGroup(Group):
+    """Takes an app in place of a subcommand: `treadle storage relay MODULE:APP` runs a relay."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
 @click.group(cls=RelayGroup, subcommand_metavar="MODULE:APP | COMMAND [ARGS]...")
 def relay() -> None:
-    """Deliver the jobs of an app's outbox to its storage: `treadle relay MODULE:APP`.
+    """Deliver the jobs of an app's outbox to its storage: `treadle storage relay MODULE:APP`.
 
     Workers do this too, unless they run with --no-relay. One process relays at a time; any other takes over when it
     dies.
@@ -45,13 +47,13 @@ def relay() -> None:
 @relay.command("run")
 @click.argument("app", metavar="MODULE:APP")
 @click.option("--once", is_flag=True, help="Deliver the jobs that wait now, then exit.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@logging
 @probed
 def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None, health_file: Path | None) -> None:
     """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
-    from treadle.cli import event_loop, logs
+    from treadle.cli import event_loop
     from treadle.cli.app_loader import find_app
+    from treadle.worker import logs
 
     probes = probes_of(health, health_file)
     found = find_app(app)
@@ -137,7 +139,7 @@ def call(outbox: Outbox, act: Callable[[], Awaitable[T]]) -> T:
 @relay.command("list")
 @on_outbox
 @click.option("--all", "all_", is_flag=True, help="Also those whose delivery was not refused.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of jobs to show.")
+@number("--limit", default=100, show_default=True, help="Number of jobs to show.")
 @as_json
 def list_(outbox: Outbox, all_: bool, limit: int, json_: bool) -> None:
     """List the jobs whose delivery was refused, with the reason."""
@@ -145,15 +147,13 @@ def list_(outbox: Outbox, all_: bool, limit: int, json_: bool) -> None:
     async def look() -> tuple[OutboxStats, list[OutboxRow]]:
         return await outbox.stats(), await outbox.list(limit, failing=not all_)
 
-    stats, rows = call(outbox, look)
-    if json_:
-        document({"stats": stats, "jobs": rows})
-        return
-    cells = [
-        (row.id, row.task, row.job and row.job.queue, lasts(row.age), row.tries, _next(row), row.error) for row in rows
+    stats, jobs = call(outbox, look)
+    rows = [
+        (row.id, row.task, row.job and row.job.queue, lasts(row.age), row.tries, _next(row), row.error) for row in jobs
     ]
-    table(COLUMNS, cells, "no job was refused" if not all_ else "the outbox is empty", right=RIGHT)
-    if stats.rows:
+    empty = "no job was refused" if not all_ else "the outbox is empty"
+    listed(json_, {"stats": stats, "jobs": jobs}, COLUMNS, rows, empty, right=RIGHT)
+    if stats.rows and not json_:
         relaying = f"{stats.relay} relays" if stats.relay else "no process relays"
         note(f"{plural(stats.rows, 'job')}, the oldest {lasts(stats.oldest)} old; {relaying}")
 

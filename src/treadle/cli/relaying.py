@@ -1,4 +1,4 @@
-"""The process of `treadle relay`: delivers until it is cancelled, also through outages of database and storage."""
+"""The process of `treadle storage relay`: delivers until it is cancelled, also through outages."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
-import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,75 +12,34 @@ from collections.abc import Callable, Sequence
 import click
 
 from treadle import contrib
+from treadle.cli.group import Group, Lazy
 from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
-COMMANDS = {
-    "init": ("treadle.cli.init", "Make a project that runs: an app, tasks, tests, and a README."),
+COMMANDS: Lazy = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.up", "Run the server and workers with one command."),
     "dashboard": ("treadle.cli.dashboard", "Show queues and jobs in a browser, on this machine."),
-    "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
+    "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
-    "shell": ("treadle.cli.shell", "Open a Python prompt with the app, in which await works."),
-    "jobs": ("treadle.cli.jobs", "List, show, cancel, retry and explain jobs."),
-    "workflows": ("treadle.cli.workflows", "List workflows, and show the jobs of one."),
-    "queues": ("treadle.cli.queues", "List, pause and resume queues."),
-    "plan": ("treadle.cli.estimates", "Estimate when a queue is empty, and what would change that."),
+    "jobs": ("treadle.cli.jobs", "List, show, explain, retry and cancel jobs and workflows."),
+    "queues": ("treadle.cli.queues", "List, pause and resume queues, and list their workers."),
     "limits": ("treadle.cli.limits", "Set how many jobs may run at once, or start in a period."),
     "schedules": ("treadle.cli.schedules", "List, pause, resume and run schedules."),
-    "workers": ("treadle.cli.overview", "List the workers that have sent a heartbeat recently."),
-    "top": ("treadle.cli.top", "Show queues and workers, refreshed continuously."),
-    "stats": ("treadle.cli.overview", "Count jobs by task and state."),
-    "metrics": ("treadle.cli.metrics", "Show what is stored as metrics for Prometheus."),
-    "audit": ("treadle.cli.audit", "List who did what: the acts of operators."),
-    "relay": ("treadle.cli.relay", "Hand over the jobs of an app's outbox, and list those that are refused."),
-    "blobs": ("treadle.cli.blobs", "Count the large texts in the blob store, and delete those of no job."),
-    "keys": ("treadle.cli.keys", "Make a key for encryption, and count the stored texts of each key."),
-    "migrate": ("treadle.cli.migrate", "Migrate the storage to the schema of this Treadle."),
-    "move": ("treadle.cli.move", "Move every job to another storage, while workers and producers may run."),
-    "check": ("treadle.cli.check", "Compare the code with the stored jobs, before a deployment."),
-    "doctor": ("treadle.cli.doctor", "Check the storage and its contents, with advice."),
-    "completion": ("treadle.cli.completion", "Print the code that completes commands in a shell."),
-    "demo": (
-        "treadle.cli.demo.command",
-        "Index the standard library, optionally killing a worker, to show that no job is lost.",
-    ),
+    "shell": ("treadle.cli.shell", "Open a Python prompt with the app, in which await works."),
+    "init": ("treadle.cli.init", "Make a project that runs: an app, tasks, tests, a README."),
+    "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
+    "storage": ("treadle.cli.storage", "Migrate, move, check and audit a storage, and relay to it."),
+    "demo": ("treadle.cli.demo.command", "Run a demo: no job is lost when its worker is killed."),
     **contrib.COMMANDS,
 }
-
-
-class Lazy(click.Group):
-    """A group that imports a command when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
-        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
-        assert isinstance(found, click.Command)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}{_like(args[0])}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-def _like(word: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, list(COMMANDS), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+SECTIONS = {
+    "Run": ("worker", "server", "up"),
+    "Look": ("dashboard", "top", "doctor"),
+    "Act": ("enqueue", "jobs", "queues", "limits", "schedules", "shell"),
+    "Set up": ("init", "token", "storage", "demo"),
+    "Guests": ("delayed", "wasi", "mcp", "from"),
+}
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -93,9 +50,27 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+def _completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        from treadle.cli.completion import print_code
+
+        print_code(shell)
+        ctx.exit()
+
+
+@click.command(cls=Group, lazy=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
+@click.option(
+    "--show-completion",
+    metavar="[SHELL]",
+    is_flag=False,
+    flag_value="",
+    is_eager=True,
+    expose_value=False,
+    callback=_completion,
+    help="Show the code that completes commands in bash, zsh or fish, and exit. [default: the shell of SHELL]",
 )
 def treadle() -> None:
     """Background jobs that cannot be lost.

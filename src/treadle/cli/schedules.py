@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.audited import audited
-from treadle.cli.output import age, as_json, data, document, iso, note, table
+from treadle.cli.group import Group
+from treadle.cli.limits import pausable
+from treadle.cli.listing import listed, picked
+from treadle.cli.output import age, as_json, data, iso, note
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing, pausable
 from treadle.core.clock import wall
 from treadle.core.errors import error_line
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ("schedule", "when", "task", "next", "catch up", "overlap", "state", "last")
 
 
-@click.group(cls=Listing)
+@click.group(cls=Group, default="list")
 def schedules() -> None:
     """List and change schedules."""
 
@@ -30,39 +32,22 @@ def schedules() -> None:
 @as_json
 def list_(target: Target, json_: bool) -> None:
     """List each schedule with its next time, its last job, and its last error."""
-    found, now = target.run(lambda app: app.schedules.list()), wall()
-    if json_:
-        document(
-            [
-                {
-                    "schedule": each.name,
-                    "when": each.timing,
-                    "task": each.task,
-                    "catch_up": each.catch_up,
-                    "overlap": each.overlap,
-                    "paused": each.paused,
-                    "last": each.last,
-                    "error": each.error,
-                    "next_at": iso(None if each.next_at is None else each.next_at.timestamp()),
-                }
-                for each in found
-            ]
-        )
-        return
-    rows = [
-        (
-            each.name,
-            each.timing,
-            each.task,
-            "" if each.next_at is None else age(each.next_at.timestamp(), now),
-            each.catch_up,
-            each.overlap,
-            _state(each),
-            each.last,
-        )
-        for each in found
+    schedules, now = target.run(lambda app: app.schedules.list()), wall()
+    times = [None if each.next_at is None else each.next_at.timestamp() for each in schedules]
+    plain = [
+        {
+            "schedule": each.name,
+            "when": each.timing,
+            **picked(each, "task", "catch_up", "overlap", "paused", "last", "error"),
+            "next_at": iso(time),
+        }
+        for each, time in zip(schedules, times, strict=True)
     ]
-    table(COLUMNS, rows, "no schedules are stored; a worker stores those of its app when it starts")
+    rows = [
+        (each.name, each.timing, each.task, age(time, now), each.catch_up, each.overlap, _state(each), each.last)
+        for each, time in zip(schedules, times, strict=True)
+    ]
+    listed(json_, plain, COLUMNS, rows, "no schedules are stored; a worker stores those of its app when it starts")
 
 
 def _state(each: Schedule) -> str:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from treadle.cli import event_loop
-from treadle.cli.logs import simple
+from treadle.cli.options import probes_of
 from treadle.cli.output import USAGE, Stop, note, place
-from treadle.cli.probe_options import probes_of
 from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
 from treadle.cli.reload import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
+from treadle.worker.logs import simple
 from treadle.worker.probes import HealthReporter, Verdict
 
 if TYPE_CHECKING:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.fleet import Fleet, Recycling, greet, greet_again
+from treadle.cli.app_loader import refuse_hiding
+from treadle.cli.greeting import greet, greet_again
 from treadle.cli.output import note
+from treadle.worker.fleet import Fleet, Hello, Orders, Recycling
 from treadle.worker.probes import HealthReporter, Page, Probes
 
 if TYPE_CHECKING:
     from treadle.cli.reload.supervisor import Make
+
+
+def _say(text: str) -> None:
+    note(f"treadle: {text}")
+
+
+def fleet_of(orders: Orders, processes: int, say: Callable[[str], None] = _say, **how: Any) -> Fleet:
+    """The processes of one command. Raises Stop if a module in this directory hides the library from them."""
+    refuse_hiding()
+    return Fleet(orders, processes, say, **how)
 
 
 def starts(orders: Orders, processes: int) -> Make:
@@ -35,7 +46,7 @@ def starts(orders: Orders, processes: int) -> Make:
 
         # With --reload a process may stand at a breakpoint.
         recycling = Recycling(restart_stuck=None)
-        return Fleet(
+        return fleet_of(
             orders, processes, greeted=hello, environment=environment, inherited=[descriptor], recycling=recycling
         )
 
@@ -54,7 +65,7 @@ class Supervision:
         counts = probes.address is not None
         orders = msgspec.structs.replace(orders, count=counts)
         self._processes, self._greeted, self._signals = processes, False, 0
-        self._fleet = Fleet(orders, processes, greeted=self._hello, recycling=recycling)
+        self._fleet = fleet_of(orders, processes, greeted=self._hello, recycling=recycling)
         # It takes $NOTIFY_SOCKET out of the environment before the processes inherit it.
         pages = _pages(self._fleet) if counts else {}
         self._health = HealthReporter(probes, lambda: self._fleet.verdict, pages)

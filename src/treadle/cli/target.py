@@ -118,7 +118,8 @@ class Target:
             raise Stop(UNREACHABLE, f"there is no directory {file.parent}; create it, or give another --url")
         if not make:
             raise Stop(
-                UNREACHABLE, f"there is no database {file}; give --url or --app, or create it: `treadle migrate`"
+                UNREACHABLE,
+                f"there is no database {file}; give --url or --app, or create it: `treadle storage migrate`",
             )
         note(f"treadle: creating the database {file}")
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
-import stat
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import token_hex
-from typing import Final
 
 import click
 
@@ -20,9 +13,6 @@ from treadle.core.command_lines import command
 from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
-
-# Errors of a rename for which the file itself may be writable.
-IN_PLACE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
@@ -101,7 +91,7 @@ def token(
     except token_file.BadTokens as error:
         raise Stop(USAGE, str(error)) from None
     try:
-        _add(file, token_file.as_toml(made))
+        token_file.add(file, made)
     except token_file.BadTokens as error:
         raise Stop(USAGE, f"{file}: {error}") from None
     except OSError as error:
@@ -109,50 +99,6 @@ def token(
     note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown only now:")
     data(secret)
     return 0
-
-
-def _add(file: Path, text: str) -> None:
-    """Add a token: write a new file and rename it, so that a server never reads half of one. Raises OSError and
-    BadTokens.
-
-    A file that is mounted by itself, or whose folder cannot be written to, gets the token at its end: its last line is
-    the digest, without which a server reads no token.
-    """
-    place = Path(os.path.realpath(file))
-    folder = os.open(place.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # another command would write the tokens of before
-        before = place.read_text() if place.exists() else ""
-        token_file.read(before + text)
-        try:
-            _replace(place, before + text)
-        except OSError as error:
-            if error.errno not in IN_PLACE or not before:
-                raise
-            with place.open("a") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-    finally:
-        os.close(folder)
-
-
-def _replace(place: Path, text: str) -> None:
-    """Replace a file by a new one with the same owner and mode."""
-    new = place.with_name(f".{place.name}.{token_hex(8)}")
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            if place.exists():
-                found = place.stat()
-                os.fchmod(out.fileno(), stat.S_IMODE(found.st_mode))
-                with suppress(PermissionError):
-                    os.fchown(out.fileno(), found.st_uid, found.st_gid)
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.rename(new, place)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _moment(text: str | None) -> float | None:

@@ -14,40 +14,34 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from treadle.cli.app_loader import find_any
-from treadle.cli.child_protocol import Hello, Orders
-from treadle.cli.output import FAILED, USAGE, Stop, note, plural, seconds
-from treadle.cli.placement_options import placed
-from treadle.cli.placement_options import roles as listed_roles
+from treadle.cli.options import duration, number, placed, recording
+from treadle.cli.options import roles as listed_roles
+from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options
-from treadle.cli.recording_options import recording
 from treadle.cli.reload import again
 from treadle.cli.server import run_server, server
 from treadle.cli.target import Target
-from treadle.core import defaults
+from treadle.worker.fleet import Hello, Orders
 from treadle.worker.probes import Verdict, first_problem
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.cli.fleet import Fleet
     from treadle.server import Serving
     from treadle.worker import Worker
 
 
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
-@click.option(
+@number(
     "--concurrency",
     "-c",
-    type=click.IntRange(1),
     help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @placed
 @recording
-@click.option(
+@duration(
     "--grace",
-    type=seconds,
-    metavar="SECONDS",
     help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
 )
 @worker_options
@@ -161,16 +155,7 @@ class InProcessWorker:
     def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
 
-        self._worker: Worker = Worker(
-            app,
-            concurrency=orders.concurrency or defaults.CONCURRENCY,
-            ordered=orders.ordered,
-            grace=defaults.GRACE if orders.grace is None else orders.grace,
-            metrics=orders.metrics,
-            capture_logs=orders.capture_logs,
-            labels=orders.labels,
-            resources=orders.resources,
-        )
+        self._worker: Worker = Worker(app, **orders.worker_options())
         self._stopping = stopping
 
     @property
@@ -196,11 +181,11 @@ class WorkerProcesses:
     """One worker process per role. They stop with the server, and the server stops when their supervisor ends."""
 
     def __init__(self, orders: Orders, roles: Any, stopping: Stopping) -> None:
-        from treadle.cli.fleet import Fleet
+        from treadle.cli.supervise import fleet_of
 
         self._stopping, self.code = stopping, 0
         self._roles = roles
-        self._fleet: Fleet = Fleet(orders, len(roles), roles=roles, greeted=self._greeted)
+        self._fleet = fleet_of(orders, len(roles), roles=roles, greeted=self._greeted)
 
     @property
     def verdict(self) -> Verdict:

@@ -5,34 +5,48 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from treadle.cli.child_protocol import Orders
 from treadle.cli.event_loop import LOOPS, check
-from treadle.cli.output import USAGE, Stop, seconds
-from treadle.cli.placement_options import ROLES, placed
-from treadle.cli.probe_options import probed, probes_of
+from treadle.cli.options import (
+    ROLES,
+    duration,
+    logging,
+    number,
+    placed,
+    probed,
+    probes_of,
+    recording,
+    several,
+    storage_url,
+)
+from treadle.cli.output import USAGE, Stop
 from treadle.cli.protocols import protocol as protocol_named
 from treadle.cli.protocols import worker_options
-from treadle.cli.recording_options import recording
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
 from treadle.cli.reload import GRACE, watching
 from treadle.cli.reload import check as check_reload
 from treadle.cli.reload import supervise as run_reloading
 from treadle.cli.target import Target
+from treadle.worker.fleet import Orders
+
+PASSED: Final = (  # options with the same name in the orders of a worker
+    *("concurrency", "queues", "grace", "lease", "poll", "loop", "name"),
+    *("log_level", "log_json", "capture_logs", "labels", "resources"),
+)
 
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
     """Parse `mail=3,bulk` -> {"mail": 3, "bulk": 1}."""
-    found: dict[str, int] = {}
-    for each in _listed(texts):
-        name, _, weight = each.rpartition("=") if "=" in each else (each, "", "1")
+    weights: dict[str, int] = {}
+    for text in _listed(texts):
+        name, _, weight = text.rpartition("=") if "=" in text else (text, "", "1")
         if not name or not weight.isdecimal() or int(weight) < 1:
-            raise click.BadParameter(f"expected names with weights such as mail=3,bulk; found {each!r}")
-        found[name] = int(weight)
-    return found or None
+            raise click.BadParameter(f"expected names with weights such as mail=3,bulk; found {text!r}")
+        weights[name] = int(weight)
+    return weights or None
 
 
 def _listed(texts: tuple[str, ...]) -> list[str]:
@@ -42,46 +56,26 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
 @click.option("--protocol", type=click.Choice(("delayed",)), help="Deliver delayed jobs; an app is not needed then.")
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Storage URL, if no app is given. [default: TREADLE_URL, else treadle.db in this directory]",
-)
-@click.option(
+@storage_url
+@number(
     "--concurrency",
     "-c",
-    type=click.IntRange(1),
     help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]",
 )
-@click.option(
-    "--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes."
-)
-@click.option(
+@number("--processes", "-p", default=1, show_default=True, help="Number of worker processes.")
+@several(
     "--queues",
     "-q",
-    multiple=True,
     callback=_queues,
     help="Queues with weights, such as mail=3,bulk. [default: the queues of all tasks]",
 )
-@click.option("--tasks", "-t", multiple=True, help="Names of the tasks to run. [default: all]")
-@click.option(
+@several("--tasks", "-t", help="Names of the tasks to run. [default: all]")
+@duration(
     "--grace",
-    type=seconds,
-    metavar="SECONDS",
     help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]",
 )
-@click.option(
-    "--lease",
-    type=seconds,
-    metavar="SECONDS",
-    help="Seconds after which the jobs of a dead worker are run again. [default: 30]",
-)
-@click.option(
-    "--poll",
-    type=seconds,
-    metavar="SECONDS",
-    help="Seconds between polls for work when no notification arrives. [default: 1]",
-)
+@duration("--lease", help="Seconds after which the jobs of a dead worker are run again. [default: 30]")
+@duration("--poll", help="Seconds between polls for work when no notification arrives. [default: 1]")
 @click.option(
     "--role",
     type=click.Choice(ROLES),
@@ -95,11 +89,12 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option(
     "--name", help="Name of the workers; a number and a random part are appended. [default: from host and process]"
 )
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@logging
 @placed
 @recording
-@click.option("--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle relay` does it.")
+@click.option(
+    "--no-relay", is_flag=True, help="Do not deliver the jobs of the app's outbox; `treadle storage relay` does it."
+)
 @probed
 @recycled
 @watching
@@ -108,23 +103,9 @@ def worker(
     app: str | None,
     protocol: str | None,
     url: str | None,
-    concurrency: int | None,
     processes: int,
-    queues: dict[str, int] | None,
     tasks: tuple[str, ...],
-    grace: float | None,
-    lease: float | None,
-    poll: float | None,
     role: str | None,
-    loop: str,
-    name: str | None,
-    log_level: str,
-    log_json: bool,
-    labels: dict[str, str],
-    resources: dict[str, int],
-    capture_logs: str | None,
-    no_metrics: bool,
-    no_relay: bool,
     health: str | None,
     health_file: Path | None,
     reload: bool,
@@ -153,11 +134,13 @@ def worker(
         guest, target = protocol_named(protocol), Target(url, app)
         target.fall_back(guest.storage_url())
         guest.prepare(target.app, app, delivery)
-        role, concurrency, url = guest.role(role), concurrency or 1, None if app else target.app.url
+        role, url = guest.role(role), None if app else target.app.url
+        options["concurrency"] = options["concurrency"] or 1
     elif url is not None or delivery is not None:
-        words = "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed"
-        raise Stop(USAGE, words)
-    check(loop)
+        raise Stop(USAGE, "name an app, as MODULE:APP; --url, --webhook and --command need --protocol delayed")
+    check(options["loop"])
+    if options["grace"] is None and reload:
+        options["grace"] = GRACE
     orders = Orders(
         app=app or "",
         search=app is None and protocol is None,
@@ -165,22 +148,11 @@ def worker(
         delayed=protocol is not None,
         delivery=delivery,
         ordered=protocol is not None,
-        name=name,
-        concurrency=concurrency,
-        queues=queues,
         tasks=_listed(tasks) or None,
-        grace=GRACE if reload and grace is None else grace,
-        lease=lease,
-        poll=poll,
         role=role,
-        loop=loop,
-        log_level=log_level,
-        log_json=log_json,
-        metrics=not no_metrics,
-        relay=not no_relay,
-        capture_logs=capture_logs,
-        labels=labels,
-        resources=resources,
+        metrics=not options["no_metrics"],
+        relay=not options["no_relay"],
+        **{name: options[name] for name in PASSED},
     )
     if sys.platform == "win32":
         # Windows has no process groups and no signals to forward: run one worker in this process.
@@ -194,5 +166,5 @@ def worker(
     from treadle.cli.supervise import starts, supervise
 
     if reload:
-        return run_reloading(starts(orders, processes), watch, GRACE if grace is None else grace)
+        return run_reloading(starts(orders, processes), watch, options["grace"])
     return asyncio.run(supervise(orders, processes, recycling_of(options), probes))

@@ -1,4 +1,4 @@
-"""`treadle workflows`: lists workflows, and shows the jobs of one as a table or as a Mermaid diagram."""
+"""`treadle jobs workflows` lists workflows; `treadle jobs workflow` shows the jobs of one, also as a diagram."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import click
 
 from treadle.cli.filters import states
 from treadle.cli.ids import stored_ids
+from treadle.cli.listing import listed, next_page, paged, picked
+from treadle.cli.options import number
 from treadle.cli.output import age, as_json, data, document, iso, note, plural, stamp_of, table
 from treadle.cli.target import Target, targeted
-from treadle.cli.watch import Listing
 
 if TYPE_CHECKING:
     from treadle.admin import Graph, WorkflowPage
@@ -21,78 +22,60 @@ COUNTS = ("jobs", "done", "failed", "running")
 STEPS = ("step", "task", "state", "jobs", "after", "id", "note")
 
 
-@click.group(cls=Listing)
-def workflows() -> None:
-    """List workflows, and show the jobs of one."""
-
-
-@workflows.command("list")
+@click.command()
 @targeted
 @click.option("--state", "-s", multiple=True, callback=states, help="States of the first job, such as failed,running.")
 @click.option("--queue", "-q", help="Name of the queue of the first job.")
-@click.option(
-    "--limit", "-n", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of workflows per page."
-)
-@click.option("--cursor", help="Cursor printed at the end of the previous page.")
+@paged("workflows", 20, 100)
 @as_json
-def list_(
+def workflows(
     target: Target, state: tuple[str, ...], queue: str | None, limit: int, cursor: str | None, json_: bool
 ) -> None:
     """List one page of workflows, the newest first, with the number of their jobs."""
     page: WorkflowPage = target.run(
         lambda app: app.workflows.list(state=state or None, queue=queue, limit=limit, cursor=cursor)
     )
-    if json_:
-        document(
-            [
-                {
-                    "id": each.id,
-                    "task": each.task,
-                    "queue": each.queue,
-                    "state": str(each.state),
-                    "created_at": iso(each.created_at),
-                    "ended_at": iso(each.ended_at),
-                    **{name: getattr(each, name) for name in COUNTS},
-                    "capped": each.capped,
-                }
-                for each in page.workflows
-            ]
+    now = target.app._core.now()
+    plain = [
+        {
+            **picked(each, "id", "task", "queue"),
+            "state": str(each.state),
+            "created_at": iso(each.created_at),
+            "ended_at": iso(each.ended_at),
+            **picked(each, *COUNTS, "capped"),
+        }
+        for each in page.workflows
+    ]
+    rows = [
+        (
+            each.id,
+            str(each.state),
+            each.task,
+            each.queue,
+            f"{each.jobs:,}+" if each.capped else each.jobs,
+            each.done,
+            each.failed,
+            each.running,
+            age(each.created_at, now),
         )
-    else:
-        now = target.app._core.now()
-        rows = [
-            (
-                each.id,
-                str(each.state),
-                each.task,
-                each.queue,
-                f"{each.jobs:,}+" if each.capped else each.jobs,
-                each.done,
-                each.failed,
-                each.running,
-                age(each.created_at, now),
-            )
-            for each in page.workflows
-        ]
-        table(COLUMNS, rows, "no workflows", right=COUNTS)
-    if page.cursor:
-        back = "" if page.scanned_to is None else f" (looked back to {stamp_of(page.scanned_to)})"
-        note(f"next page: --cursor {page.cursor}{back}")
+        for each in page.workflows
+    ]
+    listed(json_, plain, COLUMNS, rows, "no workflows", right=COUNTS)
+    next_page(page.cursor, "" if page.scanned_to is None else f" (looked back to {stamp_of(page.scanned_to)})")
 
 
-@workflows.command()
+@click.command()
 @targeted
 @click.argument("id")
 @click.option("--mermaid", is_flag=True, help="Print a Mermaid diagram.")
-@click.option(
+@number(
     "--fold",
-    type=click.IntRange(1),
     default=12,
     show_default=True,
     help="Number of jobs of one task and state above which they are drawn as one node.",
 )
 @as_json
-def show(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> None:
+def workflow(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> None:
     """Show the jobs of the workflow of a job: each step, and the steps that it waits for."""
     if mermaid and json_:
         raise click.UsageError("--mermaid and --json cannot be combined")

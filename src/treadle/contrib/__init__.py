@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-# The name of each command, its module, and its summary.
+# By the name of each command: its module, or `module:attribute`, and its summary.
 COMMANDS: Final = {
-    "submit-jobs": ("treadle.contrib.delayed.submit", "Post delayed jobs and see how late they are."),
-    "wasi": ("treadle.contrib.wasi.command", "Send sandboxed modules to a queue and get their output."),
-    "wasi-runner": ("treadle.contrib.wasi.runner_command", "Run the sandboxed modules of a queue."),
-    "mcp": ("treadle.contrib.mcp.command", "Serve tools that show and change jobs to an assistant, over stdio."),
-    "from": ("treadle.contrib.celery.command", "Move a program from Celery to Treadle."),
+    "top": ("treadle.contrib.top.command", "Show queues and workers in the terminal, continuously."),
+    "delayed": ("treadle.contrib.delayed.submit", "Post delayed jobs to a server and see how late they are."),
+    "wasi": ("treadle.contrib.wasi.command", "Send sandboxed modules to a queue, or run those of one."),
+    "mcp": ("treadle.contrib.mcp.command", "Serve tools that show and change jobs to an assistant."),
+    "from": ("treadle.contrib.from_celery:from_", "Move a program from Celery to Treadle."),
 }
 
 # The module of each protocol; its `PROTOCOL` is a `treadle.cli.protocols.GuestProtocol`. The routes are tried in this

@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-# Commands whose first word is that of a group.
-GROUPS: Final = ("blobs", "jobs", "limits", "queues", "relay", "schedules", "workflows")
+# Commands that are groups of commands, and those in `treadle storage` that are.
+GROUPS: Final = ("jobs", "limits", "queues", "schedules", "storage")
+NESTED: Final = ("blobs", "keys", "relay")
 
 
 def command(*words: str, options: Sequence[str] = ()) -> str:
     """A command line for a shell: commands, arguments and options. `--` precedes arguments that begin with a dash."""
-    verbs = 2 if words[0] in GROUPS else 1
+    verbs = 1
+    if words[0] in GROUPS:
+        verbs = 3 if words[0] == "storage" and words[1] in NESTED else 2
     if any(word.startswith("-") for word in words[verbs:]):
         return f"`treadle {shlex.join([*words[:verbs], *options, '--', *words[verbs:]])}`"
     return f"`treadle {shlex.join([*words, *options])}`"

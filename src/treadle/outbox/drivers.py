@@ -31,7 +31,9 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 LOCKED: Final = 10.0  # s to wait for the write lock of a SQLite file
-COMMAND: Final = "run `treadle migrate --app MODULE:APP`, or put the output of `treadle relay ddl` into a migration"
+COMMAND: Final = (
+    "run `treadle storage migrate --app MODULE:APP`, or put the output of `treadle storage relay ddl` into a migration"
+)
 PROCESS: Final = "SELECT pg_backend_pid()"
 FOUND_ROWS: Final = (
     2  # in MySQL's protocol: an UPDATE counts the rows that it found, also if it changed nothing in them

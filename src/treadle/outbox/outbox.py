@@ -76,7 +76,7 @@ class Outbox:
     notify  PostgreSQL: notify the relay at the commit. False for transactions that are committed in two phases, which
             cannot notify
 
-    `treadle migrate --app MODULE:APP` creates the tables. Raises BadUrl and BadOption.
+    `treadle storage migrate --app MODULE:APP` creates the tables. Raises BadUrl and BadOption.
     """
 
     def __init__(

@@ -321,7 +321,7 @@ class Relay:
         given_up = tries >= TRIES and not for_ever
         delay, words = None if given_up else _pause(tries), _words(error)
         await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
-        after = "given up; `treadle relay retry` tries it again" if delay is None else f"again in {delay:g} s"
+        after = "given up; `treadle storage relay retry` tries it again" if delay is None else f"again in {delay:g} s"
         log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:

@@ -310,8 +310,8 @@ class Client:
         why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
         after = f" after {limit:g} s" if limit else ""
         return TimeoutError(
-            f"job {id} still waits in the outbox{after}{why}; `treadle relay list` shows such jobs, and a worker or "
-            "`treadle relay` delivers them"
+            f"job {id} still waits in the outbox{after}{why}; `treadle storage relay list` shows such jobs, "
+            "and a worker or `treadle storage relay` delivers them"
         )
 
     async def _look_at(self, id: str) -> Record:

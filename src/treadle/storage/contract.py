@@ -124,7 +124,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     settle_claim    has `settle_claim`: one round trip for both verbs, see `Fused`
     hand_off        has `post`: a stored job can be claimed for an idle worker in the same step, see `HandOffs`
     transactions    has `within` and `begin`, see `Transactional`
-    movable         has the methods of `Movable`: `treadle move` can move jobs from and to it
+    movable         has the methods of `Movable`: `treadle storage move` can move jobs from and to it
     marks           has `read_mark`, as every movable storage does: it knows the move that it takes part in
     single_caller   serves one call of this process at a time, so of two concurrent calls one would only wait. A worker
                     then makes one call at a time, of twice the size: a tenth less CPU per job on SQLite.

@@ -108,7 +108,7 @@ class Transactional(Protocol):
 
 
 class Movable(Protocol):
-    """A storage that `treadle move` can move jobs from or to.
+    """A storage that `treadle storage move` can move jobs from or to.
 
     `unload` exports every row and `load` imports it unchanged: an empty storage that loads everything another one
     unloads then returns the same from every call. Marks (`storage.transfer`) control what is allowed during the move.

@@ -132,7 +132,7 @@ def overtaken(found: MoveState, storage: str) -> MoveFailed:
     elif found.role in FINAL:
         what = "this move was aborted with --abort"
     else:
-        what = "another run of `treadle move` has taken this move over"
+        what = "another run of `treadle storage move` has taken this move over"
     return MoveFailed(f"{what}; this run stops here and has changed nothing since then")
 
 
@@ -149,7 +149,7 @@ def refusal(mark: MoveState, storage: str) -> StorageError:
         )
     if mark.role == "filling":
         return StorageUnavailable(
-            f"{storage} receives the jobs of {mark.other}; it can be used when `treadle move` has ended"
+            f"{storage} receives the jobs of {mark.other}; it can be used when `treadle storage move` has ended"
         )
     return StorageMoved(storage, mark.other)
 
@@ -163,7 +163,7 @@ def words(mark: MoveState | None, here: str) -> str | None:
         else {
             "closing": f"{here} is being moved to {there}; it accepts no new jobs",
             "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
-            "filling": f"{here} receives the jobs of {there}; it can be used when `treadle move` has ended",
+            "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
             "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
         }.get(mark.role)
     )

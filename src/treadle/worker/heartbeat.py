@@ -19,7 +19,7 @@ from treadle.worker.state import WorkerState
 
 
 class Heartbeat:
-    """One for each worker. `explain` and `treadle workers` show the Presence that it stores.
+    """One for each worker. `explain` and `treadle queues workers` show the Presence that it stores.
 
     gathering  the batch calls that wait for more items: (task, seconds so far, seconds at most)
     place      its labels and resources, and the versions of these tasks

@@ -48,7 +48,7 @@ class Worker:
     recovery     delays between retries while the storage is away
     capture_logs a level of `logging`, as a number or a name: keep the log lines of this level that each run emits, for
                  `app.jobs.history`; None: none
-    relay        deliver the jobs of the app's outbox, if it has one; False: another process does, `treadle relay`
+    relay        deliver the jobs of the app's outbox, if it has one; False: `treadle storage relay` does
     labels       such as {"gpu": "a100"} or ["ssd"]: it claims only tasks whose `requires` these meet
     resources    such as {"memory_mb": 8192, "gpu": 1}: the `uses` of the jobs that run here never exceed these. A
                  resource that is not named is 0

@@ -1,4 +1,4 @@
-"""`treadle check` finds every planted incompatibility, says nothing about harmless changes, and changes no byte."""
+"""`treadle storage check` finds every planted incompatibility, ignores harmless changes, and changes no byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def checked(folder: Path, cases: list[Case], monkeypatch: pytest.MonkeyPatch) ->
     for name in [name for name in sys.modules if name.partition(".")[0] == "after"]:
         del sys.modules[name]
     before = {name: (folder / name).read_bytes() for name in os.listdir(folder) if name.startswith("jobs.db")}
-    ended = CliRunner().invoke(treadle, ["check", "after:app", "--url", url, "--json"], standalone_mode=False)
+    ended = CliRunner().invoke(
+        treadle, ["storage", "check", "after:app", "--url", url, "--json"], standalone_mode=False
+    )
     assert ended.exception is None, ended.output
     after = {name: (folder / name).read_bytes() for name in os.listdir(folder) if name.startswith("jobs.db")}
     return Checked(json.loads(ended.stdout), ended.return_value, before != after)
@@ -52,7 +54,7 @@ def harmless(tmp_path_factory: pytest.TempPathFactory) -> Checked:
         return checked(tmp_path_factory.mktemp("harmless"), HARMLESS, monkeypatch)
 
 
-@shows("`treadle check` finds thirty-eight planted incompatibilities between code and stored jobs")
+@shows("`treadle storage check` finds thirty-eight planted incompatibilities between code and stored jobs")
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.what)
 def test_a_planted_misfit_is_found(case: Case, planted: Checked) -> None:
     told = [words(each) for each in planted.report["findings"]]
@@ -72,7 +74,7 @@ def test_each_finding_was_planted(planted: Checked) -> None:
     assert (planted.code, planted.changed) == (1, False)
 
 
-@shows("`treadle check` raises no false alarm on twenty-eight harmless changes")
+@shows("`treadle storage check` raises no false alarm on twenty-eight harmless changes")
 @pytest.mark.parametrize("case", HARMLESS, ids=lambda case: case.what)
 def test_a_harmless_change_is_not_reported(case: Case, harmless: Checked) -> None:
     told = [words(each) for each in harmless.report["findings"]]

@@ -1,4 +1,4 @@
-"""`treadle check` also reads the jobs of an outbox, and nothing that the app prints gets into its document."""
+"""`treadle storage check` also reads the jobs of an outbox, and nothing that the app prints gets into its document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def pay(order: str) -> None: ...
 
 def check(*words: str) -> Result:
     sys.modules.pop("undelivered_app", None)
-    return CliRunner().invoke(treadle, ["check", *words], standalone_mode=False)
+    return CliRunner().invoke(treadle, ["storage", "check", *words], standalone_mode=False)
 
 
 async def fill() -> None:
@@ -55,7 +55,7 @@ async def fill() -> None:
     database.close()
 
 
-@shows("`treadle check` finds jobs that new code cannot run in an outbox, before they are delivered")
+@shows("`treadle storage check` finds jobs that new code cannot run in an outbox, before they are delivered")
 def test_jobs_of_an_outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -58,7 +58,7 @@ async def test_a_leader_and_two_followers_run_the_jobs_also_after_the_leader_die
         await post(url, [1.5] * 6)
         assert len({id for _, id, _ in await handled(tmp_path, 36)}) == 36
         await leader(tmp_path, "--app", "shop.py:app", but=first["pid"])
-        workers = await answer(tmp_path, "workers", "--app", "shop.py:app")
+        workers = await answer(tmp_path, "queues", "workers", "--app", "shop.py:app")
         assert await up.stop() == 0
     for each in workers:
         with pytest.raises(ProcessLookupError):
@@ -159,7 +159,7 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     ) as up:  # Treadle's variable wins, so the other Redis is not used
         url = await up.url()
         await up.says("1 slot")
-        found = await answer(tmp_path, "submit-jobs", API_ENDPOINT=url, JOB_COUNT="5", TIME_OFFSET_SEC="1.5")
+        found = await answer(tmp_path, "delayed", "submit", API_ENDPOINT=url, JOB_COUNT="5", TIME_OFFSET_SEC="1.5")
         assert (found["jobs"], found["completed"]) == (5, 5)
         assert 0 <= found["late_p50"] <= found["late_p99"] <= found["late_max"]
     assert (tmp_path / "own.db").exists()
@@ -183,8 +183,8 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
         (["worker", "--url", "memory://"], "name an app"),
         (["worker", "bare.py:app", "--protocol", "delayed"], "delayed_handler"),
         (["worker", "full.py:app", "--protocol", "delayed", "--command", "true"], "delayed_handler"),
-        (["submit-jobs", "--endpoint", "ftp://x"], "endpoint"),
-        (["submit-jobs", "--offset", "0.5"], "1 second"),
+        (["delayed", "submit", "--endpoint", "ftp://x"], "endpoint"),
+        (["delayed", "submit", "--offset", "0.5"], "1 second"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(
@@ -199,5 +199,5 @@ def test_options_that_do_not_fit_together_are_refused(
 
 
 def test_an_endpoint_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert treadle(["submit-jobs", "--endpoint", "http://127.0.0.1:9", "--patience", "0.2"]) == 3
+    assert treadle(["delayed", "submit", "--endpoint", "http://127.0.0.1:9", "--patience", "0.2"]) == 3
     assert "does not answer" in capsys.readouterr().err

@@ -346,7 +346,7 @@ async def test_a_job_runs_by_discovery_alone(alone: Network, tmp_path: Path) -> 
     (tmp_path / "echo.wasm").write_bytes(module("echo"))
     (tmp_path / "in.txt").write_bytes(b"hello")
     queue = ("server", "--protocol", "queuey", "--url", "memory://", "--port", "0", "--host", LOOPBACK, "--quiet")
-    async with started(tmp_path, alone, *queue) as server, started(tmp_path, alone, "wasi-runner") as runner:
+    async with started(tmp_path, alone, *queue) as server, started(tmp_path, alone, "wasi", "runner") as runner:
         url = (await server.says(r"(http://\S+)")).group(1)
         assert (await runner.says(r"for (http://\S+)")).group(1) == url
         async with started(tmp_path, alone, "wasi", "run", "echo.wasm", "in.txt", "out.bin") as command:

@@ -75,7 +75,7 @@ def test_an_installed_treadle_serves_the_dashboard(archives: Path, tmp_path: Pat
     (site,) = place.glob("lib/python*/site-packages")
     (site / "packages_of_the_extra.pth").write_text(sysconfig.get_path("purelib"))  # its own .pth files are not read
     run(python, "-c", f"import treadle; assert treadle.__file__.startswith({str(site)!r})", cwd=tmp_path)
-    run(python, "-m", "treadle", "migrate", "--url", "sqlite:///jobs.db", cwd=tmp_path)
+    run(python, "-m", "treadle", "storage", "migrate", "--url", "sqlite:///jobs.db", cwd=tmp_path)
     with Command(
         "dashboard", "--no-open", "--port", "0", "--url", "sqlite:///jobs.db", cwd=tmp_path, program=python
     ) as it:

@@ -181,7 +181,7 @@ def test_all_that_the_dashboard_and_the_alerts_name_is_shown_by_a_real_run(
     asyncio.run(shop["first"]())
     with (
         Command(*WORKER, cwd=tmp_path) as workers,
-        Command("metrics", "--app", "shop.py:app", "--port", "0", cwd=tmp_path) as exporter,
+        Command("storage", "metrics", "--app", "shop.py:app", "--port", "0", cwd=tmp_path) as exporter,
     ):
         follower = Follower(page_of(workers))
         happened = run_all(shop, follower)

@@ -1,4 +1,4 @@
-"""`treadle doctor` and `treadle migrate` on PostgreSQL: their output, when they fail, and what they do not change."""
+"""`treadle doctor` and `treadle storage migrate` on PostgreSQL: their output, failures, and what they do not change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def role() -> str:
 
 def test_a_healthy_server_passes(url: str) -> None:
     """The tests' own server is not durable, which is a failure; every other check passes."""
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     code, found = doctor(url)
     assert code == 1
     assert found.pop("durability") == ("fail", "fsync is off: a crash of the machine may destroy the database")
@@ -100,7 +100,7 @@ def test_the_checks_are_printed_for_people_too(url: str) -> None:
     ],
 )
 def test_manual_changes_are_reported(url: str, done: str, name: str, says: str) -> None:
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     try:
         execute(url, *done.split("; "))
         assert doctor(url)[1][name] == ("warn", says)
@@ -122,7 +122,7 @@ def test_an_old_open_transaction_is_a_warning(url: str, monkeypatch: pytest.Monk
 
 
 def test_a_publication_that_stops_the_workers_is_a_failure(url: str) -> None:
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     execute(url, "CREATE PUBLICATION dbz FOR ALL TABLES")
     assert doctor(url)[1]["publications"][0] == "ok"
     execute(url, "ALTER TABLE treadle.recheck REPLICA IDENTITY DEFAULT")
@@ -132,7 +132,7 @@ def test_a_publication_that_stops_the_workers_is_a_failure(url: str) -> None:
 
 def test_a_transaction_that_holds_jobs_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "HELD", 0.0)
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     with psycopg.connect(url, application_name="shop") as other:
         asyncio.run(PostgresStorage(url).within(other).enqueue([support.job("a", key="k")]))
         verdict, said = doctor(url)[1]["locks"]
@@ -144,7 +144,7 @@ def test_a_transaction_that_holds_jobs_is_named(url: str, monkeypatch: pytest.Mo
 
 def test_jobs_run_under_a_role_that_owns_nothing(url: str, role: str) -> None:
     """Jobs run, and doctor reports what the role may not do."""
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     execute(
         url,
         f"GRANT USAGE ON SCHEMA treadle TO {role}",
@@ -157,7 +157,7 @@ def test_jobs_run_under_a_role_that_owns_nothing(url: str, role: str) -> None:
 
 def test_a_role_that_lacks_the_table_of_a_later_version(url: str, role: str) -> None:
     """Its rights were granted table by table, before a migration created another one."""
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     execute(
         url,
         f"GRANT USAGE ON SCHEMA treadle TO {role}",
@@ -192,14 +192,14 @@ def test_a_storage_that_cannot_be_opened_is_a_failure(url: str, how: str) -> Non
         "somebody else's": "orders",
     }[how]
     if how == "newer":
-        run("migrate", "--url", url)
+        run("storage", "migrate", "--url", url)
         execute(url, "INSERT INTO treadle.migration (number, name) VALUES (9999, 'later')")
     if how == "somebody else's":
         execute(url, "CREATE TABLE public.orders (id int)")
     code, found = doctor(where)
     assert (code, found.keys(), found["storage"][0]) == (1, {"storage"}, "fail")
     assert says in found["storage"][1].lower()
-    migrated = run("migrate", "--url", where)
+    migrated = run("storage", "migrate", "--url", where)
     assert migrated.exit_code == 3
     assert says in migrated.stderr.lower()
 
@@ -288,7 +288,7 @@ def test_each_state_of_a_server_has_a_verdict(changes: dict[str, Any], name: str
 
 def test_migrate_creates_the_schema_once(url: str) -> None:
     newest = migrate.known()[-1][0]
-    first, second = run("migrate", "--url", url), run("migrate", "--url", url)
+    first, second = run("storage", "migrate", "--url", url), run("storage", "migrate", "--url", url)
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert f"created, with schema {newest}" in first.stdout
     assert f"already has schema {newest}" in second.stdout
@@ -296,7 +296,7 @@ def test_migrate_creates_the_schema_once(url: str) -> None:
 
 def test_only_its_owner_migrates_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner migrates it with its contents; a user without the right gets an error and changes nothing."""
-    run("migrate", "--url", url)
+    run("storage", "migrate", "--url", url)
     run("enqueue", "greet", "Ada", "--url", url)
     execute(
         url,
@@ -309,11 +309,11 @@ def test_only_its_owner_migrates_an_old_schema(url: str, role: str, monkeypatch:
         (newest + 1, "later", "ALTER TABLE job ADD COLUMN later int; ALTER TABLE ended ADD COLUMN later int"),
     )
     monkeypatch.setattr(migrate, "known", lambda: numbers)
-    refused = run("migrate", "--url", url.replace("postgres@", f"{role}@"))
+    refused = run("storage", "migrate", "--url", url.replace("postgres@", f"{role}@"))
     assert refused.exit_code == 1
     assert "must be owner" in refused.stderr
     assert asyncio.run(PostgresStorage(url).schema()) == newest
-    done = run("migrate", "--url", url)
+    done = run("storage", "migrate", "--url", url)
     assert done.exit_code == 0
     assert f"migrated from schema {newest} to {newest + 1}" in done.stdout
     assert "greet" in run("jobs", "list", "--url", url).stdout
@@ -324,10 +324,10 @@ def test_only_its_owner_migrates_an_old_schema(url: str, role: str, monkeypatch:
 def test_several_processes_migrate_at_once(url: str, before: str) -> None:
     """As at a deploy: all of them succeed, and one of them migrates."""
     if before != "nothing":
-        run("migrate", "--url", url)
+        run("storage", "migrate", "--url", url)
         run("enqueue", "greet", "Ada", "--url", url)
         execute(url, "DELETE FROM treadle.function_set", "INSERT INTO treadle.function_set VALUES ('0123abcd')")
-    command = [sys.executable, "-m", "treadle", "migrate", "--url", url]
+    command = [sys.executable, "-m", "treadle", "storage", "migrate", "--url", url]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     told = [(*child.communicate(timeout=120), child.returncode) for child in running]
     assert [code for _, _, code in told] == [0, 0, 0], told

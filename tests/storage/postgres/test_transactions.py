@@ -216,7 +216,7 @@ async def test_the_error_of_a_missing_schema_names_the_command(way: Driver) -> N
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE own (name text)")
     closed = PostgresStorage(url)
-    await use_in(way, url, use_of(closed, "treadle migrate"))
+    await use_in(way, url, use_of(closed, "treadle storage migrate"))
     await closed.open()
     await closed.close()
     with psycopg.connect(url) as connection:

@@ -593,7 +593,7 @@ def test_a_namespace_keeps_its_number_of_shards() -> None:
     async def law(town: Town) -> None:
         await town.process()
         for wrong in (2, SHARDS + 1):
-            with pytest.raises(BadUrl, match=rf"has shards={SHARDS}, found shards={wrong}.*treadle move"):
+            with pytest.raises(BadUrl, match=rf"has shards={SHARDS}, found shards={wrong}.*treadle storage move"):
                 await town.process(wrong)
         with pytest.raises(BadUrl, match=rf"has shards={SHARDS}, found shards=1"):
             await town.plain()

@@ -223,7 +223,7 @@ async def test_without_open_the_schema_is_read_over_the_connection(
             assert [row and row.id for row in await bound.get(["a"])] == ["a"]
         else:
             for call in (lambda: bound.enqueue([job("a")]), lambda: bound.get(["a"])):
-                with pytest.raises(StorageError, match="treadle migrate"):
+                with pytest.raises(StorageError, match="treadle storage migrate"):
                     await call()
         db.commit()
     stored = 0 if begin is None else 1

@@ -47,7 +47,7 @@ def _unreadable(id: str, findings: Findings) -> None:
         "outbox",
         "a row",
         "no job can be read from it",
-        "`treadle relay list` shows it, `treadle relay delete` removes it",
+        "`treadle storage relay list` shows it, `treadle storage relay delete` removes it",
         example=id,
         state="unreadable",
     )

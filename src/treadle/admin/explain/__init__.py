@@ -37,7 +37,7 @@ def explain(facts: Facts) -> str:
     if row.state is State.WAITING:
         return waiting(facts) + _deadline(facts)
     if mark is not None and mark.role == "closing":
-        undo = command("move", "SOURCE", mark.other, options=["--abort"])
+        undo = command("storage", "move", "SOURCE", mark.other, options=["--abort"])
         there = f"Its storage is being moved to {mark.other}: no job starts here any more, and it runs there afterwards"
         return f"{there}; {undo} aborts the move."
     if facts.late:

@@ -23,6 +23,9 @@ async def explained(facts: Callable[[HasId | str], Awaitable[Facts]], job: HasId
     if found.became is not None:
         return f"The storage returned job {found.became} for it. {explain(await facts(found.became))}"
     failed = f" (failed deliveries: {found.tries:,}; the last error: {found.error})" if found.error else ""
-    relays, lists = command("relay", "MODULE:APP"), command("relay", "list", options=["--app", "MODULE:APP"])
+    relays, lists = (
+        command("storage", "relay", "MODULE:APP"),
+        command("storage", "relay", "list", options=["--app", "MODULE:APP"]),
+    )
     delivered = f"A worker or {relays} delivers it; {lists} shows such jobs"
     return f"It is in the outbox and not delivered to the storage yet{failed}. {delivered}."

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, note
 from treadle.core.clock import monotonic
 from treadle.core.command_lines import command
@@ -22,9 +23,7 @@ PATIENCE = 8.0  # s to retry deleting a folder that a worker still writes to: lo
 
 
 @click.command()
-@click.option(
-    "--processes", "-p", type=click.IntRange(1), default=2, show_default=True, help="Number of worker processes."
-)
+@number("--processes", "-p", default=2, show_default=True, help="Number of worker processes.")
 @click.option("--url", metavar="URL", help="Storage URL. [default: a SQLite file that is deleted at the end]")
 @click.option("--kill", is_flag=True, help="Kill -9 a worker half-way, and watch its jobs run again.")
 @click.option("--keep", is_flag=True, help="Keep the SQLite file, for `treadle jobs`.")
@@ -97,8 +96,8 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
 
 def _delete(folder: str) -> None:
     """Delete the folder. Retries and ignores signals, because a worker that was stopped twice may still write."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     until = monotonic() + PATIENCE
     while os.path.isdir(folder) and monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)

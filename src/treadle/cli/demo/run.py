@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from treadle import App, Job, State, all_done
-from treadle.cli.child_protocol import Hello, Orders
 from treadle.cli.demo import tasks
-from treadle.cli.fleet import Fleet
 from treadle.cli.output import FAILED, Stop, note, plural
 from treadle.cli.progress import Bar
+from treadle.cli.supervise import fleet_of
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import monotonic
+from treadle.worker.fleet import Hello, Orders
 
 LEASE = 2.0  # s; short, so that lost jobs run again while the user watches
 SLOTS = 4  # jobs at once in each process
@@ -59,7 +59,7 @@ class Demo:
             queues={self.queue: 1},
             log_level="error",
         )
-        self.fleet = Fleet(orders, processes, say=self.bar.say, greeted=self._greeted)
+        self.fleet = fleet_of(orders, processes, say=self.bar.say, greeted=self._greeted)
 
     async def run(self) -> tuple[tasks.Report, Numbers]:
         """Run the demo -> the report and the counts. Stops all workers also when it fails."""

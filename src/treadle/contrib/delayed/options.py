@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from treadle.cli import ROLES
-from treadle.cli.output import USAGE, Stop, seconds
+from treadle.cli.options import ROLES, added, duration, several
+from treadle.cli.output import USAGE, Stop
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -26,45 +26,36 @@ HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 NAMES = ("API_HOST", "API_PORT", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "WORKER_ROLE", "API_ENDPOINT")
 
 
-def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for delivering delayed jobs to a command."""
-    options = [
-        click.option(
-            "--webhook",
-            metavar="URL",
-            envvar="TREADLE_WEBHOOK",
-            help="delayed: URL to POST each job to; a 2xx response means success. @FILE reads the URL from a file.",
-        ),
-        click.option(
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="'NAME: VALUE'",
-            help="With --webhook: a header to send; may be repeated. @FILE reads headers from a file, one per line.",
-        ),
-        click.option(
-            "--command",
-            metavar="COMMAND",
-            envvar="TREADLE_COMMAND",
-            help="delayed: command to run for each job, with the payload on stdin; exit code 0 means success.",
-        ),
-        click.option(
-            "--command-env",
-            "command_env",
-            multiple=True,
-            metavar="NAME",
-            help="With --command: variable to pass on although it may be secret, such as PGPASSWORD; may be repeated.",
-        ),
-        click.option(
-            "--deliver-timeout",
-            type=seconds,
-            metavar="SECONDS",
-            help="Seconds that one webhook or command may take. [default: 30]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+delivering = added(
+    click.option(
+        "--webhook",
+        metavar="URL",
+        envvar="TREADLE_WEBHOOK",
+        help="delayed: URL to POST each job to; a 2xx response means success. @FILE reads the URL from a file.",
+    ),
+    several(
+        "--header",
+        "headers",
+        metavar="'NAME: VALUE'",
+        help="With --webhook: a header to send; may be repeated. @FILE reads headers from a file, one per line.",
+    ),
+    click.option(
+        "--command",
+        metavar="COMMAND",
+        envvar="TREADLE_COMMAND",
+        help="delayed: command to run for each job, with the payload on stdin; exit code 0 means success.",
+    ),
+    several(
+        "--command-env",
+        "command_env",
+        metavar="NAME",
+        help="With --command: variable to pass on although it may be secret, such as PGPASSWORD; may be repeated.",
+    ),
+    duration(
+        "--deliver-timeout",
+        help="Seconds that one webhook or command may take. [default: 30]",
+    ),
+)
 
 
 def delivery_of(options: Mapping[str, Any]) -> Delivery | None:

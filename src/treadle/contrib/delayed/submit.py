@@ -1,4 +1,4 @@
-"""`treadle submit-jobs`: posts delayed jobs, waits for them, and prints how late each was picked up.
+"""`treadle delayed submit`: posts delayed jobs, waits for them, and prints how late each was picked up.
 
 It works with any server of the delayed protocol and needs only Python.
 """
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from treadle.cli.group import Group
 from treadle.cli.output import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
 from treadle.core.clock import monotonic, wall
 from treadle.core.errors import AnswerTooLarge
@@ -129,7 +130,12 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-@click.command(name="submit-jobs")
+@click.group(cls=Group)
+def delayed() -> None:
+    """Post delayed jobs to a server and see how late they are."""
+
+
+@delayed.command()
 @click.option(
     "--count",
     type=click.IntRange(1),
@@ -167,7 +173,7 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
     "--wait/--no-wait", default=True, help="Wait for the jobs and print how late they were picked up. [default: wait]"
 )
 @as_json
-def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:
+def submit(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:
     """Post delayed jobs, wait until all have ended, and print how late they were picked up.
 
     The exit code is 1 unless every job has completed within a minute of the last due time. Lateness compares this

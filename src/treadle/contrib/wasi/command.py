@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from treadle.cli.group import Group, Lazy
 from treadle.cli.output import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, facts, note, seconds, table
 from treadle.core.redaction import shown
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+RUNNER: Lazy = {"runner": ("treadle.contrib.wasi.runner_command:wasi_runner", "Run the sandboxed modules of a queue.")}
 FIND: Final = 5.0  # s to search the local network for a queue
 
 
@@ -120,7 +122,7 @@ def needs_client() -> None:
         ) from None
 
 
-@click.group()
+@click.group(cls=Group, lazy=RUNNER)
 def wasi() -> None:
     """Send sandboxed modules to a queue (`treadle server --protocol queuey`), and fetch their output."""
 

@@ -1,4 +1,4 @@
-"""`treadle wasi-runner`: runs the jobs of a queue of sandboxed modules."""
+"""`treadle wasi runner`: runs the jobs of a queue of sandboxed modules."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli import simple
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
 from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
+from treadle.worker.logs import simple
 
 if TYPE_CHECKING:
     from treadle.contrib.discovery import Whereabouts
 
 
-@click.command(name="wasi-runner")
+@click.command(name="runner")
 @to_server
 @click.option(
     "--slots", type=click.IntRange(1), default=1, show_default=True, help="Number of modules that run at the same time."

@@ -13,7 +13,7 @@ TreadleError
 ├── QueueFull                    a bounded queue has no room for the jobs of the call
 ├── IdTaken                      a job with this id is stored, of another task or with other arguments
 ├── ForeignRow                   a row that Treadle derives was stored by another caller
-├── MoveFailed                   `treadle move` cannot continue; nothing was lost
+├── MoveFailed                   `treadle storage move` cannot continue; nothing was lost
 ├── Stale                        another caller settled or claimed the job meanwhile
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job

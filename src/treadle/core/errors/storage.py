@@ -101,11 +101,12 @@ class SchemaTooOld(StorageError):
     def __init__(self, found: int, known: int, where: str, lacks: str = "") -> None:
         self.found, self.known, self.where, self.lacks = found, known, where, lacks
         if not found:
-            what = f"{where} does not exist yet, or has nothing of Treadle: check the URL, or run `treadle migrate`"
+            what = f"{where} does not exist yet, or has nothing of Treadle"
+            what += ": check the URL, or run `treadle storage migrate`"
         elif lacks:
-            what = f"{where} was written by an older Treadle and lacks {lacks}: run `treadle migrate` first"
+            what = f"{where} was written by an older Treadle and lacks {lacks}: run `treadle storage migrate` first"
         else:
-            what = f"{where} has schema {found}, this Treadle reads {known}: run `treadle migrate` first"
+            what = f"{where} has schema {found}, this Treadle reads {known}: run `treadle storage migrate` first"
         super().__init__(what)
 
 

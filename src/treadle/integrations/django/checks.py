@@ -147,7 +147,7 @@ def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str]
         except (TreadleError, StorageError, ImproperlyConfigured) as error:
             yield checks.Error(
                 f"the database {alias!r} cannot {what}: {error}",
-                hint="Run `manage.py treadle migrate`.",
+                hint="Run `manage.py treadle storage migrate`.",
                 id="treadle.E004",
             )
 

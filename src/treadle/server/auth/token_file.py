@@ -1,18 +1,23 @@
-"""Reads the file of tokens strictly, because an error in a hand-edited file must not grant rights.
+"""Reads the file of tokens strictly, and adds tokens to it.
 
-An unknown word is an error, and no default grants a right: `scopes` is required.
+An error in a hand-edited file must not grant rights: an unknown word is an error, and no default grants a right, so
+`scopes` is required.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from treadle.core import defaults
@@ -22,6 +27,8 @@ from treadle.tasks.options import name_of
 
 WORDS: Final = ("name", "digest", "scopes", "queues", "expires", "payloads")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+# Errors of a rename for which the file itself may be writable.
+IN_PLACE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")  # prefix of the names of its workers, followed by "/"
 
 
@@ -170,3 +177,49 @@ def as_toml(token: Token) -> str:
 def _text(value: str) -> str:
     """A TOML basic string; TOML reads JSON's escapes."""
     return json.dumps(value)
+
+
+def add(file: Path, token: Token) -> None:
+    """Add a token: write a new file and rename it, so that a server never reads half of one. Raises OSError and
+    BadTokens.
+
+    A file that is mounted by itself, or whose folder cannot be written to, gets the token at its end: its last line is
+    the digest, without which a server reads no token.
+    """
+    import fcntl  # Windows has none
+
+    place, text = Path(os.path.realpath(file)), as_toml(token)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another command would write the tokens of before
+        before = place.read_text() if place.exists() else ""
+        read(before + text)
+        try:
+            _replace(place, before + text)
+        except OSError as error:
+            if error.errno not in IN_PLACE or not before:
+                raise
+            with place.open("a") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+    finally:
+        os.close(folder)
+
+
+def _replace(place: Path, text: str) -> None:
+    """Replace a file by a new one with the same owner and mode."""
+    new = place.with_name(f".{place.name}.{token_hex(8)}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            if place.exists():
+                status = place.stat()
+                os.fchmod(out.fileno(), stat.S_IMODE(status.st_mode))
+                with suppress(PermissionError):
+                    os.fchown(out.fileno(), status.st_uid, status.st_gid)
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.rename(new, place)
+    finally:
+        new.unlink(missing_ok=True)

@@ -24,7 +24,8 @@ async def checks(outbox: Outbox, place: str | None = None) -> AsyncIterator[Chec
     try:
         version = await outbox.version()
         if version is None:
-            advice = "`treadle migrate --app MODULE:APP`, or put the output of `treadle relay ddl` into a migration"
+            advice = "`treadle storage migrate --app MODULE:APP`, or put the output of `treadle storage relay ddl` "
+            advice += "into a migration"
             yield fail("outbox", f"{outbox.url} has no table treadle_outbox", advice)
             return
         stats = await outbox.stats()
@@ -50,7 +51,8 @@ async def checks(outbox: Outbox, place: str | None = None) -> AsyncIterator[Chec
         yield warn(
             "outbox",
             f"{plural(stats.failing, 'job')} cannot be delivered{more}: {named}",
-            "`treadle relay list` shows them; correct the cause, then `treadle relay retry`, or `treadle relay delete`",
+            "`treadle storage relay list` shows them; correct the cause, then `treadle storage relay retry`, or "
+            "`treadle storage relay delete`",
         )
 
 
@@ -60,7 +62,7 @@ def _waiting(stats: OutboxStats) -> Check:
         return warn(
             "outbox",
             f"{plural(waiting, 'job')} wait, the oldest for {lasts(stats.oldest)}, and no process relays",
-            "start a worker of this app, or `treadle relay MODULE:APP`",
+            "start a worker of this app, or `treadle storage relay MODULE:APP`",
         )
     if waiting and not stats.failing and stats.oldest > OLD:
         return warn(

@@ -1,4 +1,4 @@
-"""Checks of a PostgreSQL database for `treadle doctor` and `treadle migrate`: schema, durability, dead rows."""
+"""Checks of a PostgreSQL database for `treadle doctor` and `treadle storage migrate`: schema, durability, dead rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _server(found: PostgresHealth) -> Iterator[Check]:
         yield warn(
             "encoding",
             f"the database has the encoding {found.encoding}, so the server does not validate text",
-            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle move`",
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle storage move`",
         )
     if found.isolation != "read committed":
         yield warn(

@@ -104,7 +104,7 @@ def _spread(health: ServerFacts, shards: int, nodes: int) -> Iterator[Check]:
         yield warn(
             "shards",
             "1: all jobs of this namespace are on one node of the cluster",
-            "if that is too slow, use `treadle move` to a new ns with ?shards=8",
+            "if that is too slow, use `treadle storage move` to a new ns with ?shards=8",
         )
     else:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")

@@ -60,7 +60,9 @@ def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
     """The checks of the file, without opening it as a storage."""
     file = file.absolute()
     if not file.is_file():
-        yield fail("file", f"there is no database {file}", "give --url or --app, or create it: `treadle migrate`")
+        yield fail(
+            "file", f"there is no database {file}", "give --url or --app, or create it: `treadle storage migrate`"
+        )
         return
     yield _writable(file)
     yield _permissions(file)

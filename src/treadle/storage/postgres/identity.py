@@ -123,7 +123,7 @@ class Identity:
             what = "has no tables of Treadle" if found.mark is None else "was created by another version of Treadle"
             raise StorageError(
                 f"{self._address.shown}: the schema {self._address.schema!r} {what}; "
-                "run `treadle migrate`, or open the app, before the first transaction"
+                "run `treadle storage migrate`, or open the app, before the first transaction"
             )
 
     async def _ask(self) -> Found:

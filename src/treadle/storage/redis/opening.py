@@ -35,7 +35,7 @@ def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> int:
     if int(shards or 1) != wanted:
         raise BadUrl(
             f"{where}: the namespace {ns!r} has shards={shards or 1}, found shards={wanted} in the URL; use "
-            f"shards={shards or 1}, or move the jobs to another ns with `treadle move`"
+            f"shards={shards or 1}, or move the jobs to another ns with `treadle storage move`"
         )
     return int(version)
 

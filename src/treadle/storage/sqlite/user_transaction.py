@@ -33,7 +33,7 @@ from treadle.storage.value_checks import check_jobs, guarded_settle
 T = TypeVar("T")
 Steps = Callable[[UnitOfWork], Generator[Any, Any, T]]
 PAUSE = 0.002  # s between two attempts to get the write lock
-MAKE = "run `treadle migrate`, or open the app, before the first transaction"
+MAKE = "run `treadle storage migrate`, or open the app, before the first transaction"
 
 
 class Plain:

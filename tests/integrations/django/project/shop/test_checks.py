@@ -75,7 +75,7 @@ class Settings(SimpleTestCase):
                     cursor.execute("ALTER TABLE gone RENAME TO treadle_outbox")
         self.assertEqual(error.id, "treadle.E004")
         self.assertIn("outbox", error.msg)
-        self.assertIn("manage.py treadle migrate", error.hint)
+        self.assertIn("manage.py treadle storage migrate", error.hint)
 
     def test_an_invalid_option_is_named(self):
         for given, text in (

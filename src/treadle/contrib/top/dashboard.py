@@ -1,0 +1,203 @@
+"""The first page of `treadle top`: figures, notices, and the panels of queues, failures, limits and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from treadle.contrib.top import rows, scopes, summary
+from treadle.contrib.top.acts import Act
+from treadle.contrib.top.grid import padded
+from treadle.contrib.top.listing import STYLES, Listing
+from treadle.contrib.top.page import Page
+from treadle.contrib.top.summary import TILE, Tile
+
+PANELS: Final = ("queues", "failures", "limits", "workers")
+EMPTY: Final = {
+    "queues": "No queue has jobs or workers yet. `treadle enqueue TASK` sends a job.",
+    "failures": "No failed jobs.",
+    "limits": "No limits. `treadle limits set NAME --slots N` adds one.",
+    "workers": "No worker has sent a heartbeat. `treadle worker MODULE:APP` starts one.",
+}
+
+
+class Dashboard(Page):
+    """Everything at a glance. On a small screen one panel at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"panel('{name}')", name, show=False) for number, name in enumerate(PANELS, 1)),
+        Binding("tab", "next_panel(1)", "Next panel", show=False),
+        Binding("shift+tab", "next_panel(-1)", "Previous panel", show=False),
+        Binding("p", "pause", "Pause or resume"),
+        Binding("b", "bound", "Bound of the queue"),
+        Binding("r", "retry", "Retry"),
+    ]
+    hints = (("enter", "jobs"), ("p", "pause"), ("r", "retry"), ("b", "bound"), ("1-4", "panels"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._panel = "queues"
+        self._by_key: dict[str, object] = {}
+
+    def compose(self) -> ComposeResult:
+        yield from self.head()
+        yield Static(id="tiles")
+        yield Static(id="notices")
+        yield Static(id="tabs")
+        with Vertical(id="panels"):
+            yield Listing(rows.QUEUES, "1 Queues", EMPTY["queues"], id="queues")
+            with Horizontal(id="lower"):
+                yield Listing(rows.FAILURES, "2 Failures", EMPTY["failures"], id="failures")
+                with Vertical(id="side"):
+                    yield Listing(rows.LIMITS, "3 Limits", EMPTY["limits"], id="limits")
+                    yield Listing(rows.WORKERS, "4 Workers", EMPTY["workers"], id="workers")
+        yield from self.foot()
+
+    def on_mount(self) -> None:
+        self.focus_listing()
+
+    def panel(self, name: str) -> Listing:
+        return self.query_one(f"#{name}", Listing)
+
+    # --- showing
+
+    def show(self) -> None:
+        super().show()
+        snapshot = self.reader.snapshot
+        self._arrange()
+        if snapshot is None:
+            words = "The storage has not answered yet." if self.reader.outage else "Reading the storage ..."
+            for name in PANELS:
+                self.panel(name).show((), words)
+            return
+        overview = snapshot.overview
+        self.panel("queues").show(rows.queues(overview), EMPTY["queues"])
+        self.panel("failures").show(rows.failures(snapshot.failures, overview.at), EMPTY["failures"])
+        self.panel("limits").show(rows.limits(overview), EMPTY["limits"])
+        self.panel("workers").show(rows.workers(overview), EMPTY["workers"])
+        self._show_figures()
+        self._arrange()
+
+    def _show_figures(self) -> None:
+        snapshot = self.reader.snapshot
+        assert snapshot is not None
+        width, height = self.app.size.width, self.app.size.height
+        field = self.query_one("#tiles", Static)
+        if self.is_small:
+            field.update(Content.styled(summary.strip(snapshot), "$foreground"))
+        else:
+            field.update(_drawn(summary.tiles(snapshot), width - 4))
+        most = 0 if height < 16 else 1 if height < HIGH_ENOUGH else 3
+        found = summary.notices(snapshot, most)
+        notices = self.query_one("#notices", Static)
+        notices.display = bool(found)
+        notices.update(Content("\n").join(Content.styled(text, STYLES[tone]) for text, tone in found))
+
+    def _arrange(self) -> None:
+        """Show the panels that have room, and the names of the others."""
+        lower, side = self.query_one("#lower"), self.query_one("#side")
+        for name in PANELS:
+            self.panel(name).display = not self.is_small or name == self._panel
+        lower.display = not self.is_small or self._panel != "queues"
+        side.display = not self.is_small or self._panel in ("limits", "workers")
+        room = self.query_one("#panels").content_size.height
+        wanted = len(self.panel("queues").rows) + 3
+        self.panel("queues").styles.height = "1fr" if self.is_small else max(5, min(wanted, room // 2))
+        names: list[Content] = []
+        for number, name in enumerate(PANELS, 1):
+            style = "bold $text-accent underline" if name == self._panel else "$text-muted"
+            names.append(Content.styled(f"{number} {name.capitalize()}", style))
+        self.query_one("#tabs", Static).update(Content(" ").join(names))
+
+    # --- panels
+
+    def focus_listing(self) -> None:
+        self.panel(self._panel).focus()
+
+    def action_panel(self, name: str) -> None:
+        self._panel = name
+        self._arrange()
+        self.focus_listing()
+
+    def action_next_panel(self, by: int) -> None:
+        self.action_panel(PANELS[(PANELS.index(self._panel) + by) % len(PANELS)])
+
+    def on_descendant_focus(self) -> None:
+        found = self.focused
+        if isinstance(found, Listing) and found.id in PANELS:
+            self._panel = found.id
+
+    def on_listing_chosen(self, event: Listing.Chosen) -> None:
+        snapshot = self.reader.snapshot
+        assert snapshot is not None
+        key, panel = event.row.key, event.listing.id
+        if panel == "queues":
+            found = next((each for each in snapshot.overview.queues if each.name == key), None)
+            scope = None if found is None else scopes.of_queue(found)
+        elif panel == "failures":
+            group = next((each for each in snapshot.failures.groups if each.key == key), None)
+            scope = None if group is None else scopes.of_group(group)
+        elif panel == "limits":
+            scope = scopes.of_limit(key)
+        else:
+            worker = next((each for each in snapshot.overview.workers if each.worker == key), None)
+            scope = None if worker is None else scopes.of_worker(worker)
+        if scope is not None:
+            self.top.open_jobs(scope)
+
+    # --- acts
+
+    def action_pause(self) -> None:
+        if (act := self._pausing()) is None:
+            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
+        else:
+            self.top.ask(act)
+
+    def _pausing(self) -> Act | None:
+        """The act on the chosen queue or limit; None: none is chosen."""
+        snapshot, acts = self.reader.snapshot, self.top.acts
+        row = self.panel(self._panel).current
+        if row is None or snapshot is None:
+            return None
+        if self._panel == "queues":
+            return next((acts.pause(each) for each in snapshot.overview.queues if each.name == row.key), None)
+        if self._panel == "limits":
+            return next((acts.pause_limit(each) for each in snapshot.overview.limits if each.key == row.key), None)
+        return None
+
+    def action_bound(self) -> None:
+        row, snapshot = self.panel("queues").current, self.reader.snapshot
+        found = row and snapshot and next((each for each in snapshot.overview.queues if each.name == row.key), None)
+        if self._panel != "queues" or not found:
+            self.say("b sets how many jobs of a queue may wait: choose one in the panel of queues (1)")
+        else:
+            self.top.ask_bound(found)
+
+    def action_retry(self) -> None:
+        row, snapshot = self.panel("failures").current, self.reader.snapshot
+        found = row and snapshot and next((each for each in snapshot.failures.groups if each.key == row.key), None)
+        if self._panel != "failures" or not found:
+            self.say("r retries a group of failed jobs: choose one in the panel of failures (2)")
+        else:
+            self.top.ask(self.top.acts.retry_group(found))
+
+
+HIGH_ENOUGH: Final = 30  # a screen with so many lines shows three notices
+
+
+def _drawn(tiles: Sequence[Tile], width: int) -> Content:
+    """The tiles side by side, as many as fit: labels, values and details, one line each."""
+    shown = tiles[: max(1, width // TILE)]
+    size = width // len(shown)
+    lines = [
+        Content.assemble(*((padded(each.label, size), "$text-muted") for each in shown)),
+        Content.assemble(*((padded(each.value, size), f"bold {STYLES[each.tone].split()[-1]}") for each in shown)),
+        Content.assemble(*((padded(each.detail, size - 1) + " ", "$text-muted") for each in shown)),
+    ]
+    return Content("\n").join(lines)

@@ -1,0 +1,203 @@
+"""A supervisor of worker processes: starts them, restarts those that die, replaces those that are due, stops them.
+
+Each child has its own process group, so that Ctrl-C reaches it once, through the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from treadle.core import defaults
+from treadle.core.clock import monotonic
+from treadle.core.words import plural, size
+from treadle.worker.fleet.child_process import FAILED, ChildProcess, Shared
+from treadle.worker.fleet.deaths import Deaths
+from treadle.worker.fleet.fleet_counts import FleetCounts
+from treadle.worker.fleet.fleet_health import verdict_of
+from treadle.worker.fleet.messages import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
+from treadle.worker.fleet.orphans import reap_orphans
+from treadle.worker.fleet.recycling import Recycling
+from treadle.worker.fleet.stuck_watch import StuckWatch
+from treadle.worker.fleet.trials import Trials
+from treadle.worker.fleet.worker_process import MARGIN, WorkerProcess
+from treadle.worker.probes import Verdict
+
+SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
+AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
+
+Say = Callable[[str], None]
+
+
+class Fleet:
+    """`processes` workers with the same orders. All calls belong to one event loop.
+
+    A process that is due to be replaced claims until its replacement does, and then ends its running jobs.
+    One process is replaced at a time, so `processes` workers claim throughout. Workers that start jobs strictly in
+    order do not overlap: there the old one ends first.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        processes: int,
+        say: Say,
+        greeted: Callable[[Hello, int], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        inherited: Sequence[int] = (),
+        recycling: Recycling | None = None,
+    ) -> None:
+        self.orders, self.size = msgspec.structs.replace(orders, helps=True), processes
+        orders = self.orders
+        self._roles = roles  # of each process, in order
+        self._inherited = inherited  # descriptors that each process gets
+        self._say, self._greeted, self._environment = say, greeted, environment
+        self._recycling = recycling or Recycling()
+        self._warned = False  # that the limit of memory is too small
+        self._asked = 0  # calls of `stop`
+        self._killer: asyncio.TimerHandle | None = None
+        shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
+        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and orders.lease_or_default < SHORT)
+        self._deaths = Deaths(shared, say, self._trials.sent)
+        self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
+        self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of the live processes by number; without those that were replaced and end their jobs."""
+        found = {number: child.current for number, child in self._children.items()}
+        return {number: process.pid for number, process in found.items() if process is not None and process.pid}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Its health."""
+        return verdict_of(self._children.values(), self._shared.live, self._recycling.restart_stuck)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a stop may take until processes are killed."""
+        grace = defaults.GRACE if self.orders.grace is None else self.orders.grace
+        return grace + self.orders.lease_or_default + MARGIN
+
+    async def run(self) -> int:
+        """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
+        shared = self._shared
+        children = [asyncio.create_task(child.run()) for child in self._children.values()]
+        watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
+        beside = [asyncio.create_task(each.run()) for each in (watch, self._trials)]
+        if self.orders.count:
+            beside.append(asyncio.create_task(self.counts.run()))
+        if os.getpid() == 1:
+            beside.append(asyncio.create_task(reap_orphans(lambda: [process.pid for process in shared.live])))
+        try:
+            await asyncio.gather(*children)
+            while shared.live:  # those that were being replaced
+                await asyncio.wait([process.over for process in shared.live])
+        finally:
+            self._signal(signal.SIGKILL)
+            ending = [*children, *beside, *(process.over for process in shared.live)]
+            for each in ending:
+                each.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            await self._deaths.close()
+            if self._killer is not None:
+                self._killer.cancel()
+        return shared.code
+
+    async def roll(self, reason: str) -> bool:
+        """Replace all processes, one after the other -> whether all were. The first that cannot be replaced ends
+        it."""
+        for child in self._children.values():
+            if not await child.replace(reason):
+                return False
+        self._trials.replace(reason)
+        return True
+
+    def stop(self) -> None:
+        """First call: stop within grace. Second: stop at once. Third: kill."""
+        self._asked += 1
+        self._shared.stop.set()
+        if self._asked > 2:
+            self._signal(signal.SIGKILL)
+            return
+        # Different signals, because the system merges two pending signals of one kind.
+        self._signal(signal.SIGTERM if self._asked == 1 else signal.SIGINT)
+        if self._killer is not None:
+            self._killer.cancel()
+        patience = self.patience if self._asked == 1 else AT_ONCE
+        self._killer = asyncio.get_running_loop().call_later(patience, self._kill)
+
+    def _kill(self) -> None:
+        if self._shared.live:
+            self._say(
+                f"{plural(len(self._shared.live), 'process')} did not stop and will be killed; "
+                "their jobs are queued again when the leases expire"
+            )
+            self._shared.code = FAILED
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for process in self._shared.live:
+            process.signal(number)
+
+    # --- one process
+
+    def _spawn(self, number: int) -> WorkerProcess:
+        orders = msgspec.structs.replace(self.orders, number=number)
+        if self._roles:
+            role = self._roles[number - 1]
+            orders = msgspec.structs.replace(orders, role=role, name=orders.name or role)
+        return self._process(orders, self._recycling.drawn())
+
+    def _spawn_trial(self) -> WorkerProcess:
+        orders = msgspec.structs.replace(
+            self.orders, number=0, trial=True, concurrency=1, relay=False, role=None, resources={}
+        )
+        return self._process(orders, Recycling())
+
+    def _process(self, orders: Orders, limits: Recycling) -> WorkerProcess:
+        process = WorkerProcess(orders, limits, self._on_message, self._environment, self._inherited)
+        if orders.count:
+            self.counts.follow(process)
+        return process
+
+    def _ended(self, process: WorkerProcess, code: int) -> None:
+        self._deaths.note(process, code, self._trials.leases(process))
+
+    def _on_message(self, process: WorkerProcess, message: Message) -> None:
+        if isinstance(message, Suspects):
+            self._trials.offer(process, message.suspects)
+        elif isinstance(message, HandedOver):
+            self._trials.handed_over(message)
+        elif isinstance(message, Trial):
+            self._trials.told(message)
+        elif not process.orders.trial:
+            self._on_message_of_child(process, message)
+
+    def _on_message_of_child(self, process: WorkerProcess, message: Message) -> None:
+        shared, child = self._shared, self._children[process.number]
+        if isinstance(message, Hello):
+            shared.proven, child.unproven = True, 0
+            shared.first.set()
+            if self._greeted is not None:
+                self._greeted(message, process.number)
+        elif isinstance(message, Vitals) and process is child.current and process.claims.is_set():
+            self._look(process, child, message)
+
+    def _look(self, process: WorkerProcess, child: ChildProcess, vitals: Vitals) -> None:
+        """Replace a process that is due. Say once if each new one would be due at once."""
+        if process.limits.too_small(process.idle_memory) and not self._warned:
+            self._warned = True
+            self._say(
+                f"{process.label} uses {size(process.idle_memory)} of memory before its first job, which is above the "
+                "limit: give --max-memory a larger size; until then processes are replaced once a minute at most"
+            )
+        reason = process.limits.reason(vitals, monotonic() - process.claims_since, process.idle_memory)
+        if reason is not None:
+            child.recycle(reason)
