@@ -188,7 +188,7 @@ async def test_a_body_is_read_to_its_end_after_a_refusal_but_not_for_ever() -> N
     [b"2\r\n{}\r\n0\r\nX: ", b"2;x=", b"0\r\nX"],
     ids=["a header behind a body", "a chunk extension", "a header name behind a body"],
 )
-async def test_what_stands_beside_a_body_is_refused_if_it_has_no_end(begun: bytes) -> None:
+async def test_a_trailer_or_a_chunk_extension_without_end_is_refused(begun: bytes) -> None:
     chunked = head("POST", "/v1/jobs", {**JOB, "Transfer-Encoding": "chunked"})
     async with served() as serving:
         answer = await asyncio.to_thread(said, serving.url, chunked, begun, *[b"a" * 4096] * (4 * MIB // 4096))
