@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from treadle.blobs.address import address_of, sri
 from treadle.blobs.directory import MOST, DirectoryBlobs
 from treadle.blobs.objects import FolderObjects, ObjectEntry, Objects, digest_of
-from treadle.blobs.s3_objects import BucketObjects
 from treadle.blobs.store import BadAddress, Blob, Blobs, Corrupt, NoBlob, TooBig
+
+if TYPE_CHECKING:
+    from treadle.blobs.s3 import S3Blobs
+    from treadle.blobs.s3_objects import BucketObjects
+else:
+    # on demand, because they need an HTTP client
+    from treadle.core.lazy_names import lazy_names
+
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        globals(),
+        {"treadle.blobs.s3": ("S3Blobs",), "treadle.blobs.s3_objects": ("BucketObjects",)},
+    )
 
 __all__ = [
     "MOST",
@@ -28,11 +40,3 @@ __all__ = [
     "digest_of",
     "sri",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "S3Blobs":  # imported on demand, because it needs an HTTP client
-        from treadle.blobs.s3 import S3Blobs
-
-        return S3Blobs
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
