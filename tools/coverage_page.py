@@ -90,6 +90,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_scanning.py",
         "tests/admin/",
         "tests/cli/",
+        "tests/contrib/top/",
         "tests/contrib/mcp/",
     ),
     "Statistics and metrics": (

@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.fleet_kit import HANDLER, answer, booked, command, handled, leader, post
 from tests.waiting import until
-from treadle.cli import placement_options
+from treadle.cli import options as cli_options
 from treadle.cli.output import Stop
 from treadle.cli.root import run as treadle
 from treadle.contrib.delayed import options as delivery_options
@@ -142,8 +142,8 @@ def test_options_take_precedence_over_the_environment_and_wrong_values_are_named
         lambda: delivery_options.role(None, {"WORKER_ROLE": "boss"}),
         lambda: delivery_options.redis_url({"REDIS_PORT": "x"}),
         lambda: delivery_options.listening({"host": None, "port": None}, {"API_PORT": "70000"}),
-        lambda: placement_options.roles("leader,boss"),
-        lambda: placement_options.roles(" , "),
+        lambda: cli_options.roles("leader,boss"),
+        lambda: cli_options.roles(" , "),
     ):
         with pytest.raises(Stop):
             wrong()
