@@ -15,7 +15,7 @@ from tools.size import VAGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT / "src/treadle", ROOT / "ui/src")
-GENERATED = ("static", "openapi.ts")
+GENERATED = ("static", "api.ts")
 FUNCTION = 120  # lines, at most
 PARAMETERS = 12  # at most
 WIDTH = 120  # characters of a line

@@ -134,8 +134,8 @@ async def test_endings_of_jobs_that_get_a_dependent_meanwhile() -> None:
                 waiting = [it.sell.options(after=[id]).job(1) for id in (high, low)]
                 it.stored.update((low, high, *(spec.id for spec in waiting)))
                 first, second = (partial(it.app.enqueue, spec) for spec in waiting)
-                await deadlock(stage, "work", first, ends_both, second)
-                if undone(stage, "work"):
+                await deadlock(stage, "settle_and_claim", first, ends_both, second)
+                if undone(stage, "settle_and_claim"):
                     break
             else:
                 pytest.fail("no deadlock came about")

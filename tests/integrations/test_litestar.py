@@ -110,5 +110,5 @@ def test_wrong_arguments_raise_before_the_start(app: App) -> None:
         TreadlePlugin(app, name="my jobs")
     with pytest.raises(BadOption, match="nothing to protect"):
         TreadlePlugin(app, tokens=[OPS])
-    with pytest.raises(BadOption, match="did you mean concurrency"):
+    with pytest.raises(TypeError, match="max_jobs"):
         TreadlePlugin(app, worker={"max_jobs": 5})

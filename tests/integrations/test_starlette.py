@@ -199,7 +199,7 @@ def test_wrong_arguments_raise_before_the_start(jobs: App) -> None:
         lifespan(FastAPI())  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="nothing"):
         lifespan()
-    with pytest.raises(BadOption, match="did you mean concurrency"):
+    with pytest.raises(TypeError, match="max_workers"):
         lifespan(jobs, worker={"max_workers": 3})
     with pytest.raises(BadOption, match=r"such as \{\"concurrency\": 5\}"):
         lifespan(jobs, worker=True)  # type: ignore[arg-type]

@@ -222,7 +222,7 @@ async def test_a_webhook_reads_a_bounded_answer(answer: Send) -> None:
 
 @pytest.mark.parametrize("answer", [endless, dribbling, many_headers, endless_refusal])
 def test_the_client_of_delayed_jobs_reads_a_bounded_answer(answer: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.cli.submit.ANSWER", 0.5)
+    monkeypatch.setattr("treadle.contrib.delayed.submit.ANSWER", 0.5)
     with hostile(answer) as url, pytest.raises(Stop, match=r"at most 1,048,576 bytes|does not answer"):
         Endpoint(url, None).ask("GET", "/jobs/a")
 
