@@ -148,9 +148,9 @@ def _bounded(queue: QueueOverview, glance: QueueGlance, bound: Limit | None, loo
 
 
 def _totals(queues: Sequence[QueueOverview], workers: Sequence[Presence], capped: Sequence[str]) -> Totals:
-    names = [*(["queued"] if any(queue.queued_capped for queue in queues) else []), *capped]
+    names = (*(("queued",) if any(queue.queued_capped for queue in queues) else ()), *capped)
     sums = {name: sum(getattr(queue, name) for queue in queues) for name in COUNTS}
-    return Totals(slots=sum(worker.slots for worker in workers), capped=cast("list[Counted]", names), **sums)
+    return Totals(slots=sum(worker.slots for worker in workers), capped=cast("tuple[Counted, ...]", names), **sums)
 
 
 def _worker(worker: Presence, leader: str | None) -> WorkerView:
