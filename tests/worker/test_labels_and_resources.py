@@ -383,7 +383,6 @@ async def test_invalid_requirements_of_a_task_are_refused(options: dict[str, Any
         ({"labels": ["gpu=a", "gpu=b"]}, "one value of a label"),
         ({"resources": {"mb": -1}}, "expected 0 to"),
         ({"resources": {"mb": 1.5}}, "smaller unit"),
-        ({"resource": {"mb": 1}}, "did you mean"),
     ],
 )
 async def test_invalid_resources_of_a_worker_are_refused(options: dict[str, Any], words: str) -> None:

@@ -209,7 +209,7 @@ async def the_storage_is_being_moved(stage: Stage) -> AsyncIterator[Sentence]:
         "a",
         "Its storage is being moved to redis://new: no job starts here any more, and it runs there afterwards; "
         "`treadle "
-        "move SOURCE redis://new --abort` aborts the move.",
+        "storage move SOURCE redis://new --abort` aborts the move.",
     )
 
 
