@@ -14,7 +14,7 @@ from treadle.testing import SimulationFailed, simulate
 from treadle.testing.history import Entry
 from treadle.testing.simulation import KINDS, Fault
 
-SOON = 100  # seeds within which each defect is found
+SOON = 200  # seeds within which each defect is found
 STEADY = tuple(kind for kind in KINDS if kind != "clock")  # the rules of time leave out runs with steps of the clock
 
 

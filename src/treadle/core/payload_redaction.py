@@ -44,7 +44,6 @@ TEXT: Final = 4  # units of Effort to look at a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
 KEY: Final = 6  # those to compare a key
 
-
 Place = Literal["nowhere", "keys", "texts"]
 """Where JSON may have something to hide."""
 
@@ -167,6 +166,10 @@ class Redaction:
             return Raw(_encode(_whole(text)))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return _NAMED
+
+    def size_of(self, text: str) -> str | None:
+        """Instead of a shape: the size of a JSON text too large to decode (8 MB of brackets take 90 ms to read)."""
+        return f"JSON({len(text)})" if self.shapes and len(text) > LARGEST else None
 
     def stored(self, text: str) -> str:
         """The stored text of a value that cannot be shown as JSON."""
@@ -310,9 +313,9 @@ class Redaction:
 
     def _shape_of(self, text: bytes) -> Any:
         """`{"to": "text(17)"}`; of a value too large to decode, its size."""
-        if len(text) > LARGEST:
-            return f"JSON({len(text)})"
         try:
+            if len(text) > LARGEST:
+                raise TooMuch
             if text[:1] != b'"':
                 Looked(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
             return shape_of(_decode(text))
