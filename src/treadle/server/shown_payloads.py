@@ -24,7 +24,7 @@ def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]
     """The arguments by position and by name of a row whose secrets are hidden, and why they are not shown as they are
     stored."""
     redaction = redaction if has_mark(payload) else redaction.rest
-    if payload[:1] == "[" and (size := redaction.size_of(payload)) is not None:
+    if (size := redaction.size_of(payload)) is not None and _form(payload) is None:
         return [size], {}, "shape"
     try:
         if stored_values.is_shown_as_stored(payload):

@@ -15,6 +15,7 @@ NAMED: Final = 20  # places that the answer names
 DEEPEST: Final = 60  # levels; what is deeper becomes a text
 FIELDS: Final = 2  # levels of an answer with the fields of rows
 NESTED: Final = 50  # characters that a list or a mapping of a sender counts for: it takes as long as that many
+PLAIN: Final = 20  # lists and mappings that cost nothing, as a row has them
 SMALL: Final = 2_000  # bytes of JSON that are decoded whole
 SPLIT: Final = 6  # levels down to which larger JSON is taken apart
 DECODED: Final = MOST  # bytes of lists and mappings that are decoded; then only the fields of rows
@@ -39,7 +40,7 @@ def decoded(answer: bytes) -> Any:
         if not is_list and raw[:1] != b"{":
             return read_json(raw)
         if len(raw) <= SMALL and room >= 0:
-            room -= len(raw)
+            room -= len(raw) + NESTED * max(0, raw.count(b"[") + raw.count(b"{") - PLAIN)
             return read_json(raw)
         words = f"({len(raw):,} bytes of JSON)"
         if depth > SPLIT or (room < 0 and depth + is_list > FIELDS):
