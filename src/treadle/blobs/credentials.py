@@ -58,12 +58,12 @@ def source_of(environment: Mapping[str, str] = os.environ) -> Source:
     except ImportError:
         raise BadUrl(MISSING) from None
     try:
-        found = Session().get_credentials()
+        credentials = Session().get_credentials()
     except BotoCoreError as error:
         raise BadUrl(f"blobs: botocore found no credentials for S3: {error}") from error
-    if found is None:
+    if credentials is None:
         raise BadUrl(
             "blobs: botocore found no credentials for S3. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
             "AWS_PROFILE, or give this machine a role"
         )
-    return Chain(found)
+    return Chain(credentials)

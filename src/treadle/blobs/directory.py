@@ -37,8 +37,8 @@ class DirectoryBlobs:
         self._folder, self._limit, self._sha1 = Path(folder), limit, sha1
         self._aside = self._folder / "quarantine"
         self._incoming = self._folder / "incoming"
-        for each in (self._folder, self._aside, self._incoming):
-            make_folder(each)
+        for subfolder in (self._folder, self._aside, self._incoming):
+            make_folder(subfolder)
 
     async def close(self) -> None:
         """Do nothing: no files stay open."""
@@ -124,9 +124,9 @@ class DirectoryBlobs:
         path = self.path(address)
         try:
             with await asyncio.to_thread(open, path, "rb", 0) as file:
-                found = await asyncio.to_thread(_digest_of, file)
-                if found != address:
-                    await asyncio.to_thread(self._set_aside, path, found)
+                digest = await asyncio.to_thread(_digest_of, file)
+                if digest != address:
+                    await asyncio.to_thread(self._set_aside, path, digest)
                     raise Corrupt(f"the file of {address} is corrupt; it was moved to {self._aside}")
                 yield File(file)
         except FileNotFoundError:

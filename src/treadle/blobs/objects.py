@@ -91,16 +91,16 @@ class FolderObjects:
                 return
             make_folder(self._folder / INCOMING)
             make_folder(target.parent)
-            descriptor, made = tempfile.mkstemp(dir=self._folder / INCOMING)
+            descriptor, path = tempfile.mkstemp(dir=self._folder / INCOMING)
             try:
                 with os.fdopen(descriptor, "wb") as out:
                     out.write(content)
                     out.flush()
                     os.fsync(out.fileno())
-                self._rename(made, target)
+                self._rename(path, target)
             finally:
                 with suppress(OSError):
-                    os.unlink(made)
+                    os.unlink(path)
             for folder in (target.parent, target.parent.parent, self._folder):  # new names survive a crash, too
                 _flush(folder)
         except OSError as error:
@@ -135,17 +135,17 @@ class FolderObjects:
     def _delete_one(self, target: Path, before: float) -> None:
         """Delete a file that was last written by then. A `put` may touch it between any check and the deletion, so it
         is renamed first: a `put` that comes later writes a new file, and one that came earlier shows in its time."""
-        aside = self._folder / INCOMING / f"{os.urandom(8).hex()}.deleted"
+        renamed = self._folder / INCOMING / f"{os.urandom(8).hex()}.deleted"
         try:
             if target.stat().st_mtime > before:
                 return
-            os.rename(target, aside)
+            os.rename(target, renamed)
         except (FileNotFoundError, NotADirectoryError):
             return
-        if aside.stat().st_mtime > before:
-            self._rename(str(aside), target)
+        if renamed.stat().st_mtime > before:
+            self._rename(str(renamed), target)
             return
-        aside.unlink()
+        renamed.unlink()
         with suppress(OSError):  # it still has other files
             target.parent.rmdir()
 
@@ -158,17 +158,17 @@ class FolderObjects:
             return wall()
 
     def _page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
-        found, now = list[ObjectEntry](), self._now()
+        entries, now = list[ObjectEntry](), self._now()
         try:
             for name in self._names(after):
                 with suppress(FileNotFoundError):
                     stat = (self._folder / name).stat()
-                    found.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
-                if len(found) == limit:
+                    entries.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
+                if len(entries) == limit:
                     break
         except OSError as error:
             raise refusal(error, self._folder) from error
-        return found
+        return entries
 
     def _names(self, after: str) -> Iterator[str]:
         first, _, rest = after.partition("/")

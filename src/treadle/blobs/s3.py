@@ -82,13 +82,13 @@ class S3Blobs:
     async def find(self, sha1: str) -> str | None:
         if not self._sha1:
             raise BadAddress("this store keeps no index of SHA-1: ask for the blob by its SHA-256")
-        found = io.BytesIO()
-        came = await self._bucket.fetch(f"sha1/{sha1}", found)
-        return None if came is None else address_of(found.getvalue().decode())
+        into = io.BytesIO()
+        came = await self._bucket.fetch(f"sha1/{sha1}", into)
+        return None if came is None else address_of(into.getvalue().decode())
 
     async def size(self, address: str) -> int | None:
-        found = await self._bucket.head(self.name(address))
-        return None if found is None else found.size
+        head = await self._bucket.head(self.name(address))
+        return None if head is None else head.size
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
@@ -112,8 +112,8 @@ class S3Blobs:
 
     async def _set_aside(self, address: str, found: str, etag: str) -> None:
         log.error("%s%s holds other bytes than its name says (sha256 %s)", self._bucket, self.name(address), found)
-        aside = f"quarantine/{address}.{os.urandom(4).hex()}"
-        if await self._bucket.copy(self.name(address), aside, etag):
+        quarantined = f"quarantine/{address}.{os.urandom(4).hex()}"
+        if await self._bucket.copy(self.name(address), quarantined, etag):
             await self._bucket.delete(self.name(address), etag)
 
 

@@ -57,9 +57,9 @@ def sign(
         sent["x-amz-security-token"] = who.token
     lines = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
     names = ";".join(sorted(lines))
-    asked = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
-    told = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
-    request = "\n".join((method, path, asked, told, names, digest))
+    query_string = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
+    header_lines = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
+    request = "\n".join((method, path, query_string, header_lines, names, digest))
     scope = f"{day}/{region}/{SERVICE}/aws4_request"
     text = "\n".join((ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
     key = f"AWS4{who.secret}".encode()

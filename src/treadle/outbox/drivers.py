@@ -128,9 +128,9 @@ class Sqlite:
 
 class MySQL:
     def __init__(self, address: Address) -> None:
-        words = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
-        words |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
-        self._raw: Any = _mysql_driver(address).connect(**words)
+        options = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
+        options |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
+        self._raw: Any = _mysql_driver(address).connect(**options)
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
         with self._raw.cursor() as cursor:
@@ -209,12 +209,12 @@ class Database:
             except StorageError:
                 raise
             except Exception as error:
-                told = translated(error, self.address)
-                if told is None:
+                ours = translated(error, self.address)
+                if ours is None:
                     raise
-                if isinstance(told, StorageUnavailable):
+                if isinstance(ours, StorageUnavailable):
                     self._drop()
-                raise told from error
+                raise ours from error
 
     def run_once(self, statements: Sequence[Sent]) -> list[list[Row]]:
         """Run these on a connection that is closed afterwards. Blocks the thread."""
@@ -225,10 +225,10 @@ class Database:
             alone._drop()
 
     def _drop(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
+        connection, self._made = self._made, None
+        if connection is not None:
             with suppress(Exception):
-                made.close()
+                connection.close()
 
     async def close(self) -> None:
         """Release the connection and the thread. A second call does nothing; `run` opens it again."""
@@ -322,7 +322,7 @@ def _of_mysql(error: Exception, where: str, text: str) -> StorageError:
 
 def raise_translated(error: Exception, address: Address) -> NoReturn:
     """Raise an error of the user's driver as one of ours, or as it is."""
-    told = translated(error, address)
-    if told is None:
+    ours = translated(error, address)
+    if ours is None:
         raise error
-    raise told from error
+    raise ours from error

@@ -60,8 +60,8 @@ class FullQueues:
 
     def take(self) -> list[tuple[QueueFull, list[Call]]]:
         """Return the calls that wait, each with the error of its queue, and forget them."""
-        found, self.waiting = self.waiting, {}
-        return list(found.values())
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
 
     def _wait(self, call: Call, error: QueueFull) -> None:
         self.waiting.setdefault(error.queue, (error, []))[1].append(call)
@@ -79,11 +79,11 @@ class FullQueues:
 
 def needs(call: Call) -> dict[str, Need]:
     """The needs of a call, by queue. Raises an error of UNREADABLE."""
-    found: dict[str, Need] = {}
+    needs_of: dict[str, Need] = {}
     for row in call:
         job = job_of(row.text)
         if needs_room(job):
-            known = found.get(job.queue) or Need(0, rank(job), False)
+            known = needs_of.get(job.queue) or Need(0, rank(job), False)
             keyed = known.keyed or job.key is not None
-            found[job.queue] = Need(known.jobs + 1, min(known.rank, rank(job)), keyed)
-    return found
+            needs_of[job.queue] = Need(known.jobs + 1, min(known.rank, rank(job)), keyed)
+    return needs_of

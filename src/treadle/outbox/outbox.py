@@ -137,13 +137,13 @@ class Outbox:
 
     async def stats(self) -> OutboxStats:
         """Raises StorageError."""
-        [(rows, oldest, given_up, failing, holder, left, storage)] = await self._run(self._statements.counts())
+        [(rows, oldest, given_up, failing, holder, rest, storage)] = await self._run(self._statements.counts())
         return OutboxStats(
             rows=int(rows),
             oldest=max(0.0, float(oldest or 0.0)),
             failing=int(failing),
             given_up=int(given_up),
-            relay=holder if left is not None and left > 0 else None,
+            relay=holder if rest is not None and rest > 0 else None,
             storage=storage,
         )
 
@@ -187,7 +187,7 @@ class Outbox:
         return Written(given, self._database, self._statements, self._checked, committed)
 
     def _relay(self, storage: Callable[[], Any], lease: float | None = None, place: str | None = None) -> Relay:
-        words: dict[str, Any] = {} if lease is None else {"lease": lease}
+        options: dict[str, Any] = {} if lease is None else {"lease": lease}
         self._kept = True  # until `_close`
         return Relay(
             self._database,
@@ -197,14 +197,14 @@ class Outbox:
             poll=self._poll,
             notify=self._notify,
             place=place,
-            **words,
+            **options,
         )
 
     async def _find(self, id: str) -> tuple[str | None, int, str | None] | None:
         """(the job that was returned for it, tries, error) of a job in the outbox; None: it is not there."""
         self._kept = True
-        found = await self._database.run(self._statements.found(id))
-        return (found[0][0], int(found[0][1]), found[0][2]) if found else None
+        rows = await self._database.run(self._statements.found(id))
+        return (rows[0][0], int(rows[0][1]), rows[0][2]) if rows else None
 
     async def _close(self) -> None:
         self._kept = False

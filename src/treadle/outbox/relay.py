@@ -130,17 +130,17 @@ class Relay:
         app looks. Two URLs may name one storage, so this is no error."""
         if self._place is None:
             return
-        [(found,)] = await self._database.run(self._statements.storage())
-        if found is not None and found != self._place and not self._warned:
+        [(before,)] = await self._database.run(self._statements.storage())
+        if before is not None and before != self._place and not self._warned:
             self._warned = True
             log.warning(
                 "outbox: %s was relayed to %s, and the jobs of this app are in %s. If these are two storages, %s",
                 self._database.address.shown,
-                found,
+                before,
                 self._place,
                 EACH,
             )
-        if leads and found != self._place:
+        if leads and before != self._place:
             await self._database.run(self._statements.delivers_to(self._place))
 
     async def _leave(self) -> None:
@@ -157,8 +157,8 @@ class Relay:
     async def _wait(self, wanted: Callable[[], bool]) -> None:
         """Wait for a notification or the next poll, and renew the lease meanwhile."""
         until = monotonic() + self._poll
-        while (left := until - monotonic()) > 0 and wanted() and await self._leads():
-            part = min(left, self._lease / RENEWALS)
+        while (rest := until - monotonic()) > 0 and wanted() and await self._leads():
+            part = min(rest, self._lease / RENEWALS)
             if self._notices is None:
                 await asyncio.sleep(part)
             elif await self._notices.wait(part):
@@ -210,9 +210,9 @@ class Relay:
                     await deleting
                 deleting = started(self._delete(over))
                 # The end of a call that the last page began was delivered with it.
-                found = [] if further is None else await further
-                full, further = len(found) == size, None
-                rows = [read(row) for row in found if row[0] not in done]
+                page = [] if further is None else await further
+                full, further = len(page) == size, None
+                rows = [read(row) for row in page if row[0] not in done]
             if deleting is not None:
                 await deleting
             return True
@@ -241,7 +241,9 @@ class Relay:
             return rows
         more: list[Row] = await self._database.run(self._statements.calls(calls))
         known = {row.seq for row in rows}
-        return sorted([*rows, *(each for row in more if (each := read(row)).seq not in known)], key=lambda row: row.seq)
+        return sorted(
+            [*rows, *(waiting for row in more if (waiting := read(row)).seq not in known)], key=lambda row: row.seq
+        )
 
     async def _calls(self, storage: Store, calls: list[Call], full: FullQueues) -> list[int]:
         """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
@@ -304,12 +306,12 @@ class Relay:
         known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])
         stored = [call for call, row in zip(calls, known, strict=True) if row is not None]
         over = await self._calls(storage, stored, FullQueues())
-        left = [call for call, row in zip(calls, known, strict=True) if row is None]
-        if left:
+        waiting = [call for call, row in zip(calls, known, strict=True) if row is None]
+        if waiting:
             # The pause of the call with the fewest tries, because an older call must not wait longer than a younger
             # one.
-            delay = _pause(min(call[0].tries for call in left) + 1)
-            rows = [row.seq for call in left for row in call]
+            delay = _pause(min(call[0].tries for call in waiting) + 1)
+            rows = [row.seq for call in waiting for row in call]
             await self._database.run(self._statements.failed(rows, _words(error), delay))
             jobs = "1 job waits" if len(rows) == 1 else f"{len(rows):,} jobs wait"
             log.warning("outbox: %s in the outbox (%s), again in %g s", jobs, _words(error), delay)
@@ -319,10 +321,10 @@ class Relay:
         """Record a failed try. `for_ever`: it is never given up, because its jobs are not the cause."""
         tries = call[0].tries + 1
         given_up = tries >= TRIES and not for_ever
-        delay, words = None if given_up else _pause(tries), _words(error)
-        await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
+        delay, text = None if given_up else _pause(tries), _words(error)
+        await self._database.run(self._statements.failed([row.seq for row in call], text, delay))
         after = "given up; `treadle storage relay retry` tries it again" if delay is None else f"again in {delay:g} s"
-        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
+        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), text, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:
         """The rows to be deleted. Those for which the storage returned another job stay for a while, as a reference."""
@@ -367,9 +369,9 @@ async def _never() -> bool:
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
     """Wait for the statements that have begun: they cannot be cancelled in their thread."""
-    left = [task for task in tasks if task is not None and not task.done()]
-    if left:
-        await asyncio.wait(left)
+    running = [task for task in tasks if task is not None and not task.done()]
+    if running:
+        await asyncio.wait(running)
     for task in tasks:
         if task is not None and not task.cancelled():
             task.exception()  # the next pass reads it again

@@ -141,12 +141,12 @@ class Statements:
     def creation(self) -> list[str]:
         """The same for a database that may have a part of them: MySQL commits after each statement, and a test may
         have emptied all tables."""
-        made = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
+        statements = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
         if self.dialect == "mysql":
-            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in made]
-        made = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in made]
-        made = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in made]
-        return ["BEGIN", *made, "COMMIT"]
+            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in statements]
+        statements = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in statements]
+        statements = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in statements]
+        return ["BEGIN", *statements, "COMMIT"]
 
     def _sent(self, text: str, *values: Any) -> Sent:
         """Number the placeholders, which are written as ?."""

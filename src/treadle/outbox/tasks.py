@@ -78,8 +78,8 @@ class OutboxTasks:
     async def find(self, id: str) -> Found | None:
         """Raises StorageError."""
         outbox = self._outbox()
-        found = None if outbox is None else await outbox._find(id)
-        return None if found is None else Found(*found)
+        row = None if outbox is None else await outbox._find(id)
+        return None if row is None else Found(*row)
 
     # --- after a commit
 

@@ -79,22 +79,22 @@ class Written:
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         """The jobs in the outbox, as this transaction sees them."""
-        session, found = await self._session(), dict[str, Record]()
+        session, records = await self._session(), dict[str, Record]()
         for id, text in await self._run(session, self._statements.jobs(ids)):
             try:
-                found[id] = expected(job_of(text), 0.0)
+                records[id] = expected(job_of(text), 0.0)
             except UNREADABLE:
                 continue
-        return [found.get(id) for id in ids]
+        return [records.get(id) for id in ids]
 
     async def take(self, ids: Sequence[str]) -> list[NewJob]:
         """Delete the rows of these jobs; returns the jobs as they must be delivered. For tests, whose transaction is
         never committed. Raises an error of UNREADABLE."""
         session = await self._session()
-        found = [job_of(text) for _, text in await self._run(session, self._statements.jobs(ids))]
-        if found:
-            await self._run(session, self._statements.without([job.id for job in found]))
-        return found
+        jobs = [job_of(text) for _, text in await self._run(session, self._statements.jobs(ids))]
+        if jobs:
+            await self._run(session, self._statements.without([job.id for job in jobs]))
+        return jobs
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
@@ -148,8 +148,10 @@ class Written:
         if self._address.dialect == "sqlite":
             return self._address.database
         name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"
-        [(found,)] = await self._run(session, (f"SELECT {name}", ()))
-        return f"the database {found!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
+        [(database,)] = await self._run(session, (f"SELECT {name}", ()))
+        return (
+            f"the database {database!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
+        )
 
     def _ask(self) -> str | None:
         """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it

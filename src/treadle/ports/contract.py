@@ -157,10 +157,10 @@ def three(given: Any) -> Ports:
     if isinstance(given, Ports):
         given = (given.queue, given.pubsub, given.store)
     if not isinstance(given, tuple | list) or len(given) != 3:
-        found = f"{len(given)} of them" if isinstance(given, tuple | list) else repr(given)
+        shown = f"{len(given)} of them" if isinstance(given, tuple | list) else repr(given)
         raise BadOption(
             "ports",
-            f"expected (queue, pubsub, store), found {found}; give all three: a missing one would be private to "
+            f"expected (queue, pubsub, store), found {shown}; give all three: a missing one would be private to "
             "this process, and each job would be split between two places",
         )
     for (name, methods), port in zip(METHODS.items(), given, strict=True):

@@ -76,9 +76,9 @@ class Held:
     def visible(self, now: float) -> Iterator[Item]:
         """The messages that are due and not leased, in the order of the pushes."""
         while self._later and self._later[0][0] <= now:
-            at, number = heapq.heappop(self._later)
+            visible_at, number = heapq.heappop(self._later)
             item = self.items.get(number)
-            if item is not None and item.token is None and item.at == at:
+            if item is not None and item.token is None and item.at == visible_at:
                 heapq.heappush(self._ready, number)
         while self._ready:
             item = self.items.get(heapq.heappop(self._ready))

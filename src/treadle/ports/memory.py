@@ -44,8 +44,8 @@ class MemoryQueue:
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         if not self._held.has_key(dedupe_key):
-            at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
-            self._held.put(Item(self._held.next_number(), body, at, dedupe_key))
+            visible_at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
+            self._held.put(Item(self._held.next_number(), body, visible_at, dedupe_key))
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         most = limit if self.max_batch is None else min(limit, self.max_batch)
@@ -140,17 +140,17 @@ class MemoryStore:
         return True
 
     async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
-        found = int(self._read(key) or 0) + by
-        await self.set(key, str(found), ttl)
-        return found
+        total = int(self._read(key) or 0) + by
+        await self.set(key, str(total), ttl)
+        return total
 
     async def now(self) -> float:
         return self._now()
 
     def _read(self, key: str) -> str | None:
         self._expire()
-        found = self._values.get(key)
-        return found[0] if found is not None else None
+        entry = self._values.get(key)
+        return entry[0] if entry is not None else None
 
     def _expire(self) -> None:
         now = self._now()

@@ -83,10 +83,10 @@ class NatsQueue(_Client):
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         await self._connected()
-        found: list[Pulled] = []
-        while len(found) < limit:
+        leased: list[Pulled] = []
+        while len(leased) < limit:
             try:
-                messages = await self._reader.fetch(limit - len(found), timeout=FETCH)
+                messages = await self._reader.fetch(limit - len(leased), timeout=FETCH)
             except TimeoutError:  # also the client's own, a subclass
                 break
             for message in messages:
@@ -94,8 +94,8 @@ class NatsQueue(_Client):
                 if due > wall():
                     await message.nak(delay=due - wall())
                     continue
-                found.append(self._lease(message, lease))
-        return found
+                leased.append(self._lease(message, lease))
+        return leased
 
     def _lease(self, message: Any, lease: float) -> Pulled:
         place = message.metadata.sequence.stream
@@ -201,8 +201,8 @@ class NatsStore(_Client):
         self._kv: Any = None
 
     async def get(self, key: str) -> str | None:
-        found = await self._entry(key)
-        return found[0] if found is not None else None
+        entry = await self._entry(key)
+        return entry[0] if entry is not None else None
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
         await self._connected()

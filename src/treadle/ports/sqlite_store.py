@@ -68,18 +68,18 @@ class FileStore:
 
     async def _step(self, group: list[Change[sqlite3.Connection]]) -> None:
         try:
-            answers = await self._changes.in_thread(lambda: self._commit([each.apply for each in group]))
+            answers = await self._changes.in_thread(lambda: self._commit([change.apply for change in group]))
         except StorageUnavailable:
             raise
         except Exception as error:
             if len(group) == 1:
                 group[0].reply(error)
                 return
-            for each in group:  # nothing was stored, because one change failed: repeat each in its own transaction
-                await self._step([each])
+            for change in group:  # nothing was stored, because one change failed: repeat each in its own transaction
+                await self._step([change])
         else:
-            for each, answer in zip(group, answers, strict=True):
-                each.reply(answer)
+            for change, answer in zip(group, answers, strict=True):
+                change.reply(answer)
 
     def _commit(self, changes: list[Callable[[sqlite3.Connection, float], Any]]) -> list[Any]:
         try:
@@ -131,8 +131,8 @@ class FileStore:
 
 
 def _read(db: sqlite3.Connection, key: str) -> str | None:
-    found = db.execute(GET, (key,)).fetchone()
-    return None if found is None else str(found[0])
+    row = db.execute(GET, (key,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _end(now: float, ttl: float | None) -> float | None:

@@ -72,7 +72,7 @@ def level(rule: Limit, usage: Usage, now: float) -> float:
             return full
         return min(float(full), usage.tokens + max(0.0, now - usage.at) * (rule.rate or 0) / rule.per)
     # Compare `at + per` with `now`, as `opens_at` does: `now - per` can differ in the last bit.
-    return (rule.rate or 0) - sum(cost for at, cost in usage.starts if at + rule.per > now)
+    return (rule.rate or 0) - sum(cost for moment, cost in usage.starts if moment + rule.per > now)
 
 
 def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
@@ -92,18 +92,18 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
     if rule.how == "bucket":
         return now + (wanted - level(rule, usage, now)) * rule.per / rule.rate
     missing = wanted - level(rule, usage, now)
-    for at, spent in usage.starts:
-        if at + rule.per > now:
+    for moment, spent in usage.starts:
+        if moment + rule.per > now:
             missing -= spent
             if missing <= 0:
-                return at + rule.per
+                return moment + rule.per
     return None
 
 
 def opens_behind(rule: Limit, usage: Usage, first: Asker, back: Iterable[Asker], now: float) -> float | None:
     """The moment at which the rate admits `first`, the first blocked job of a queue. The jobs in `back` that precede it
     (queued again and not claimed yet, of the same queue) count as started: their starts are not free for it."""
-    ahead = sum(min(each.cost, capacity(rule)) for each in back if each.turn < first.turn)
+    ahead = sum(min(asker.cost, capacity(rule)) for asker in back if asker.turn < first.turn)
     return opens_at(rule, usage, ahead + first.cost, now)
 
 
@@ -135,7 +135,7 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
 
 def take_back(usage: Usage, now: float) -> None:
     """Set starts in the future, recorded by a clock ahead of `now`, to `now`: they still count, and expire in time."""
-    ahead = sum(cost for at, cost in usage.starts if at >= now)
+    ahead = sum(cost for moment, cost in usage.starts if moment >= now)
     if ahead:
         usage.starts = [*(entry for entry in usage.starts if entry[0] < now), (now, ahead)]
     usage.at = min(usage.at, now)
@@ -181,10 +181,10 @@ class Admission:
             return False
         if rule.rate is None:
             return True
-        left = self._left.get(key)
-        if left is None:
-            left = self._left[key] = level(rule, usage, self.now)
-        return lets_start(rule, left, cost)
+        remaining = self._left.get(key)
+        if remaining is None:
+            remaining = self._left[key] = level(rule, usage, self.now)
+        return lets_start(rule, remaining, cost)
 
     def may_lack(self, key: str, cost: int) -> bool:
         """Whether this limit, which has just admitted `cost`, may have too little room for more than that."""
@@ -230,28 +230,28 @@ class Admission:
         """
         rule = rule_for(self.rules, key)
         if rule is None:
-            return [each.id for each in heapq.merge(keepers, others) if each.aside]
+            return [asker.id for asker in heapq.merge(keepers, others) if asker.aside]
         free = None if rule.slots is None else rule.slots - self.of(key).used
-        left = level(rule, self.of(key), self.now) if rule.rate is not None else None
+        remaining = level(rule, self.of(key), self.now) if rule.rate is not None else None
         barred, back = False, list[str]()
 
         def unbarred() -> Iterator[Asker]:
-            for each in others:
+            for asker in others:
                 if barred:
                     return
-                yield each
+                yield asker
 
-        for each in heapq.merge(keepers, unbarred()):
-            slots = 0 if rule.slots is None or each.kept else min(each.cost, rule.slots)
-            if free is not None and not each.kept and (not rule.slots or slots > free):
+        for asker in heapq.merge(keepers, unbarred()):
+            slots = 0 if rule.slots is None or asker.kept else min(asker.cost, rule.slots)
+            if free is not None and not asker.kept and (not rule.slots or slots > free):
                 barred = True
                 continue
-            if left is not None:
-                if not lets_start(rule, left, each.cost):
+            if remaining is not None:
+                if not lets_start(rule, remaining, asker.cost):
                     break
-                left -= min(each.cost, capacity(rule))
+                remaining -= min(asker.cost, capacity(rule))
             if free is not None:
                 free -= slots
-            if each.aside:
-                back.append(each.id)
+            if asker.aside:
+                back.append(asker.id)
         return back

@@ -28,19 +28,19 @@ Candidate: TypeAlias = tuple[str, int, bool]
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     """The rules of queues, pauses aside; empty if none of them has a bound."""
-    found = {
+    rules = {
         name: rule
-        for name, each in facts.items()
-        if name.partition(":")[0] == "queue" and (rule := each.set or each.declared) is not None
+        for name, limit in facts.items()
+        if name.partition(":")[0] == "queue" and (rule := limit.set or limit.declared) is not None
     }
-    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+    return rules if any(rule.max_waiting is not None for rule in rules.values()) else {}
 
 
 def bounds_in(limits: Iterable[LimitUse]) -> dict[str, Limit]:
     """The same from the answer of `limits`."""
-    rules = {each.key: each.behind if each.pauses else each.rule for each in limits}
-    found = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
-    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+    rules = {use.key: use.behind if use.pauses else use.rule for use in limits}
+    bounds = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
+    return bounds if any(rule.max_waiting is not None for rule in bounds.values()) else {}
 
 
 def bound_of(bounds: Bounds, queue: str) -> Limit | None:

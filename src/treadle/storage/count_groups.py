@@ -62,21 +62,21 @@ class KeptCounts(Struct):
 
     def blocked(self) -> dict[str, int]:
         """How many jobs each limit blocks."""
-        found: Counter[str] = Counter()
+        blocked: Counter[str] = Counter()
         for _, _, kind, jobs in self.rows:
             if kind[0] == "b":
-                found[kind[1:]] += jobs
-        return found
+                blocked[kind[1:]] += jobs
+        return blocked
 
     def glance(self, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
         """The queues of a glance, and the kinds whose number it bounds."""
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for queue, _, kind, jobs in self.rows:
             name = LETTERS[kind[0]]
             if jobs > 0 and (name == "queued" or name in KINDS):
-                kinds = found.setdefault(queue, {})
+                kinds = counts.setdefault(queue, {})
                 kinds[name] = kinds.get(name, 0) + jobs
-        queues = [replace(QueueGlance(name=queue, oldest=self._age(queue)), **kinds) for queue, kinds in found.items()]
+        queues = [replace(QueueGlance(name=queue, oldest=self._age(queue)), **kinds) for queue, kinds in counts.items()]
         return merged_glances([(queues, ())], most)
 
     def _age(self, queue: str) -> float | None:

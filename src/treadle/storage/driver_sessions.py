@@ -203,7 +203,7 @@ class Psycopg2Session(LibpqConnection):
                 cursor.string_types[kind] = pg.BYTES
             cursor.execute(with_literals(statement, values))
             rows = cursor.fetchall() if cursor.description is not None else []
-        return [tuple([each.decode() if isinstance(each, bytes) else each for each in row]) for row in rows]
+        return [tuple([cell.decode() if isinstance(cell, bytes) else cell for cell in row]) for row in rows]
 
 
 class AsyncpgSession(NamedTuple):

@@ -29,10 +29,10 @@ def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
         case Pause():
             return replace(facts, pauses=_in_order([*_others(facts, change.why), change]))
         case Resume():
-            left = tuple(each for each in facts.pauses if each.why != change.why or _outlasts(each, change))
+            pauses = tuple(pause for pause in facts.pauses if pause.why != change.why or _outlasts(pause, change))
             if change.why == "paused":
                 facts = replace(facts, set=_with_slots(facts.set), declared=_with_slots(facts.declared))
-            return replace(facts, pauses=left)
+            return replace(facts, pauses=pauses)
 
 
 def folded(stored: Mapping[str, LimitFacts], changes: Iterable[LimitChange]) -> list[LimitFacts]:
@@ -41,7 +41,7 @@ def folded(stored: Mapping[str, LimitFacts], changes: Iterable[LimitChange]) -> 
     for change in changes:
         name = named(change)
         facts[name] = changed(facts.get(name) or _stored(stored, name), change)
-    return [each for each in facts.values() if each != _stored(stored, each.name)]
+    return [limit for limit in facts.values() if limit != _stored(stored, limit.name)]
 
 
 def _stored(stored: Mapping[str, LimitFacts], name: str) -> LimitFacts:
@@ -62,7 +62,7 @@ def is_empty(facts: LimitFacts) -> bool:
 
 
 def _others(facts: LimitFacts, why: Why) -> list[Pause]:
-    return [each for each in facts.pauses if each.why != why]
+    return [pause for pause in facts.pauses if pause.why != why]
 
 
 def _in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
@@ -89,12 +89,12 @@ Fact = tuple[str, str, Limit | None, float | None]
 
 
 def rows(facts: LimitFacts) -> list[Fact]:
-    found: list[Fact] = []
+    facts_rows: list[Fact] = []
     if facts.set is not None:
-        found.append((facts.name, "set", facts.set, None))
+        facts_rows.append((facts.name, "set", facts.set, None))
     if facts.declared is not None:
-        found.append((facts.name, "declared", facts.declared, None))
-    return found + [(facts.name, each.why, None, each.until) for each in facts.pauses]
+        facts_rows.append((facts.name, "declared", facts.declared, None))
+    return facts_rows + [(facts.name, pause.why, None, pause.until) for pause in facts.pauses]
 
 
 def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:

@@ -218,10 +218,10 @@ class LimitChanges(Struct, frozen=True):
 
     @classmethod
     def of(cls, changes: Iterable[LimitChange]) -> Self:
-        return cls(tuple(SetRule(each) if isinstance(each, Limit) else each for each in changes))
+        return cls(tuple(SetRule(change) if isinstance(change, Limit) else change for change in changes))
 
     def read(self) -> list[LimitChange]:
-        return [each.rule if isinstance(each, SetRule) else each for each in self.changes]
+        return [change.rule if isinstance(change, SetRule) else change for change in self.changes]
 
 
 class LimitsCall(Struct, frozen=True):
@@ -370,10 +370,10 @@ def error_of(problem: Problem) -> errors.TreadleError:
     if not fields:
         return kind(problem.message)
     try:
-        made: errors.TreadleError = kind(**{name: problem.details.get(name) for name in fields})
+        error: errors.TreadleError = kind(**{name: problem.details.get(name) for name in fields})
     except (TypeError, ValueError):
         return errors.StorageError(f"{problem.error}: {problem.message}")
-    return made
+    return error
 
 
 Verb = Literal[

@@ -100,7 +100,7 @@ def named_costs(job: NewJob) -> tuple[tuple[str, int], ...]:
     """The limits that a job names, with costs. A stored cost below 1, which earlier versions allowed, counts as 1."""
     for _, cost in job.limits:
         if cost < 1:
-            return tuple((name, max(each, 1)) for name, each in job.limits)
+            return tuple((name, max(cost, 1)) for name, cost in job.limits)
     return job.limits
 
 
@@ -109,10 +109,10 @@ def refuse_taken(jobs: Sequence[NewJob], stored: Callable[[Sequence[str]], dict[
 
     `stored` reads the jobs with these ids. An earlier job of the same call counts as stored.
     """
-    asked = [job.id for job in jobs if job.nonce is not None or job.reach or job.id.startswith(OWN_ID)]
-    if not asked:
+    ids = [job.id for job in jobs if job.nonce is not None or job.reach or job.id.startswith(OWN_ID)]
+    if not ids:
         return
-    known = stored(asked)
+    known = stored(ids)
     for job in jobs:
         first = known.setdefault(job.id, job)
         if first is not job and (error := taken_by(job, first)) is not None:
@@ -254,7 +254,7 @@ def noted(row: Record, out: Outcome) -> Record:
 
 def first_moment(*moments: float | None) -> float | None:
     """The earliest of the moments that are not None."""
-    return min([at for at in moments if at is not None], default=None)
+    return min([moment for moment in moments if moment is not None], default=None)
 
 
 def taken_back(row: Record, now: float) -> Record | None:

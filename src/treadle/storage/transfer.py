@@ -194,10 +194,10 @@ def digest(jobs: Iterable[Carried]) -> int:
     their rate admits by then, so the two sides would differ right after the move.
     """
     total = 0
-    for each in jobs:
-        record = handed_over(each.record)
+    for job in jobs:
+        record = handed_over(job.record)
         if record.blocked_on is not None:
             record = replace(record, queue_position=None)
-        told = replace(each, record=record, edges=tuple(sorted(each.edges, key=lambda edge: edge.up)))
-        total += int.from_bytes(hashlib.blake2b(_encode(told), digest_size=16).digest())
+        content = replace(job, record=record, edges=tuple(sorted(job.edges, key=lambda edge: edge.up)))
+        total += int.from_bytes(hashlib.blake2b(_encode(content), digest_size=16).digest())
     return total % 2**128

@@ -30,8 +30,8 @@ DIALECTS: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MyS
 def bound_to(storage: Storage, given: Any) -> Bound:
     """The verbs of a storage inside the user's own transaction. Raises Unsupported if the storage has no
     transactions."""
-    found = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
-    return found.within(given)
+    able = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
+    return able.within(given)
 
 
 async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:

@@ -180,7 +180,7 @@ class Log:
 
 def pieces(text: str, size: int) -> list[str]:
     """Split a long text into values that every store accepts."""
-    return [text[at : at + size] for at in range(0, len(text), size)] or [""]
+    return [text[start : start + size] for start in range(0, len(text), size)] or [""]
 
 
 def as_text(entry: Any) -> str:

@@ -55,7 +55,7 @@ async def collect(
         after = entries[-1].name
         open_for = await _open_for(storage)  # before the rows are read: a commit in between shows in them
         old = await judged(storage, [entry for entry in entries if entry.age >= age])
-        useless = [each.entry for each in old if each.use == "unused"]
+        useless = [item.entry for item in old if item.use == "unused"]
         free = [entry for entry in useless if not open_for or entry.age > open_for + GAP]
         if free and not dry:
             await objects.delete([entry.name for entry in free], age)
@@ -90,10 +90,10 @@ async def judged(storage: Storage, entries: Sequence[ObjectEntry]) -> list[Judge
     owners = [owner_of(entry.name) for entry in entries]
     ids = list(dict.fromkeys(own[0] for own in owners if own is not None))
     rows = {row.job.id: row for row in await storage.get(ids) if row is not None} if ids else {}
-    found = []
+    uses = []
     for entry, own in zip(entries, owners, strict=True):
         if own is None:
-            found.append(Judged(entry, "", "foreign"))
+            uses.append(Judged(entry, "", "foreign"))
             continue
         row = rows.get(own[0])
         use: Use = "unused"
@@ -101,5 +101,5 @@ async def judged(storage: Storage, entries: Sequence[ObjectEntry]) -> list[Judge
             use = "needed"
         elif row is not None and not row.state.final:
             use = "unfinished"
-        found.append(Judged(entry, own[0], use))
-    return found
+        uses.append(Judged(entry, own[0], use))
+    return uses

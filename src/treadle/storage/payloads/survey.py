@@ -75,13 +75,13 @@ class KeyUse(Struct):
 
 async def by_age(storage: Storage, objects: Objects, told: Callable[[int], None]) -> AsyncIterator[tuple[str, Judged]]:
     """Every object of the blob store, with the name of its age group. `told` gets the number of objects so far."""
-    looked = 0
+    count = 0
     async for entries in _pages(objects):
-        looked += len(entries)
-        for each in await judged(storage, entries):
-            if each.use != "foreign":
-                yield age_of(each.entry), each
-        told(looked)
+        count += len(entries)
+        for item in await judged(storage, entries):
+            if item.use != "foreign":
+                yield age_of(item.entry), item
+        told(count)
 
 
 def age_of(entry: ObjectEntry) -> str:
@@ -94,18 +94,18 @@ async def missing(
     """The texts to which rows refer and that are not in the blob store. `read`: also read every text, and report those
     that are damaged. `told` gets the number of rows so far."""
     there = set[int]() if read else await _names(objects)
-    looked = 0
+    count = 0
     async for rows in _rows(storage):
-        looked += len(rows)
-        told(looked)
+        count += len(rows)
+        told(count)
         suspects = [
             (row, field, form)
             for row in rows
             for field, form in _references(row)
             if read or _number(name_of(row.job.id, form.sha256)) not in there
         ]
-        for found in await _checked(storage, objects, suspects):
-            yield found
+        for gap in await _checked(storage, objects, suspects):
+            yield gap
 
 
 async def key_use(
@@ -113,15 +113,15 @@ async def key_use(
 ) -> list[KeyUse]:
     """How many stored texts each key has encrypted, by the id of the key. Texts in the blob store are read. `waiting`:
     jobs of an outbox. Rows of Treadle itself, which are never encrypted, do not count."""
-    found: dict[str, KeyUse] = {}
+    uses: dict[str, KeyUse] = {}
 
     def of(key: str) -> KeyUse:
-        return found.setdefault(key, KeyUse(key, kinds={}))
+        return uses.setdefault(key, KeyUse(key, kinds={}))
 
     for job in waiting:
         if not is_own_job(job):
             of(_key(job.payload)).outbox += 1
-    looked = 0
+    count = 0
     async for rows in _rows(storage):
         for row, keys in zip(rows, await _keys(objects, rows), strict=True):
             for (key, kind), number in keys.items():
@@ -129,9 +129,9 @@ async def key_use(
             for key in {key for key, _ in keys}:
                 of(key).jobs += 1
                 of(key).unfinished += not row.state.final
-        looked += len(rows)
-        told(looked)
-    return sorted(found.values(), key=lambda use: use.key)
+        count += len(rows)
+        told(count)
+    return sorted(uses.values(), key=lambda use: use.key)
 
 
 async def _keys(objects: Objects | None, rows: Sequence[Record]) -> list[Counter[tuple[str, str]]]:

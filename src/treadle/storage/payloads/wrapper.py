@@ -143,8 +143,8 @@ class PayloadStorage(StorageProxy):
                 return replace(renewal, checkpoints=(), note=None)
 
         stored = await asyncio.gather(*map(one, renewals))
-        found = await super().heartbeat(worker, stored, lease)
-        return replace(found, unsaved=found.unsaved | (unsaved - found.lost)) if unsaved else found
+        beat = await super().heartbeat(worker, stored, lease)
+        return replace(beat, unsaved=beat.unsaved | (unsaved - beat.lost)) if unsaved else beat
 
     # --- reading
 
