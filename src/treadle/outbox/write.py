@@ -149,9 +149,7 @@ class Written:
             return self._address.database
         name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"
         [(database,)] = await self._run(session, (f"SELECT {name}", ()))
-        return (
-            f"the database {database!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
-        )
+        return f"the database {database!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
 
     def _ask(self) -> str | None:
         """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
