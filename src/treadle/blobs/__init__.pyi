@@ -1,7 +1,5 @@
 """The names of the package, each with its module. Type checkers read this file, and so does `__init__.py`."""
 
-from treadle.blobs.address import address_of as address_of
-from treadle.blobs.address import sri as sri
 from treadle.blobs.directory import MOST as MOST
 from treadle.blobs.directory import DirectoryBlobs as DirectoryBlobs
 from treadle.blobs.objects import FolderObjects as FolderObjects
@@ -16,3 +14,5 @@ from treadle.blobs.store import Blobs as Blobs
 from treadle.blobs.store import Corrupt as Corrupt
 from treadle.blobs.store import NoBlob as NoBlob
 from treadle.blobs.store import TooBig as TooBig
+from treadle.blobs.store import address_of as address_of
+from treadle.blobs.store import sri as sri

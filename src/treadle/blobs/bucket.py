@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import IO, Final, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import aiohttp
 from msgspec import Struct
 from yarl import URL
 
 from treadle.blobs.credentials import Source, source_of
-from treadle.blobs.signing import NOTHING, escaped, sign
+from treadle.blobs.signing import NOTHING, escaped, query_string, sign
 from treadle.core.clock import wall
 from treadle.core.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
 from treadle.core.redaction import shown
@@ -241,10 +241,8 @@ class Bucket:
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
             self._session = aiohttp.ClientSession(timeout=limit, auto_decompress=False)
-        query_string = "&".join(
-            f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items())
-        )
-        url = URL(f"{base.scheme}://{host}{path}{'?' if query_string else ''}{query_string}", encoded=True)
+        asking = f"?{query_string(query)}" if query else ""
+        url = URL(f"{base.scheme}://{host}{path}{asking}", encoded=True)
         async with self._session.request(method, url, headers=signed, data=content, allow_redirects=False) as answer:
             yield answer
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from treadle.blobs.directory import _flush, refusal
+from treadle.blobs.directory import _flush, refusals
 from treadle.core.clock import wall
 from treadle.core.private_files import make_folder
 
@@ -86,7 +86,7 @@ class FolderObjects:
 
     def _put(self, name: str, content: bytes) -> None:
         target = self._folder / name
-        try:
+        with refusals(self._folder):
             if self._get(name) == content and _touch(target):
                 return
             make_folder(self._folder / INCOMING)
@@ -103,8 +103,6 @@ class FolderObjects:
                     os.unlink(path)
             for folder in (target.parent, target.parent.parent, self._folder):  # new names survive a crash, too
                 _flush(folder)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
 
     def _rename(self, made: str, target: Path) -> None:
         for _ in range(3):
@@ -116,21 +114,18 @@ class FolderObjects:
         os.replace(made, target)
 
     def _get(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except OSError as error:
-            raise refusal(error, self._folder) from error
+        with refusals(self._folder):
+            try:
+                return (self._folder / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
 
     def _delete(self, names: Sequence[str], age: float) -> None:
-        try:
+        with refusals(self._folder):
             make_folder(self._folder / INCOMING)
             now = self._now() if names else 0.0
             for name in names:
                 self._delete_one(self._folder / name, now - age)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
 
     def _delete_one(self, target: Path, before: float) -> None:
         """Delete a file that was last written by then. A `put` may touch it between any check and the deletion, so it
@@ -159,15 +154,13 @@ class FolderObjects:
 
     def _page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
         entries, now = list[ObjectEntry](), self._now()
-        try:
+        with refusals(self._folder):
             for name in self._names(after):
                 with suppress(FileNotFoundError):
                     stat = (self._folder / name).stat()
                     entries.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
                 if len(entries) == limit:
                     break
-        except OSError as error:
-            raise refusal(error, self._folder) from error
         return entries
 
     def _names(self, after: str) -> Iterator[str]:

@@ -130,7 +130,11 @@ class MySQL:
     def __init__(self, address: Address) -> None:
         options = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
         options |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
-        self._raw: Any = _mysql_driver(address).connect(**options)
+        try:
+            import pymysql  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise BadUrl(f"{address.database} needs a driver: pip install pymysql ({error})") from error
+        self._raw: Any = pymysql.connect(**options)
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
         with self._raw.cursor() as cursor:
@@ -152,14 +156,6 @@ def _refused(error: Any, address: Address) -> StorageError:
 def is_lent(process: int, raw: Any) -> bool:
     """Whether a pooler lends this session: the server's process is another one than was named while connecting."""
     return bool(process != raw.info.backend_pid)
-
-
-def _mysql_driver(address: Address) -> Any:
-    try:
-        import pymysql  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise BadUrl(f"{address.database} needs a driver: pip install pymysql ({error})") from error
-    return pymysql
 
 
 KINDS: Final[dict[str, Callable[[Address], Connection]]] = {

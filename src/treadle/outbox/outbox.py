@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -61,6 +61,17 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     @property
     def task(self) -> str:
         return "?" if self.job is None else self.job.task
+
+
+class Found(NamedTuple):
+    """A job that is in the outbox, or was.
+
+    became  the id of the job that the storage returned for it; None: it was not delivered yet
+    """
+
+    became: str | None
+    tries: int
+    error: str | None
 
 
 class Outbox:
@@ -200,11 +211,11 @@ class Outbox:
             **options,
         )
 
-    async def _find(self, id: str) -> tuple[str | None, int, str | None] | None:
-        """(the job that was returned for it, tries, error) of a job in the outbox; None: it is not there."""
+    async def _find(self, id: str) -> Found | None:
+        """A job in the outbox; None: it is not there."""
         self._kept = True
         rows = await self._database.run(self._statements.found(id))
-        return (rows[0][0], int(rows[0][1]), rows[0][2]) if rows else None
+        return Found(rows[0][0], int(rows[0][1]), rows[0][2]) if rows else None
 
     async def _close(self) -> None:
         self._kept = False

@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
@@ -35,6 +35,7 @@ from treadle.outbox.full_queues import FullQueues
 from treadle.outbox.notices import Notices
 from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
 from treadle.outbox.table import LEASE, Statements
+from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
@@ -50,13 +51,6 @@ EACH: Final = "give each an outbox of its own: in another database, or on Postgr
 PROBE: Final = "treadle:relay"  # the id of no job
 
 
-class Store(Protocol):
-    """The storage of the jobs, as far as a relay calls it."""
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
-    async def get(self, ids: Sequence[str]) -> list[Record | None]: ...
-
-
 class Relay:
     """The relay of one process.
 
@@ -70,7 +64,7 @@ class Relay:
         self,
         database: Database,
         statements: Statements,
-        storage: Callable[[], Awaitable[Any]],
+        storage: Callable[[], Awaitable[Storage]],
         *,
         keep: float,
         poll: float,
@@ -245,7 +239,7 @@ class Relay:
             [*rows, *(waiting for row in more if (waiting := read(row)).seq not in known)], key=lambda row: row.seq
         )
 
-    async def _calls(self, storage: Store, calls: list[Call], full: FullQueues) -> list[int]:
+    async def _calls(self, storage: Storage, calls: list[Call], full: FullQueues) -> list[int]:
         """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
         calls = full.to_try(calls)
         if not calls:
@@ -279,7 +273,7 @@ class Relay:
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)
 
-    async def _without_locked(self, storage: Store, calls: list[Call], error: Locked, full: FullQueues) -> list[int]:
+    async def _without_locked(self, storage: Storage, calls: list[Call], error: Locked, full: FullQueues) -> list[int]:
         """Deliver the calls that no other transaction holds up."""
         held = [call for call in calls if any((job := _job(row)) and job.id in error.jobs for row in call)] or calls
         if held == calls and len(calls) > 1:
@@ -288,7 +282,7 @@ class Relay:
             await self._failed(call, error, for_ever=True)
         return await self._calls(storage, [call for call in calls if call not in held], full)
 
-    async def _refused(self, storage: Store, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
+    async def _refused(self, storage: Storage, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
         if len(calls) > 1:
             middle = len(calls) // 2
             over = await self._calls(storage, calls[:middle], full)
@@ -300,7 +294,7 @@ class Relay:
             await self._failed(calls[0], error)
         return []
 
-    async def _wait_for_room(self, storage: Store, calls: list[Call], error: QueueFull) -> list[int]:
+    async def _wait_for_room(self, storage: Storage, calls: list[Call], error: QueueFull) -> list[int]:
         """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of those that
         the storage has, because a relay died before it deleted them."""
         known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.core.errors import TreadleError
 from treadle.outbox.address import place_of
-from treadle.outbox.outbox import Outbox
+from treadle.outbox.outbox import Found, Outbox
 from treadle.outbox.relay import Relay
 from treadle.outbox.write import Written
 
@@ -23,17 +23,6 @@ log = logging.getLogger("treadle")
 
 CLOSING: Final = 2.0  # s that a closing app gives to deliveries that have begun
 MOST: Final = 10_000  # jobs that wait for such a delivery; the relay finds any further ones
-
-
-class Found(NamedTuple):
-    """A job that is in the outbox, or was.
-
-    became  the id of the job that the storage returned for it; None: it was not delivered yet
-    """
-
-    became: str | None
-    tries: int
-    error: str | None
 
 
 class OutboxTasks:
@@ -78,8 +67,7 @@ class OutboxTasks:
     async def find(self, id: str) -> Found | None:
         """Raises StorageError."""
         outbox = self._outbox()
-        row = None if outbox is None else await outbox._find(id)
-        return None if row is None else Found(*row)
+        return None if outbox is None else await outbox._find(id)
 
     # --- after a commit
 

@@ -7,18 +7,24 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
-from weakref import WeakSet
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
 
 from treadle.core.clock import wall
 from treadle.core.errors import UNREADABLE, BadSession, StorageError, Unsupported
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.outbox.address import Address
-from treadle.outbox.commits import when_committed
 from treadle.outbox.drivers import Database, Row, checked_mark, missing, raise_translated
 from treadle.outbox.rows import expected, job_of, written
 from treadle.outbox.table import Sent, Statements
-from treadle.storage import Session, is_async, session_of, stale
+from treadle.storage import ASYNC, DJANGO, SCOPED, SYNC, Session, class_names, is_async, session_of, stale
+
+MOST: Final = 1_000  # jobs of one transaction that are reported; the relay finds the others
+SESSIONS: Final = (SYNC[0], ASYNC[0])
+
+Report = Callable[[Sequence[str]], None]
+
+_open: Final[WeakKeyDictionary[Any, dict[Report, list[str]]]] = WeakKeyDictionary()
 
 
 def same_file(file: str, path: str) -> bool:
@@ -163,3 +169,43 @@ class Written:
         except StorageError:
             self._checked.mark = None
         return self._checked.mark
+
+
+# --- reports of the commit, where the session can tell: sessions of SQLAlchemy, and Django's connection. SQLAlchemy's
+# connections report a commit before it is sent, so they are left to the relay. A part of the transaction may have been
+# rolled back: the receiver of a report reads what was committed.
+
+
+def when_committed(given: Any, ids: Sequence[str], report: Report) -> None:
+    """Call `report` with the ids after the commit. Does nothing for a session that does not tell."""
+    names = class_names(given)
+    if not names.isdisjoint(SCOPED):
+        given = given()
+        names = class_names(given)
+    if not names.isdisjoint(DJANGO):
+        given.on_commit(lambda: report(ids[:MOST]), robust=True)
+    elif not names.isdisjoint(SESSIONS):
+        _of_session(getattr(given, "sync_session", given), ids, report)
+
+
+def _of_session(session: Any, ids: Sequence[str], report: Report) -> None:
+    waiting = _open.get(session)
+    if waiting is None:
+        from sqlalchemy import event
+
+        waiting = _open[session] = {}
+        event.listen(session, "after_commit", _committed)
+    known = waiting.setdefault(report, [])
+    known += ids[: MOST - len(known)]
+
+
+def _committed(session: Any) -> None:
+    """SQLAlchemy calls this for the release of a savepoint too."""
+    if session.get_nested_transaction() is not None:
+        return
+    waiting = _open.get(session)
+    if waiting:
+        reports = dict(waiting)
+        waiting.clear()
+        for report, ids in reports.items():
+            report(ids)

@@ -88,32 +88,20 @@ class FileQueue:
         return await self._changes.do(change)
 
     async def extend(self, handle: str, lease: float) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.until = now + lease
-            content.held.put(item)  # leases end with the process, so they are not written
-
-        return await self._of(handle, change)
+        # Not stored in the journal: leases end with the process.
+        return await self._of(handle, lambda item, content, now: content.held.put(item.extended(now + lease)))
 
     async def ack(self, handle: str) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            content.drop(item.number)
-
-        return await self._of(handle, change)
+        return await self._of(handle, lambda item, content, now: content.drop(item.number))
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.token, item.attempt = None, item.attempt - 1
-            item.at = now + delay if delay > 0 else 0.0
-            content.store(item)
-
-        return await self._of(handle, change)
+        return await self._of(
+            handle, lambda item, content, now: content.store(item.released(now + delay if delay > 0 else 0.0))
+        )
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.dead, item.token = reason.encode(errors="replace").decode(), None
-            content.store(item)
-
-        return await self._of(handle, change)
+        text = reason.encode(errors="replace").decode()
+        return await self._of(handle, lambda item, content, now: content.store(item.buried(text)))
 
     async def size(self) -> int:
         return await self._changes.do(lambda content, now: len(content.held))

@@ -20,6 +20,18 @@ class Item(Struct, omit_defaults=True):
     until: float = 0.0
     dead: str | None = None
 
+    def extended(self, until: float) -> Item:
+        self.until = until
+        return self
+
+    def released(self, visible_at: float) -> Item:
+        self.token, self.attempt, self.at = None, self.attempt - 1, visible_at
+        return self
+
+    def buried(self, reason: str) -> Item:
+        self.token, self.dead = None, reason
+        return self
+
 
 class Held:
     """The messages of one queue. All orders are the order of the pushes."""

@@ -44,8 +44,7 @@ class MemoryQueue:
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         if not self._held.has_key(dedupe_key):
-            visible_at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
-            self._held.put(Item(self._held.next_number(), body, visible_at, dedupe_key))
+            self._held.put(Item(self._held.next_number(), body, self._visible_at(delay), dedupe_key))
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         most = limit if self.max_batch is None else min(limit, self.max_batch)
@@ -53,35 +52,26 @@ class MemoryQueue:
         return [Pulled(item.body, handle_of(item), item.attempt) for item in taken]
 
     async def extend(self, handle: str, lease: float) -> bool:
-        item = self._held.of(handle)
-        if item is None:
-            return False
-        item.until = self._now() + _within(lease, self.max_lease)
-        self._held.put(item)
-        return True
+        until = self._now() + _within(lease, self.max_lease)
+        return self._of(handle, lambda item: self._held.put(item.extended(until)))
 
     async def ack(self, handle: str) -> bool:
-        item = self._held.of(handle)
-        if item is not None:
-            self._held.drop(item.number)
-        return item is not None
+        return self._of(handle, lambda item: self._held.drop(item.number))
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        item = self._held.of(handle)
-        if item is None:
-            return False
-        item.token, item.attempt = None, item.attempt - 1
-        item.at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
-        self._held.put(item)
-        return True
+        return self._of(handle, lambda item: self._held.put(item.released(self._visible_at(delay))))
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
+        return self._of(handle, lambda item: self._held.put(item.buried(reason)))
+
+    def _of(self, handle: str, change: Callable[[Item], None]) -> bool:
         item = self._held.of(handle)
-        if item is None:
-            return False
-        item.dead, item.token = reason, None
-        self._held.put(item)
-        return True
+        if item is not None:
+            change(item)
+        return item is not None
+
+    def _visible_at(self, delay: float) -> float:
+        return self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
 
     async def size(self) -> int:
         return len(self._held)

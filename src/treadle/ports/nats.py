@@ -201,8 +201,9 @@ class NatsStore(_Client):
         self._kv: Any = None
 
     async def get(self, key: str) -> str | None:
-        entry = await self._entry(key)
-        return entry[0] if entry is not None else None
+        await self._connected()
+        entry = await self._raw(key)
+        return None if entry is None else _read(entry.value)
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
         await self._connected()
@@ -241,12 +242,6 @@ class NatsStore(_Client):
         except (KeyWrongLastSequenceError, BadRequestError):
             return False
         return True
-
-    async def _entry(self, key: str) -> tuple[str, int] | None:
-        await self._connected()
-        entry = await self._raw(key)
-        text = _read(entry.value) if entry is not None else None
-        return None if text is None else (text, entry.revision)
 
     async def _raw(self, key: str) -> Any:
         try:

@@ -124,9 +124,7 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
     if rule.rate is not None:
         if rule.how == "bucket":
             usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
-        elif (
-            usage.starts and usage.starts[-1][0] == now
-        ):  # one entry per moment, though a claim of 256 jobs spends 256 times
+        elif usage.starts and usage.starts[-1][0] == now:  # one entry per moment: a claim may spend 256 times
             usage.starts[-1] = now, usage.starts[-1][1] + min(cost, rule.rate)
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]

@@ -28,18 +28,16 @@ Candidate: TypeAlias = tuple[str, int, bool]
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     """The rules of queues, pauses aside; empty if none of them has a bound."""
-    rules = {
-        name: rule
-        for name, limit in facts.items()
-        if name.partition(":")[0] == "queue" and (rule := limit.set or limit.declared) is not None
-    }
-    return rules if any(rule.max_waiting is not None for rule in rules.values()) else {}
+    return _of_queues({name: limit.set or limit.declared for name, limit in facts.items()})
 
 
 def bounds_in(limits: Iterable[LimitUse]) -> dict[str, Limit]:
     """The same from the answer of `limits`."""
-    rules = {use.key: use.behind if use.pauses else use.rule for use in limits}
-    bounds = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
+    return _of_queues({use.key: use.behind if use.pauses else use.rule for use in limits})
+
+
+def _of_queues(rules: Mapping[str, Limit | None]) -> dict[str, Limit]:
+    bounds = {name: rule for name, rule in rules.items() if rule is not None and name.partition(":")[0] == "queue"}
     return bounds if any(rule.max_waiting is not None for rule in bounds.values()) else {}
 
 

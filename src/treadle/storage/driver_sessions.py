@@ -297,23 +297,11 @@ async def session_on(raw: Any, how: str) -> Session:
         return await _checked_file(SqliteSession(raw), how)
     if AIOSQLITE in names:
         return await _checked_file(AiosqliteSession(raw), how)
-    if PSYCOPG in names:
-        _check_psycopg(raw, how)
-        return PsycopgSession(raw)
-    if ASYNC_PSYCOPG in names:
-        _check_psycopg(raw, how)
-        return AsyncPsycopgSession(raw)
-    if PSYCOPG2 in names:
-        _check_psycopg2(raw, how)
-        return Psycopg2Session(raw)
-    if not names.isdisjoint(ASYNCPG):
-        _check_asyncpg(raw, how)
-        return AsyncpgSession(raw)
-    if not names.isdisjoint(MYSQL):
-        _check_mysql(raw, how)
-        return MySQLSession(raw)
-    kind = type(raw)
-    raise BadSession(how, f"{kind.__module__}.{kind.__qualname__} is not supported; give {KNOWN}")
+    for known, check, kind in SERVERS:
+        if not names.isdisjoint(known):
+            check(raw, how)
+            return kind(raw)
+    raise BadSession(how, f"{type(raw).__module__}.{type(raw).__qualname__} is not supported; give {KNOWN}")
 
 
 async def _checked_file(session: FileSession, how: str) -> Session:
@@ -380,3 +368,12 @@ def _check_mysql(raw: Any, how: str) -> None:
     status = getattr(raw, "server_status", 0)
     if raw.get_autocommit() and not status & IN_TRANSACTION:
         raise BadSession(how, f"{COMMITS}begin a transaction first (`connection.begin()`)")
+
+
+SERVERS: Final[tuple[tuple[Sequence[str], Callable[[Any, str], None], Callable[[Any], Session]], ...]] = (
+    ((PSYCOPG,), _check_psycopg, PsycopgSession),
+    ((ASYNC_PSYCOPG,), _check_psycopg, AsyncPsycopgSession),
+    ((PSYCOPG2,), _check_psycopg2, Psycopg2Session),
+    (ASYNCPG, _check_asyncpg, AsyncpgSession),
+    (MYSQL, _check_mysql, MySQLSession),
+)

@@ -27,7 +27,8 @@ def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
         case Declare(rule):
             return replace(facts, declared=rule)
         case Pause():
-            return replace(facts, pauses=_in_order([*_others(facts, change.why), change]))
+            others = [pause for pause in facts.pauses if pause.why != change.why]
+            return replace(facts, pauses=tuple(sorted([*others, change], key=lambda pause: WHYS.index(pause.why))))
         case Resume():
             pauses = tuple(pause for pause in facts.pauses if pause.why != change.why or _outlasts(pause, change))
             if change.why == "paused":
@@ -61,14 +62,6 @@ def is_empty(facts: LimitFacts) -> bool:
     return facts.set is None and facts.declared is None and not facts.pauses
 
 
-def _others(facts: LimitFacts, why: Why) -> list[Pause]:
-    return [pause for pause in facts.pauses if pause.why != why]
-
-
-def _in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
-    return tuple(sorted(pauses, key=lambda each: WHYS.index(each.why)))
-
-
 def _outlasts(pause: Pause, resume: Resume) -> bool:
     return resume.until is not None and (pause.until is None or pause.until > resume.until)
 
@@ -89,12 +82,12 @@ Fact = tuple[str, str, Limit | None, float | None]
 
 
 def rows(facts: LimitFacts) -> list[Fact]:
-    facts_rows: list[Fact] = []
-    if facts.set is not None:
-        facts_rows.append((facts.name, "set", facts.set, None))
-    if facts.declared is not None:
-        facts_rows.append((facts.name, "declared", facts.declared, None))
-    return facts_rows + [(facts.name, pause.why, None, pause.until) for pause in facts.pauses]
+    rules: list[Fact] = [
+        (facts.name, kind, rule, None)
+        for kind, rule in (("set", facts.set), ("declared", facts.declared))
+        if rule is not None
+    ]
+    return rules + [(facts.name, pause.why, None, pause.until) for pause in facts.pauses]
 
 
 def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:

@@ -219,20 +219,13 @@ Group = tuple[str, str, Kind, str]
 
 def drifts(kept: Mapping[Group, int], counted: Mapping[Group, int]) -> tuple[CountDrift, ...]:
     """The groups whose two numbers differ; a missing group has no jobs."""
-    return tuple(
-        CountDrift(
-            queue=queue,
-            task=task,
-            kind=kind,
-            limit=limit,
-            kept=kept.get((queue, task, kind, limit), 0),
-            counted=counted.get((queue, task, kind, limit), 0),
-        )
-        for queue, task, kind, limit in sorted(
-            {*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])
-        )
-        if kept.get((queue, task, kind, limit), 0) != counted.get((queue, task, kind, limit), 0)
-    )
+    differing: list[CountDrift] = []
+    for group in sorted({*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])):
+        stored, rows = kept.get(group, 0), counted.get(group, 0)
+        if stored != rows:
+            queue, task, kind, limit = group
+            differing.append(CountDrift(queue=queue, task=task, kind=kind, limit=limit, kept=stored, counted=rows))
+    return tuple(differing)
 
 
 KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
@@ -249,15 +242,9 @@ def kept_glances(
         if jobs > 0:
             queues[queue][kind] += jobs
     return tuple(
-        QueueGlance(
-            name=name,
-            queued=kinds["queued"],
-            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
-            running=kinds["running"],
-            scheduled=kinds["scheduled"],
-            blocked=kinds["blocked"],
-            waiting=kinds["waiting"],
-            failed=kinds["failed"],
+        replace(
+            QueueGlance(name=name, oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None),
+            **{kind: kinds[kind] for kind in ("queued", *KINDS)},
         )
         for name, kinds in sorted(queues.items())
     )
@@ -308,11 +295,23 @@ def limit_uses(
         *(key for key, (starts, _) in rates.items() if starts),
     ]
     keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
-    return tuple(
-        _limit_use(key, rule, facts[rule.name], used.get(key, 0), blocked.get(key, 0), rates.get(key, UNUSED))
-        for key in sorted(keys)
-        if (rule := rule_for(rules, key)) is not None
-    )
+    uses: list[LimitUse] = []
+    for key in sorted(keys):
+        if (rule := rule_for(rules, key)) is not None:
+            known, (starts, next_start) = facts[rule.name], rates.get(key, UNUSED)
+            use = LimitUse(
+                key=key,
+                rule=rule,
+                used=used.get(key, 0),
+                blocked=blocked.get(key, 0),
+                starts=starts,
+                next_start=next_start,
+                pauses=known.pauses,
+                behind=(known.set or known.declared) if known.pauses else None,
+                declared=known.set is None and known.declared is not None,
+            )
+            uses.append(use)
+    return tuple(uses)
 
 
 def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
@@ -323,17 +322,3 @@ def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presen
 def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     """The acting rules by name."""
     return {name: rule for name, limit in facts.items() if (rule := acting(limit)) is not None}
-
-
-def _limit_use(key: str, rule: Limit, facts: LimitFacts, used: int, blocked: int, rate: RateUse) -> LimitUse:
-    return LimitUse(
-        key=key,
-        rule=rule,
-        used=used,
-        blocked=blocked,
-        starts=rate[0],
-        next_start=rate[1],
-        pauses=facts.pauses,
-        behind=(facts.set or facts.declared) if facts.pauses else None,
-        declared=facts.set is None and facts.declared is not None,
-    )

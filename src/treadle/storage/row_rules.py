@@ -84,11 +84,9 @@ def needed(required: int | None, after: tuple[str, ...]) -> int:
 def tolerated(failures_allowed: int | None, required: int | None, after: tuple[str, ...]) -> int | None:
     """The number of failures it tolerates, lowered so that enough endings remain for `required`. A row that `after`
     names twice ends only once, so there may be fewer endings than names."""
-    return (
-        failures_allowed
-        if not failures_allowed or required is None
-        else min(failures_allowed, len(set(after)) - needed(required, after))
-    )
+    if not failures_allowed or required is None:
+        return failures_allowed
+    return min(failures_allowed, len(set(after)) - needed(required, after))
 
 
 def costs(job: NewJob) -> tuple[tuple[str, int], ...]:

@@ -156,17 +156,15 @@ def refusal(mark: MoveState, storage: str) -> StorageError:
 
 def words(mark: MoveState | None, here: str) -> str | None:
     """A message for operators about a storage that is shut because of a move; None if it works normally."""
-    there = "" if mark is None else mark.other
-    return (
-        None
-        if mark is None
-        else {
-            "closing": f"{here} is being moved to {there}; it accepts no new jobs",
-            "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
-            "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
-            "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
-        }.get(mark.role)
-    )
+    if mark is None:
+        return None
+    there = mark.other
+    return {
+        "closing": f"{here} is being moved to {there}; it accepts no new jobs",
+        "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
+        "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
+        "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
+    }.get(mark.role)
 
 
 def gone(mark: MoveState) -> Settled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from treadle.core import clock
@@ -62,9 +64,14 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
     if parts.scheme in REDIS:
         return _redis(url, now)
     if parts.scheme in ("http", "https"):
-        return _http(url, token)
+        with _needs("an HTTP storage needs its client: pip install 'aiohttp>=3.11'", "aiohttp"):
+            from treadle.storage.http import HttpStorage
+        return HttpStorage(url, token=token)
     if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url, now)
+        # If libpq is missing, the error names no module.
+        with _needs("a PostgreSQL storage needs its driver: pip install 'psycopg[binary]>=3.2'", "psycopg", ""):
+            from treadle.storage.postgres import PostgresStorage
+        return PostgresStorage(url, now=now)
     raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {shown(url)!r}")
 
 
@@ -78,13 +85,20 @@ def compose(ports: Ports, *, now: clock.Clock | None = None, namespace: str | No
     return ComposedStorage(ports, now=now, namespace="treadle" if namespace is None else namespace)
 
 
-def _redis(url: str, now: clock.Clock | None) -> Storage:
+@contextmanager
+def _needs(text: str, *packages: str) -> Iterator[None]:
+    """Raise BadUrl with this text if the import in the block fails because one of these packages is missing."""
     try:
-        from treadle.storage.redis import RedisStorage, ShardedRedis
+        yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("redis", "hiredis"):
+        if (error.name or "").partition(".")[0] not in packages:
             raise
-        raise BadUrl(f"a Redis storage needs its driver: pip install 'redis[hiredis]>=5.2' ({error})") from error
+        raise BadUrl(f"{text} ({error})") from error
+
+
+def _redis(url: str, now: clock.Clock | None) -> Storage:
+    with _needs("a Redis storage needs its driver: pip install 'redis[hiredis]>=5.2'", "redis", "hiredis"):
+        from treadle.storage.redis import RedisStorage, ShardedRedis
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     ns = options.pop("ns", "default")
@@ -95,26 +109,6 @@ def _redis(url: str, now: clock.Clock | None) -> Storage:
     if shards == "1":
         return RedisStorage(server, ns=ns, now=now)
     return ShardedRedis(server, ns=ns, shards=int(shards), now=now)
-
-
-def _http(url: str, token: str | None) -> Storage:
-    try:
-        from treadle.storage.http import HttpStorage
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "aiohttp":
-            raise
-        raise BadUrl(f"an HTTP storage needs its client: pip install 'aiohttp>=3.11' ({error})") from error
-    return HttpStorage(url, token=token)
-
-
-def _postgres(url: str, now: clock.Clock | None) -> Storage:
-    try:
-        from treadle.storage.postgres import PostgresStorage
-    except ImportError as error:
-        if (error.name or "psycopg").partition(".")[0] != "psycopg":  # if libpq is missing, the error names no module
-            raise
-        raise BadUrl(f"a PostgreSQL storage needs its driver: pip install 'psycopg[binary]>=3.2' ({error})") from error
-    return PostgresStorage(url, now=now)
 
 
 def _no_others(url: str, options: dict[str, str], known: str = "none") -> None:

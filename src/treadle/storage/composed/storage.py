@@ -10,8 +10,8 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -26,13 +26,12 @@ from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
 from treadle.storage.composed.follower import Follower
-from treadle.storage.composed.log import Log, as_text, pieces
-from treadle.storage.composed.log_call import LogCall, Look, seen, taken
-from treadle.storage.composed.log_clock import LogClock
+from treadle.storage.composed.log import Log, LogClock, as_text, pieces
+from treadle.storage.composed.log_call import LogCall, seen, taken
 from treadle.storage.composed.log_entries import Draft, LogEntry, Op
 from treadle.storage.composed.notifier import Notifier
 from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
-from treadle.storage.composed.replica import Replica
+from treadle.storage.composed.replica import Copy, Replica
 from treadle.storage.composed.wakeups import Wakeups
 from treadle.storage.contract import Capabilities
 from treadle.storage.memory.recount import recount
@@ -49,6 +48,8 @@ from treadle.storage.value_checks import (
 )
 
 logger = logging.getLogger("treadle")
+
+T = TypeVar("T")
 
 EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
 PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte
@@ -179,8 +180,7 @@ class ComposedStorage:
         if not jobs:
             return []
         check_jobs(jobs)
-        answer: list[Record] = await self._ask(log_entries.EnqueueOp(tuple(jobs)))
-        return answer
+        return await self._ask(log_entries.EnqueueOp(tuple(jobs)))
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
@@ -198,69 +198,57 @@ class ComposedStorage:
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        held: HeartbeatResult = await self._ask(log_entries.HeartbeatOp(worker, tuple(renewals), lease))
-        return held
+        return await self._ask(log_entries.HeartbeatOp(worker, tuple(renewals), lease))
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._ask(log_entries.SettleOp(tuple(outcomes)))
-        return settled
+        return await self._ask(log_entries.SettleOp(tuple(outcomes)))
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if not outcomes:
             return [], await self.claim(ask)
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
-        settled: list[Settled]
-        claimed: Claimed | None
-        settled, claimed = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
+        both: tuple[list[Settled], Claimed | None] = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
+        settled, claimed = both
         return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        rows: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])
-        return rows
+        return await self._look(lambda replica, now: [self._row(id) for id in ids])
 
     async def find(self, query: Query) -> Page:
-        page: Page = await self._look(lambda replica, now: replica.reads(replica.copy.find(query), now))
-        return page
+        return await self._read(lambda copy: copy.find(query))
 
     async def stats(self) -> Stats:
-        stats: Stats = await self._look(lambda replica, now: replica.reads(replica.copy.stats(), now))
-        return stats
+        return await self._read(lambda copy: copy.stats())
 
     async def glance(self, most: int = 10_000) -> Glance:
-        answer: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
-        return answer
+        return await self._read(lambda copy: copy.glance(most))
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Counts the rows of this process: each process derives its counts from the log, and repairs its own."""
         return await recount(await self._look(lambda replica, now: replica.copy.tables), repair)
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        uses: tuple[LimitUse, ...] = await self._look(lambda replica, now: replica.reads(replica.copy.limits(use), now))
-        return uses
+        return await self._read(lambda copy: copy.limits(use))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
         await self._ask(log_entries.SetLimitsOp(log_entries.UnboundedLimitChanges.of(changes)))
 
     async def prune(self, limit: int) -> int:
-        gone: int = await self._ask(
+        return await self._ask(
             log_entries.PruneOp(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
         )
-        return gone
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
         check_rows(rows, remove)
         await self._ask(log_entries.StoreMetricsOp(tuple(rows), tuple(remove)))
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        rows: list[MetricsRow] = await self._look(
-            lambda replica, now: replica.reads(replica.copy.read_metrics(since, until), now)
-        )
-        return rows
+        return await self._read(lambda copy: copy.read_metrics(since, until))
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if not self._notifier.is_listening:
@@ -270,28 +258,33 @@ class ComposedStorage:
     # --- moves
 
     async def read_mark(self) -> MoveState | None:
-        mark: MoveState | None = await self._look(lambda replica, now: replica.copy.mark)
-        return mark
+        return await self._read(lambda copy: copy.read_mark())
 
     async def set_mark(self, mark: MoveState) -> None:
         await self._ask(log_entries.SetMarkOp(mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        load: Chunk = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
-        return load
+        return await self._read(lambda copy: copy.unload(cursor, limit))
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
         await self._ask(log_entries.LoadOp(load, mark))
 
     # --- appending entries
 
-    async def _look(self, look: Look) -> Any:
+    async def _read(self, verb: Callable[[Copy], Coroutine[Any, Any, T]]) -> T:
+        return await self._look(lambda replica, now: replica.reads(verb(replica.copy), now))
+
+    async def _look(self, look: Callable[[Replica, float], T]) -> T:
         return await self._ask(None, look)
 
     async def _ask(
-        self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
-    ) -> Any:
-        return await self._groups.ask(LogCall(op, look, wants))
+        self,
+        op: Op | None,
+        look: Callable[[Replica, float], T] | None = None,
+        wants: Callable[[Replica, float], bool] | None = None,
+    ) -> T:
+        answer: T = await self._groups.ask(LogCall(op, look, wants))
+        return answer
 
     def _together(self, waiting: deque[LogCall]) -> list[LogCall]:
         """Take the calls of one entry: as many as fit into one value, or one call that is larger."""

@@ -165,6 +165,13 @@ class Texts:
         texts = {field: self._open(text, row, field) for field, text in texts_of(row) if text.startswith(SEALED)}
         return changed(row, texts)
 
+    def as_given(self, jobs: Sequence[NewJob], stored: Sequence[NewJob], rows: Sequence[Record]) -> list[Record]:
+        """The rows of an enqueue: each new one with the job as the caller gave it."""
+        return [
+            replace(row, job=new) if row.job is sent and sent is not new else self.opened(row)
+            for new, sent, row in zip(jobs, stored, rows, strict=True)
+        ]
+
     def _open(self, text: str, row: Record, field: str) -> str:
         closed = sealed(text)
         if closed is None or self.keys is None:
@@ -179,13 +186,13 @@ class Texts:
         """The rows with these fields as they were given. A text that is missing, damaged or encrypted with another key
         stays in its stored form. Raises StorageUnavailable."""
         turn = asyncio.Semaphore(AT_ONCE)
-        fetched: dict[tuple[int, str], str] = {}
+        fetched: list[dict[str, str]] = [{} for _ in rows]
 
-        async def fetch(at: int, row: Record, field: str, form: Offloaded) -> None:
+        async def fetch(index: int, row: Record, field: str, form: Offloaded) -> None:
             async with turn:
                 content = None if self.objects is None else await self.objects.get(name_of(row.job.id, form.sha256))
             if content is not None and len(content) == form.bytes and digest_of(content) == form.sha256:
-                fetched[at, field] = self._open(content.decode("utf-8", "replace"), row, field)
+                fetched[index][field] = self._open(content.decode("utf-8", "replace"), row, field)
 
         work = [
             fetch(index, row, field, form)
@@ -196,11 +203,9 @@ class Texts:
             and (form := offloaded(text)) is not None
         ]
         await asyncio.gather(*work)
-        opened = [None if row is None else self.opened(row) for row in rows]
-        texts_of_rows = [
-            {field: text for (where, field), text in fetched.items() if where == index} for index in range(len(rows))
+        return [
+            None if row is None else changed(self.opened(row), texts) for row, texts in zip(rows, fetched, strict=True)
         ]
-        return [None if row is None else changed(row, texts) for row, texts in zip(opened, texts_of_rows, strict=True)]
 
 
 def _is_storable(text: str) -> bool:
