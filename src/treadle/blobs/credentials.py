@@ -29,13 +29,13 @@ class Source(Protocol):
 class Chain:
     """The credentials of a botocore session, renewed when they expire."""
 
-    def __init__(self, found: Any) -> None:
-        self._found = found
+    def __init__(self, session_credentials: Any) -> None:
+        self._session_credentials = session_credentials
 
     async def current(self) -> Credentials:
         """Raises StorageUnavailable if expired credentials cannot be renewed now."""
         try:
-            frozen = await asyncio.to_thread(self._found.get_frozen_credentials)
+            frozen = await asyncio.to_thread(self._session_credentials.get_frozen_credentials)
         except Exception as error:  # botocore's own, and those of its HTTP client
             raise StorageUnavailable(f"the credentials for S3 could not be renewed: {error}") from error
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)

@@ -129,8 +129,8 @@ class DirectoryBlobs:
         except (FileNotFoundError, IsADirectoryError):
             raise NoBlob(f"there is no blob {address}") from None
 
-    def _set_aside(self, path: Path, found: str) -> None:
-        log.error("%s does not match its name (it has the SHA-256 %s); moving it to %s", path, found, self._aside)
+    def _set_aside(self, path: Path, digest: str) -> None:
+        log.error("%s does not match its name (it has the SHA-256 %s); moving it to %s", path, digest, self._aside)
         with suppress(FileNotFoundError):
             os.replace(path, self._aside / f"{path.name}.{os.urandom(4).hex()}")
 

@@ -104,14 +104,14 @@ class FolderObjects:
             for folder in (target.parent, target.parent.parent, self._folder):  # new names survive a crash, too
                 _flush(folder)
 
-    def _rename(self, made: str, target: Path) -> None:
+    def _rename(self, path: str, target: Path) -> None:
         for _ in range(3):
             try:
-                os.replace(made, target)
+                os.replace(path, target)
                 return
             except FileNotFoundError:  # `_delete` has removed the empty folder meanwhile
                 make_folder(target.parent)
-        os.replace(made, target)
+        os.replace(path, target)
 
     def _get(self, name: str) -> bytes | None:
         with refusals(self._folder):

@@ -102,8 +102,8 @@ class S3Blobs:
                 raise Corrupt(f"the object of {address} is corrupt; it was moved to {self._bucket}quarantine/")
             yield File(spool)
 
-    async def _set_aside(self, address: str, found: str, etag: str) -> None:
-        log.error("%s%s holds other bytes than its name says (sha256 %s)", self._bucket, self.name(address), found)
+    async def _set_aside(self, address: str, digest: str, etag: str) -> None:
+        log.error("%s%s holds other bytes than its name says (sha256 %s)", self._bucket, self.name(address), digest)
         quarantined = f"quarantine/{address}.{os.urandom(4).hex()}"
         if await self._bucket.copy(self.name(address), quarantined, etag):
             await self._bucket.delete(self.name(address), etag)

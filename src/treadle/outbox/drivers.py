@@ -174,16 +174,16 @@ class Database:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._made: Connection | None = None
+        self._connection: Connection | None = None
         self.forget()
 
     def forget(self) -> None:
         """Drop connection and thread, which a forked child must not use."""
-        if self._made is not None:
-            forks.leave(self._made)  # garbage collection could write to the parent's socket
+        if self._connection is not None:
+            forks.leave(self._connection)  # garbage collection could write to the parent's socket
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
-        self._made = None
+        self._connection = None
         self._process = os.getpid()
 
     async def run(self, sent: Sent) -> list[Row]:
@@ -199,9 +199,9 @@ class Database:
         with self._lock:
             text, values = sent
             try:
-                if self._made is None:
-                    self._made = KINDS[self.address.dialect](self.address)
-                return self._made.run(text, values)
+                if self._connection is None:
+                    self._connection = KINDS[self.address.dialect](self.address)
+                return self._connection.run(text, values)
             except StorageError:
                 raise
             except Exception as error:
@@ -221,7 +221,7 @@ class Database:
             alone._drop()
 
     def _drop(self) -> None:
-        connection, self._made = self._made, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
                 connection.close()

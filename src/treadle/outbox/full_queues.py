@@ -1,4 +1,4 @@
-"""The full queues that one pass of a relay has met, and the calls that wait for room in them.
+"""The queues that were full in one pass of a relay, and the calls that wait for room in them.
 
 Once a queue has refused a call, a further call that needs as much room in it would be refused too. Such calls are not
 tried again in the same pass. A call is still tried if it is smaller or more urgent (`when_full="drop_lowest"` makes
@@ -32,7 +32,7 @@ class Need(Struct, frozen=True):
 
 
 class FullQueues:
-    """Of one pass. `waiting` are the calls of the page at hand, by queue."""
+    """The full queues of one pass. `waiting` has the calls of the current page that wait, by queue."""
 
     def __init__(self) -> None:
         self._refused: dict[str, list[tuple[Need, QueueFull]]] = {}

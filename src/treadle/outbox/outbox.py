@@ -194,8 +194,8 @@ class Outbox:
 
     # --- for the app
 
-    def _within(self, given: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
-        return Written(given, self._database, self._statements, self._checked, committed)
+    def _within(self, session: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
+        return Written(session, self._database, self._statements, self._checked, committed)
 
     def _relay(self, storage: Callable[[], Any], lease: float | None = None, place: str | None = None) -> Relay:
         options: dict[str, Any] = {} if lease is None else {"lease": lease}
@@ -214,7 +214,7 @@ class Outbox:
     async def _find(self, id: str) -> Found | None:
         """A job in the outbox; None: it is not there."""
         self._kept = True
-        rows = await self._database.run(self._statements.found(id))
+        rows = await self._database.run(self._statements.newest(id))
         return Found(rows[0][0], int(rows[0][1]), rows[0][2]) if rows else None
 
     async def _close(self) -> None:
@@ -229,11 +229,11 @@ class Outbox:
         return f"Outbox({self.url!r})"
 
 
-def check_outbox(given: object) -> Outbox:
+def check_outbox(outbox: object) -> Outbox:
     """The argument `outbox=` of an app. Raises BadOption."""
-    if not isinstance(given, Outbox):
-        raise BadOption("outbox", f"expected Outbox(url), found {given!r:.100}")
-    return given
+    if not isinstance(outbox, Outbox):
+        raise BadOption("outbox", f"expected Outbox(url), found {outbox!r:.100}")
+    return outbox
 
 
 def _listed(row: Row) -> OutboxRow:

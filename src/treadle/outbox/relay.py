@@ -46,7 +46,7 @@ FIRST: Final = 1.0  # s until the second try; each further pause is twice as lon
 LONGEST: Final = 300.0  # s of such a pause
 FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
 ERROR: Final = 2_000  # characters of an error that are kept
-DENIED: Final = 3  # calls in a row that were denied alone, after which the storage is the cause
+DENIED: Final = 3  # calls in a row, each sent alone, that must be denied until the storage counts as the cause
 EACH: Final = "give each an outbox of its own: in another database, or on PostgreSQL with another schema="
 PROBE: Final = "treadle:relay"  # the id of no job
 
@@ -76,7 +76,7 @@ class Relay:
         self._keep, self._poll, self._lease = keep, poll, lease
         self.holder = f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
-        self._asked = False  # the database may have given the lease to this relay
+        self._may_hold = False  # the database may have given it the lease: the answer may be lost
         self._notices = Notices(database.address) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
         self._denied = 0
@@ -109,9 +109,9 @@ class Relay:
             return True
         if not self._led_until:
             await self.check()
-        self._asked = True  # until a refusal: the answer may be lost
+        self._may_hold = True  # until a refusal: the answer may be lost
         [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
-        self._asked = bool(changed)
+        self._may_hold = bool(changed)
         if not self._led_until:
             await self._compare_storage(leads=bool(changed))
         if changed and not self._led_until:
@@ -139,8 +139,8 @@ class Relay:
 
     async def _leave(self) -> None:
         """End the lease, so that no other relay waits for it."""
-        if self._asked:
-            self._led_until, self._asked = 0.0, False
+        if self._may_hold:
+            self._led_until, self._may_hold = 0.0, False
             with suppress(StorageError):
                 await self._database.run(self._statements.leave(self.holder))
 
@@ -296,7 +296,7 @@ class Relay:
 
     async def _wait_for_room(self, storage: Storage, calls: list[Call], error: QueueFull) -> list[int]:
         """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of those that
-        the storage has, because a relay died before it deleted them."""
+        the storage has already: a relay has died before it deleted them."""
         known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])
         stored = [call for call, row in zip(calls, known, strict=True) if row is not None]
         over = await self._calls(storage, stored, FullQueues())

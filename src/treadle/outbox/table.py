@@ -15,8 +15,8 @@ from treadle.outbox.address import Dialect
 
 ROWS: Final = "treadle_outbox"
 RELAY: Final = "treadle_relay"
-CHANNEL: Final = "treadle_outbox"  # of PostgreSQL's notifications
-SCHEMA: Final = 1  # of these tables
+CHANNEL: Final = "treadle_outbox"  # on which PostgreSQL notifies the relay
+SCHEMA: Final = 1  # version of these tables
 LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 
 NOW: Final[dict[Dialect, str]] = {  # seconds since 1970 by the database's clock, when the statement began
@@ -290,7 +290,7 @@ class Statements:
 
     # --- for people
 
-    def found(self, id: str) -> Sent:
+    def newest(self, id: str) -> Sent:
         """(became, tries, error) of the newest row of this job."""
         text = "SELECT became, tries, error FROM {rows} WHERE id = ? ORDER BY seq DESC LIMIT 1"
         return self._sent(text, id)

@@ -21,7 +21,7 @@ from treadle.outbox.write import Written
 
 log = logging.getLogger("treadle")
 
-CLOSING: Final = 2.0  # s that a closing app gives to deliveries that have begun
+CLOSING: Final = 2.0  # s for which a closing app waits for deliveries in progress
 MOST: Final = 10_000  # jobs that wait for such a delivery; the relay finds any further ones
 
 
@@ -49,9 +49,9 @@ class OutboxTasks:
         if outbox is not None:
             outbox._forget()
 
-    def within(self, outbox: Outbox, given: Any) -> Written:
+    def within(self, outbox: Outbox, session: Any) -> Written:
         """The verbs inside a transaction of the user."""
-        return outbox._within(given, self._committed)
+        return outbox._within(session, self._committed)
 
     def relay(self) -> Relay | None:
         """A new relay to the storage of the app; None: there is no outbox."""

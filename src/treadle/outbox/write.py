@@ -32,11 +32,11 @@ def same_file(file: str, path: str) -> bool:
 
 
 class Checked:
-    """The facts that this process has about the database: its mark, and the connections that belong to it."""
+    """What this process has read about the database: its mark, and which connections belong to it."""
 
     def __init__(self) -> None:
         self.mark: str | None = None  # None: not read yet, or the database did not answer
-        self.asked = False
+        self.is_read = False
         self._known: WeakSet[Any] = WeakSet()
 
     def has(self, raw: Any) -> bool:
@@ -58,13 +58,13 @@ class Written:
 
     def __init__(
         self,
-        given: Any,
+        within: Any,
         database: Database,
         statements: Statements,
         checked: Checked,
         committed: Callable[[Sequence[str]], None] | None,
     ) -> None:
-        self._given, self._database, self._statements = given, database, statements
+        self._within, self._database, self._statements = within, database, statements
         self._checked, self._committed = checked, committed
 
     @property
@@ -79,7 +79,7 @@ class Written:
         if rows:
             await self._run(session, self._statements.insert(rows))
             if self._committed is not None:
-                when_committed(self._given, [job.id for job in jobs], self._committed)
+                when_committed(self._within, [job.id for job in jobs], self._committed)
         now = wall()
         return [expected(job, now) for job in jobs]
 
@@ -106,7 +106,7 @@ class Written:
         raise Unsupported("an outbox", "settling jobs within=", "do it after your commit, without within=")
 
     async def _session(self) -> Session:
-        session = await session_of(self._given, self._address.dialect, f"the outbox, {self._address.shown}")
+        session = await session_of(self._within, self._address.dialect, f"the outbox, {self._address.shown}")
         connection = getattr(session, "identity", session.raw)
         if not self._checked.has(connection):
             await self._check(session)
@@ -121,7 +121,7 @@ class Written:
             raise
         except Exception as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                raise stale(self._given) from error
+                raise stale(self._within) from error
             raise_translated(error, self._address)
 
     async def _check(self, session: Session) -> None:
@@ -133,11 +133,11 @@ class Written:
             raise missing(await self._where(session))
         mark, _ = checked_mark(await self._run(session, self._statements.mark()), address)
         wanted = self._checked.mark
-        if not self._checked.asked or wanted not in (None, mark):  # the tables may have been created again since
-            wanted = await asyncio.to_thread(self._ask) if is_async(self._given) else self._ask()
+        if not self._checked.is_read or wanted not in (None, mark):  # the tables may have been created again since
+            wanted = await asyncio.to_thread(self._ask) if is_async(self._within) else self._ask()
         if wanted is not None and mark != wanted:
             raise BadSession(
-                f"a {type(self._given).__name__}", f"it is a transaction of another database than {address.database}"
+                f"a {type(self._within).__name__}", f"it is a transaction of another database than {address.database}"
             )
 
     async def _check_file(self, session: Session) -> None:
@@ -155,12 +155,12 @@ class Written:
             return self._address.database
         name = "current_database()" if self._address.dialect == "postgresql" else "DATABASE()"
         [(database,)] = await self._run(session, (f"SELECT {name}", ()))
-        return f"the database {database!r} of a {type(self._given).__name__} (the outbox is {self._address.shown})"
+        return f"the database {database!r} of a {type(self._within).__name__} (the outbox is {self._address.shown})"
 
     def _ask(self) -> str | None:
         """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
         does not answer, for example because this process has no account there."""
-        self._checked.asked = True
+        self._checked.is_read = True
         if self._address.dialect == "sqlite":
             return None  # the file was compared, and it may be locked by the user's own transaction
         try:
@@ -176,16 +176,16 @@ class Written:
 # rolled back: the receiver of a report reads what was committed.
 
 
-def when_committed(given: Any, ids: Sequence[str], report: Report) -> None:
+def when_committed(session: Any, ids: Sequence[str], report: Report) -> None:
     """Call `report` with the ids after the commit. Does nothing for a session that does not tell."""
-    names = class_names(given)
+    names = class_names(session)
     if not names.isdisjoint(SCOPED):
-        given = given()
-        names = class_names(given)
+        session = session()
+        names = class_names(session)
     if not names.isdisjoint(DJANGO):
-        given.on_commit(lambda: report(ids[:MOST]), robust=True)
+        session.on_commit(lambda: report(ids[:MOST]), robust=True)
     elif not names.isdisjoint(SESSIONS):
-        _of_session(getattr(given, "sync_session", given), ids, report)
+        _of_session(getattr(session, "sync_session", session), ids, report)
 
 
 def _of_session(session: Any, ids: Sequence[str], report: Report) -> None:

@@ -295,10 +295,10 @@ def nats_pubsub(url: str) -> NatsPubSub:
     return NatsPubSub(url)
 
 
-async def _made(asked: Any, make: Callable[[], Any]) -> None:
+async def _made(look: Any, make: Callable[[], Any]) -> None:
     """Create what is missing, unless another process creates it at the same time."""
     try:
-        await asked
+        await look
     except NotFoundError:
         with contextlib.suppress(BadRequestError):
             await make()

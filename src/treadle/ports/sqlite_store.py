@@ -33,7 +33,7 @@ class FileStore:
     def __init__(self, file: str | Path, *, clock: clocks.Clock = clocks.wall) -> None:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
-        self._made: sqlite3.Connection | None = None  # the same connection, set before it is prepared
+        self._connection: sqlite3.Connection | None = None  # the same connection, set before it is prepared
         self._changes = Changes[sqlite3.Connection](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
@@ -105,7 +105,7 @@ class FileStore:
             take_locks(str(self._path))
             make_file(self._path)
             with forks.opening:
-                db = self._made = sqlite3.connect(
+                db = self._connection = sqlite3.connect(
                     self._path, timeout=WAIT, isolation_level=None, check_same_thread=False
                 )
                 forks.register(self)
@@ -118,16 +118,16 @@ class FileStore:
 
     def forked(self) -> None:
         """Drop the parent's connection unclosed: closing it in a child would undo the parent's transaction."""
-        if self._made is not None:
-            forked_files.leave(self._made, str(self._path))
-        self._db = self._made = None
+        if self._connection is not None:
+            forked_files.leave(self._connection, str(self._path))
+        self._db = self._connection = None
         self._changes.forget()
 
     def _let_go(self) -> None:
         self._db = None
-        if self._made is not None:  # also if the file could be opened, but not read
-            self._made.close()
-            self._made = None
+        if self._connection is not None:  # also if the file could be opened, but not read
+            self._connection.close()
+            self._connection = None
 
 
 def _read(db: sqlite3.Connection, key: str) -> str | None:

@@ -156,7 +156,10 @@ def sqs_queue(url: str, *, dead: str, wait: float = 0.0, **client: Any) -> SqsQu
     dead    URL of the queue for dead letters
     wait    s for which a pop waits for a message, 0 to 20; AWS charges each pop, whatever it waits
     client  arguments of `boto3.client`: region_name=, endpoint_url=, aws_access_key_id= ...; default: the AWS
-    configuration Raises BadOption."""
+            configuration
+
+    Raises BadOption.
+    """
     return SqsQueue(url, dead=dead, wait=wait, **client)
 
 

@@ -79,9 +79,9 @@ def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
     return rule.rate is None or lets_start(rule, level(rule, usage, now), cost)
 
 
-def lets_start(rule: Limit, left: float, cost: int) -> bool:
-    """Whether a rate with `left` left admits `cost`."""
-    return bool(rule.rate) and left >= min(cost, capacity(rule)) - 1e-9
+def lets_start(rule: Limit, remaining: float, cost: int) -> bool:
+    """Whether a rate with `remaining` left admits `cost`."""
+    return bool(rule.rate) and remaining >= min(cost, capacity(rule)) - 1e-9
 
 
 def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
@@ -114,9 +114,9 @@ def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
     return counted(rule, level(rule, usage, now)), opens_at(rule, usage, 1, now)
 
 
-def counted(rule: Limit, left: float) -> int:
-    """The number of starts that a rate counts if `left` remain. A partly refilled token counts as used."""
-    return max(0, math.ceil(capacity(rule) - left - 1e-9))
+def counted(rule: Limit, remaining: float) -> int:
+    """The number of starts that a rate counts if `remaining` remain. A partly refilled token counts as used."""
+    return max(0, math.ceil(capacity(rule) - remaining - 1e-9))
 
 
 def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
@@ -161,7 +161,7 @@ class Admission:
         self._load = usage
         self.usage: dict[str, Usage] = {}
         self.spent: set[str] = set()
-        self._left: dict[str, float] = {}  # `level` of each key; cached because it sums all starts of the window
+        self._levels: dict[str, float] = {}  # `level` of each key; cached because it sums all starts of the window
 
     def of(self, key: str) -> Usage:
         known = self.usage.get(key)
@@ -179,9 +179,9 @@ class Admission:
             return False
         if rule.rate is None:
             return True
-        remaining = self._left.get(key)
+        remaining = self._levels.get(key)
         if remaining is None:
-            remaining = self._left[key] = level(rule, usage, self.now)
+            remaining = self._levels[key] = level(rule, usage, self.now)
         return lets_start(rule, remaining, cost)
 
     def may_lack(self, key: str, cost: int) -> bool:
@@ -191,7 +191,7 @@ class Admission:
             return False
         if rule.slots is not None and cost < rule.slots and self.of(key).used > 0:
             return True
-        return rule.rate is not None and cost < capacity(rule) and self._left[key] < capacity(rule)
+        return rule.rate is not None and cost < capacity(rule) and self._levels[key] < capacity(rule)
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
         """The first of its limits that does not admit the job; None if all do. Records nothing."""
@@ -209,8 +209,8 @@ class Admission:
             if rule is not None and rule.rate is not None:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
-                if key in self._left:
-                    self._left[key] -= min(cost, capacity(rule))
+                if key in self._levels:
+                    self._levels[key] -= min(cost, capacity(rule))
 
     def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
         """Record a job whose function is done. No limit is checked; it takes a slot only where hold="ended"."""

@@ -282,9 +282,9 @@ def _literal(value: object) -> bytes:
 # --- from a connection to its class
 
 
-def class_names(given: Any) -> frozenset[str]:
+def class_names(instance: Any) -> frozenset[str]:
     """The full names of the classes of an object: "module name"."""
-    return frozenset(f"{kind.__module__} {kind.__qualname__}" for kind in type(given).__mro__)
+    return frozenset(f"{kind.__module__} {kind.__qualname__}" for kind in type(instance).__mro__)
 
 
 async def session_on(raw: Any, how: str) -> Session:

@@ -90,10 +90,10 @@ def rows(facts: LimitFacts) -> list[Fact]:
     return rules + [(facts.name, pause.why, None, pause.until) for pause in facts.pauses]
 
 
-def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:
+def gathered(stored: Iterable[Fact]) -> dict[str, LimitFacts]:
     """The facts of each limit, built from their rows in any order."""
     facts: dict[str, LimitFacts] = {}
-    for name, kind, rule, until in found:
+    for name, kind, rule, until in stored:
         old = facts.get(name, LimitFacts(name=name))
         if rule is not None:
             rule = replace(rule, name=name)

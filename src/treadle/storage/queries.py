@@ -146,27 +146,27 @@ def find(rows: Sequence[Record], query: Query) -> Page:
     return page_of(chosen, query, total) if query.scan is None else scanned_page(chosen, query, query.scan, total)
 
 
-def page_of(found: Sequence[Record], query: Query, total: int | None) -> Page:
+def page_of(rows: Sequence[Record], query: Query, total: int | None) -> Page:
     """The first page of these rows, which are in order and all match."""
-    page = found[: query.limit]
-    more = len(found) > len(page) and page
+    page = rows[: query.limit]
+    more = len(rows) > len(page) and page
     return Page(tuple(page), cursor_of(page[-1], query.order) if more else None, total)
 
 
-def scanned_page(found: Sequence[Record], query: Query, scan: int, total: int | None = None) -> Page:
+def scanned_page(rows: Sequence[Record], query: Query, scan: int, total: int | None = None) -> Page:
     """The page of a query with `scan`, from rows that are in order and may match or not: at least `scan` + 1 of them,
     or all there are."""
     page: list[Record] = []
     scanned = 0
-    for row in found[: scan if query.limit else 0]:
+    for row in rows[: scan if query.limit else 0]:
         scanned += 1
         if matches(row, query):
             page.append(row)
             if len(page) == query.limit:
                 break
-    if scanned in (0, len(found)):  # none: there is no row, or the caller wants only the total
+    if scanned in (0, len(rows)):  # none: there is no row, or the caller wants only the total
         return Page(tuple(page), None, total, scanned=scanned)
-    last = found[scanned - 1]
+    last = rows[scanned - 1]
     return Page(tuple(page), cursor_of(last, query.order), total, scanned, moment_of(last, query.order))
 
 
@@ -314,9 +314,9 @@ def limit_uses(
     return tuple(uses)
 
 
-def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
+def workers(heartbeats: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
     """The workers whose last heartbeat is no older than their `ttl`, from pairs (worker, moment of that heartbeat)."""
-    return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now)
+    return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in heartbeats if seen + worker.ttl >= now)
 
 
 def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:

@@ -150,11 +150,11 @@ def named_by(job: NewJob) -> tuple[str, ...]:
     return (*job.after, above) if above else job.after
 
 
-def check_reach(job: NewJob, found: Callable[[str], NewJob | None]) -> None:
-    """Raise UnknownUpstream for a job that names jobs outside its reach. `found` reads a job of the call, or a stored
+def check_reach(job: NewJob, job_of: Callable[[str], NewJob | None]) -> None:
+    """Raise UnknownUpstream for a job that names jobs outside its reach. `job_of` reads a job of the call, or a stored
     one."""
     for id in named_by(job) if job.reach else ():
-        other = found(id)
+        other = job_of(id)
         if other is None or other.queue not in job.reach:
             raise UnknownUpstream(id, job.id)
         if id == job.parent and job.root != (other.root or other.id):

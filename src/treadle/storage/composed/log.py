@@ -187,13 +187,13 @@ class LogClock:
     Reads `given` if there is one, otherwise the store's clock, and without that this machine's.
     """
 
-    def __init__(self, given: clock.Clock | None, store: Port) -> None:
-        self._given, self._store = given, store
+    def __init__(self, own: clock.Clock | None, store: Port) -> None:
+        self._own, self._store = own, store
         self._read_at: tuple[float, float] | None = None  # our monotonic clock and the store's clock at the same moment
 
     async def now(self, last: float) -> float:
         """The current time, or the time of the last entry if that is up to `SKEW` seconds ahead."""
-        now = self._given() if self._given is not None else await self._store_time()
+        now = self._own() if self._own is not None else await self._store_time()
         return last if now < last <= now + SKEW else now
 
     async def _store_time(self) -> float:

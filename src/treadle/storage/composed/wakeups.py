@@ -192,4 +192,4 @@ async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
     try:
         await work()
     except StorageError as error:
-        log.debug("bells: %s", error)
+        log.debug("a wake-up was not sent or read: %s", error)

@@ -65,7 +65,7 @@ class Texts:
     """The rules of one app.
 
     objects  the blob store; None: nothing is offloaded
-    above    a text of at least so many bytes is offloaded
+    above    bytes; longer texts are offloaded
     keys     encrypt the texts; None: they are stored as they are
     """
 

@@ -162,14 +162,14 @@ class PayloadStorage(StorageProxy):
         return await self.texts.whole(rows, fields)
 
     async def collect(
-        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+        self, age: float, dry: bool = False, progress: Callable[[Collected], None] | None = None
     ) -> Collected:
         """See `treadle.storage.optional_parts.Payloads`."""
         if self.texts.objects is None:
             return Collected()
         self.check_sees_all()
         await self.check_owner()
-        return await collect(self.storage, self.texts.objects, age, dry, told)
+        return await collect(self.storage, self.texts.objects, age, dry, progress)
 
     def check_sees_all(self) -> None:
         """Raise BadOption if the rows do not show all references to the blob store."""
