@@ -91,15 +91,6 @@ class GroupCommit(Generic[R]):
             else:
                 return
 
-    async def stop(self) -> None:
-        """Cancel the current group. Callers that wait for a reply get an error."""
-        waiting, task = self._waiting, self._task
-        self._drop()
-        self._refuse(waiting, "it was closed")
-        if task is not None and task.get_loop() is asyncio.get_running_loop():
-            task.cancel()
-            await asyncio.wait([task])
-
     def _check_loop(self) -> None:
         """Drop the state of an event loop that was closed during a step."""
         there = None if self._task is None else self._task.get_loop()

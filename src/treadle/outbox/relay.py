@@ -171,10 +171,6 @@ class Relay:
             await self._compare_storage(leads=True)
         return self.delivered - before
 
-    async def once(self) -> None:
-        """Deliver one page: the first rows that are due."""
-        await self._pass(_never)
-
     async def deliver(self, ids: Sequence[str]) -> None:
         """Deliver the committed rows of these jobs that were never tried."""
         rows = await self._database.run(self._statements.of(ids))
@@ -355,10 +351,6 @@ def _named(row: Waiting) -> str:
 
 async def _always() -> bool:
     return True
-
-
-async def _never() -> bool:
-    return False
 
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:

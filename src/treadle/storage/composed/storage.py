@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -16,10 +15,10 @@ from uuid import uuid4
 
 import msgspec
 
-from treadle.concurrency.group_commit import GroupCommit
+from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.core.errors import SchemaTooOld, StorageError
+from treadle.core.errors import SchemaTooOld
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
@@ -27,10 +26,9 @@ from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
 from treadle.storage.composed.follower import Follower
 from treadle.storage.composed.log import Log, LogClock, as_text, pieces
-from treadle.storage.composed.log_call import LogCall, seen, taken
 from treadle.storage.composed.log_entries import Draft, LogEntry, Op
 from treadle.storage.composed.notifier import Notifier
-from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
+from treadle.storage.composed.port_calls import PATIENCE, Port, here, quietly, soon
 from treadle.storage.composed.replica import Copy, Replica
 from treadle.storage.composed.wakeups import Wakeups
 from treadle.storage.contract import Capabilities
@@ -47,12 +45,32 @@ from treadle.storage.value_checks import (
     guarded_settle_claim,
 )
 
-logger = logging.getLogger("treadle")
-
 T = TypeVar("T")
+Look = Callable[[Replica, float], T]  # of the rows, at a time
 
 EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
 PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte
+
+
+class LogCall(Request):
+    """A waiting call: the verb it may append, whether it must be appended, and its answer if not."""
+
+    __slots__ = ("look", "op", "text", "wants")
+
+    def __init__(self, op: Op | None, look: Look[Any] | None, wants: Look[bool] | None) -> None:
+        super().__init__()
+        self.op, self.look, self.wants = op, look, wants
+        self.text = log_entries.encode(op) if op is not None else b""
+
+    def writes(self, replica: Replica, now: float) -> bool:
+        return self.op is not None and (self.wants is None or self.wants(replica, now))
+
+    def seen(self, replica: Replica, now: float) -> Any:
+        """The answer of a call that appended nothing."""
+        try:
+            return self.look(replica, now) if self.look is not None else None
+        except Exception as error:  # for example a wrong cursor
+            return error
 
 
 class ComposedStorage:
@@ -164,16 +182,6 @@ class ComposedStorage:
             if port.has("close"):
                 await soon(port(port.port.close))
 
-    async def abandon(self) -> None:
-        """Stop as if the process had died: finish, release and publish nothing. For tests."""
-        self._is_open = False
-        self._notifier.abandon()
-        await self._wakeups.abandon()
-        for task in self._beside:
-            task.cancel()
-        await self._groups.stop()
-        await asyncio.gather(*self._beside, return_exceptions=True)
-
     # --- the verbs
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
@@ -274,15 +282,10 @@ class ComposedStorage:
     async def _read(self, verb: Callable[[Copy], Coroutine[Any, Any, T]]) -> T:
         return await self._look(lambda replica, now: replica.reads(verb(replica.copy), now))
 
-    async def _look(self, look: Callable[[Replica, float], T]) -> T:
+    async def _look(self, look: Look[T]) -> T:
         return await self._ask(None, look)
 
-    async def _ask(
-        self,
-        op: Op | None,
-        look: Callable[[Replica, float], T] | None = None,
-        wants: Callable[[Replica, float], bool] | None = None,
-    ) -> T:
+    async def _ask(self, op: Op | None, look: Look[T] | None = None, wants: Look[bool] | None = None) -> T:
         answer: T = await self._groups.ask(LogCall(op, look, wants))
         return answer
 
@@ -322,7 +325,7 @@ class ComposedStorage:
             await self._follower.catch_up()
             replica, at_end = self._replica, True
         for call in calls:
-            call.reply(seen(call, replica, now))
+            call.reply(call.seen(replica, now))
 
     def _apply_own(self, entry: LogEntry, writing: list[LogCall]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
@@ -367,13 +370,12 @@ class ComposedStorage:
             self._tidying = False
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = started(_quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
+        task = started(quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
 
-async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await work()
-    except StorageError as error:
-        logger.debug("background work of the storage failed: %s", error)
+def taken(answer: Any) -> int:
+    """The number of jobs in an answer of a claim."""
+    claimed = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else answer
+    return len(claimed.records) if isinstance(claimed, Claimed) else 0
