@@ -32,7 +32,7 @@ def same_file(file: str, path: str) -> bool:
 
 
 class Checked:
-    """What this process has read about the database: its mark, and which connections belong to it."""
+    """The mark of the database, as this process has read it, and the connections that belong to it."""
 
     def __init__(self) -> None:
         self.mark: str | None = None  # None: not read yet, or the database did not answer
