@@ -91,26 +91,26 @@ class Expected:
 
     def differences(self, call: Call) -> list[str]:
         """How this call differs from the expected one. Empty if it does not."""
-        found: list[str] = []
+        differences: list[str] = []
         if self.call is not None:
             has = self._bound(call.args, call.kwargs)
             for name in dict.fromkeys((*self.call, *has)):
                 if name not in has:
-                    found.append(f"{name}: expected {short(self.call[name])}, found none")
+                    differences.append(f"{name}: expected {short(self.call[name])}, found none")
                 elif name not in self.call:
-                    found.append(f"{name}: expected none, found {short(has[name])}")
+                    differences.append(f"{name}: expected none, found {short(has[name])}")
                 elif not same(self.call[name], has[name]):
-                    found.append(f"{name}: expected {short(self.call[name])}, found {short(has[name])}")
+                    differences.append(f"{name}: expected {short(self.call[name])}, found {short(has[name])}")
         for name, value in self.options.items():
             has_it = getattr(call.record.job, name)
             if value != has_it:
-                found.append(f"option {name}: expected {short(value)}, found {short(has_it)}")
-        return found
+                differences.append(f"option {name}: expected {short(value)}, found {short(has_it)}")
+        return differences
 
     def __str__(self) -> str:
-        words = "..." if self.call is None else ", ".join(f"{name}={short(value)}" for name, value in self.call.items())
+        named = "..." if self.call is None else ", ".join(f"{name}={short(value)}" for name, value in self.call.items())
         options = "".join(f", {name}={short(value)}" for name, value in self.options.items())
-        return f"{self.task}({words}){' with' + options[1:] if options else ''}"
+        return f"{self.task}({named}){' with' + options[1:] if options else ''}"
 
 
 def missing(expected: Expected, calls: Sequence[Call], others: Mapping[str, int]) -> str:

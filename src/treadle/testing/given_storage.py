@@ -74,24 +74,24 @@ class GivenStorage:
     Raises BadOption for a storage that does not use the given clock.
     """
 
-    def __init__(self, given: Given, clock: Clock) -> None:
-        found: object = given
-        if iscoroutinefunction(found):
-            raise BadOption("storage", f"expected a plain function, found the coroutine function {found.__name__}")
-        if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
+    def __init__(self, storage: Given, clock: Clock) -> None:
+        source: object = storage
+        if iscoroutinefunction(source):
+            raise BadOption("storage", f"expected a plain function, found the coroutine function {source.__name__}")
+        if not isinstance(source, str) and (not callable(source) or isinstance(source, type)):
             raise BadOption(
                 "storage",
                 "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, because "
-                f"the storage must read the test's clock; found {found!r:.80}",
+                f"the storage must read the test's clock; found {source!r:.80}",
             )
-        if isinstance(given, str) and given.startswith(("http://", "https://")):
+        if isinstance(storage, str) and storage.startswith(("http://", "https://")):
             raise BadOption(
                 "storage",
-                f"{shown(given)}: a Treadle server has its own clock, which a test cannot move; "
+                f"{shown(storage)}: a Treadle server has its own clock, which a test cannot move; "
                 "give the storage that the server uses",
             )
-        self.clock, self._given = StorageClock(clock), given
-        self.name = shown(given) if isinstance(given, str) else "the storage of the test"
+        self.clock, self._given = StorageClock(clock), storage
+        self.name = shown(storage) if isinstance(storage, str) else "the storage of the test"
         self._number = secrets.randbelow(MAX_COUNT)
 
     def make(self) -> Storage:
@@ -114,11 +114,11 @@ class GivenStorage:
         given clock; nothing is stored then."""
         async with self._opened() as storage:
             await self._check_clock(storage)
-            found = await self._contents(storage)
-            if found:
+            contents = await self._contents(storage)
+            if contents:
                 raise NotEmpty(
                     self.name,
-                    f"expected an empty storage, found {found}",
+                    f"expected an empty storage, found {contents}",
                     f"a test removes only what it has made: {EMPTY}",
                 )
             await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
@@ -160,20 +160,20 @@ class GivenStorage:
         """A description of its contents; "" if it is empty."""
         page = await storage.find(Query(limit=SHOWN, count=True))
         rules = [use.key for use in await storage.limits(use=False)]
-        workers = [each.worker for each in (await storage.stats()).workers]
-        found = []
+        workers = [presence.worker for presence in (await storage.stats()).workers]
+        parts = []
         if page.records:
             shown_jobs = ", ".join(f"{row.job.id} of {row.job.task or 'Treadle'}, {row.state}" for row in page.records)
-            found.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
+            parts.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
         if MARK in rules:
-            found.append("the mark of a test that is running or was killed")
+            parts.append("the mark of a test that is running or was killed")
         if others := [name for name in rules if not name.startswith(OWN)]:
-            found.append(f"rules of the limits {', '.join(others[:SHOWN])}")
+            parts.append(f"rules of the limits {', '.join(others[:SHOWN])}")
         elif rules and MARK not in rules:
-            found.append("the mark of a worker that stored its schedules and limits")
+            parts.append("the mark of a worker that stored its schedules and limits")
         if workers:
-            found.append(f"workers ({', '.join(workers[:SHOWN])})")
-        return " and ".join(found)
+            parts.append(f"workers ({', '.join(workers[:SHOWN])})")
+        return " and ".join(parts)
 
     # --- looking
 
@@ -208,8 +208,8 @@ class GivenStorage:
                     pass
             finally:
                 self.clock.ahead = 0.0
-            if left := await self._contents(storage):
-                raise NotEmpty(self.name, f"after the test it still holds {left}", "remove it, or " + EMPTY)
+            if contents := await self._contents(storage):
+                raise NotEmpty(self.name, f"after the test it still holds {contents}", "remove it, or " + EMPTY)
 
     def _check_own(self, rows: Sequence[Record]) -> None:
         others = [row.job.id for row in rows if row.created_at > self.clock.latest + LATE]
@@ -227,7 +227,7 @@ class GivenStorage:
 
 def _removal(use: LimitUse) -> list[Limit | Resume]:
     """The changes that remove everything stored for this limit."""
-    resumed = [Resume(use.key, each.why) for each in use.pauses]
+    resumed = [Resume(use.key, pause.why) for pause in use.pauses]
     has_rule = not use.pauses or use.behind is not None
     return [*resumed, Limit(use.key)] if has_rule else [*resumed]
 

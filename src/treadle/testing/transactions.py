@@ -37,24 +37,24 @@ class Transactions:
         self._open: dict[object, list[Group]] = {}  # by session or connection
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
 
-    def within(self, given: Any) -> Bound:
+    def within(self, session: Any) -> Bound:
         """The same call as a storage's `within`."""
         if self._when == "at_once":
             return self._storage
-        names = class_names(given)
+        names = class_names(session)
         if not names.isdisjoint(SCOPED):
-            given = given()
-            names = class_names(given)
+            session = session()
+            names = class_names(session)
         if not names.isdisjoint(DJANGO):
             # `django.db.connection` is a proxy for this thread's connection
-            return HeldJobs(self, this_thread(given), self._watch_django)
+            return HeldJobs(self, this_thread(session), self._watch_django)
         if not names.isdisjoint(SESSIONS):
-            return HeldJobs(self, getattr(given, "sync_session", given), self._watch_session)
+            return HeldJobs(self, getattr(session, "sync_session", session), self._watch_session)
         if not names.isdisjoint(CONNECTIONS):
-            return HeldJobs(self, getattr(given, "sync_connection", given), self._watch_connection)
+            return HeldJobs(self, getattr(session, "sync_connection", session), self._watch_connection)
         raise Unsupported(
             "app.testing()",
-            f"within= a {type(given).__name__}, whose commit it cannot observe",
+            f"within= a {type(session).__name__}, whose commit it cannot observe",
             'use app.testing(within="at_once"), which stores jobs before the commit, or a session of SQLAlchemy or '
             "Django's connection",
         )
@@ -86,9 +86,9 @@ class Transactions:
 
     def _drop(self, session: object, savepoint: object = None) -> None:
         """Drop the jobs that were rolled back: all, or those inside the savepoint."""
-        left = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
-        if left:
-            self._open[session] = left
+        kept = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
+        if kept:
+            self._open[session] = kept
         else:
             self._open.pop(session, None)
 
@@ -186,14 +186,14 @@ class HeldJobs:
         return rows
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        found: list[Settled] = await self._storage.settle(outcomes)
-        return found
+        settled: list[Settled] = await self._storage.settle(outcomes)
+        return settled
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         now = self._storage._now()
         held = {new.id: _row(new, now) for new in self._transactions.pending(self._session)}
-        found: list[Record | None] = await self._storage.get(ids)
-        return [row or held.get(id) for id, row in zip(ids, found, strict=True)]
+        rows: list[Record | None] = await self._storage.get(ids)
+        return [row or held.get(id) for id, row in zip(ids, rows, strict=True)]
 
 
 def _row(new: NewJob, now: float) -> Record:
@@ -201,10 +201,10 @@ def _row(new: NewJob, now: float) -> Record:
     return Record(job=new, version=0, state=state, after=new.after, created_at=now, updated_at=now)
 
 
-def this_thread(given: Any) -> Any:
+def this_thread(connection: Any) -> Any:
     """The real connection behind `django.db.connection`, which is a proxy for the calling thread's."""
-    alias = getattr(given, "_alias", None)
-    return given if alias is None else given._connections[alias]
+    alias = getattr(connection, "_alias", None)
+    return connection if alias is None else connection._connections[alias]
 
 
 async def _enqueue(storage: Storage, jobs: Sequence[NewJob]) -> None:

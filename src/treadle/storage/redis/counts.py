@@ -184,13 +184,13 @@ def _numbers(pairs: Words) -> dict[str, int]:
     return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
 
 
-def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
+def used(shards: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
     """The sums of the limit use of several shards."""
     totals: dict[str, LimitUse] = {}
-    for limit_use in (use for uses in told for use in uses):
+    for limit_use in (use for uses in shards for use in uses):
         old = totals.get(limit_use.key)
         if old is not None:
-            opens = [at for at in (old.next_start, limit_use.next_start) if at is not None]
+            opens = [start for start in (old.next_start, limit_use.next_start) if start is not None]
             limit_use = replace(
                 limit_use,
                 used=old.used + limit_use.used,

@@ -13,7 +13,7 @@ SCHEMA: Final = 2
 
 
 class Caller(Protocol):
-    async def call(self, verb: str, *words: Any) -> Any:
+    async def call(self, verb: str, *arguments: Any) -> Any:
         """Run a script."""
         ...
 

@@ -95,12 +95,12 @@ def jobs_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) ->
     """The number of jobs of these kinds, in one queue or in all."""
     return sum(
         jobs
-        for each in sizes
-        for (kind, name), jobs in each.kinds.items()
+        for size in sizes
+        for (kind, name), jobs in size.kinds.items()
         if kind in kinds and (queue is None or name == queue)
     )
 
 
 def queues_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) -> list[str]:
     """The queues with jobs of these kinds."""
-    return sorted({name for each in sizes for kind, name in each.kinds if kind in kinds and queue in (None, name)})
+    return sorted({name for size in sizes for kind, name in size.kinds if kind in kinds and queue in (None, name)})

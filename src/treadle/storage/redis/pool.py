@@ -86,9 +86,9 @@ class Pool:
     def _evalsha(self) -> bytes:
         return b"EVALSHA_RO" if self.look else b"EVALSHA"
 
-    async def command(self, *words: Any) -> Any:
+    async def command(self, *command: Any) -> Any:
         """Run one plain command, which must be safe to repeat."""
-        [answer] = await self.commands(words)
+        [answer] = await self.commands(command)
         return answer
 
     async def commands(self, *commands: Sequence[Any]) -> list[Any]:

@@ -55,14 +55,14 @@ class Looking(Struct):
 
     kinds   the kinds of jobs that can match
     mark    only the jobs queued before this spot
-    told    the sizes of each storage, once they were read
+    known_sizes   of each storage, once they were read
     """
 
     dbs: Sequence[Reader]
     query: Query
     kinds: frozenset[str]
     mark: Key | None
-    told: list[Sizes] | None = None
+    known_sizes: list[Sizes] | None = None
 
     async def page(self) -> Page:
         query = self.query
@@ -112,11 +112,11 @@ class Looking(Struct):
     # --- few rows
 
     async def _sizes(self) -> list[Sizes]:
-        if self.told is None:
+        if self.known_sizes is None:
             queue = self.query.queue
             names = [] if queue is None else plans.names_of(self.kinds - {plans.OTHER}, queue)
-            self.told = [await sizes(db, names) for db in self.dbs]
-        return self.told
+            self.known_sizes = [await sizes(db, names) for db in self.dbs]
+        return self.known_sizes
 
     async def _few(self) -> Few | None:
         """All rows that can match, if they are few and no set has their order; otherwise None."""

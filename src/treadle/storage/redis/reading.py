@@ -18,12 +18,12 @@ DUE_STEP: Final = 1_000  # due times of one trip; of most, 120 bytes are read
 class Reader(Protocol):
     """The methods of a storage that queries need."""
 
-    async def call(self, verb: str, *words: Any) -> Any:
+    async def call(self, verb: str, *arguments: Any) -> Any:
         """Run a script."""
         ...
 
-    async def read(self, *words: Any) -> Any:
-        """Run a command that changes nothing; the second word is a key, without the namespace."""
+    async def read(self, verb: str, key: str, *arguments: Any) -> Any:
+        """Run a command that changes nothing; `key` is without the namespace."""
         ...
 
 

@@ -217,7 +217,7 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
     blocked_on = result = value = error = reason = note = None
     if flags & TAIL:
         tail = [
-            each if each is not False else None for each in decode_any(memoryview(row)[_ROW.size + worker + queue :])
+            field if field is not False else None for field in decode_any(memoryview(row)[_ROW.size + worker + queue :])
         ]
         after = job.after if tail[0] is None else tuple(tail[0])
         blocked_on, result, value, error, reason = tail[1:6]

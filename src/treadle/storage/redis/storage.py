@@ -153,35 +153,34 @@ class RedisStorage:
 
     # --- trips
 
-    def _words(self, verb: str, words: Sequence[Any]) -> tuple[Script, Command]:
+    def _call(self, verb: str, arguments: Sequence[Any]) -> tuple[Script, Command]:
         now = "" if self._now is None else repr(self._now())
-        return self._scripts[verb], (*self._keys, now, *words)
+        return self._scripts[verb], (*self._keys, now, *arguments)
 
-    async def call(self, verb: str, *words: Any) -> Any:
+    async def call(self, verb: str, *arguments: Any) -> Any:
         """Run a script."""
-        [answer] = await self._pool.run(self._words(verb, words))
+        [answer] = await self._pool.run(self._call(verb, arguments))
         return answer
 
     async def calls(self, *calls: tuple[str, Sequence[Any]]) -> list[Any]:
         """Run several scripts in one trip."""
-        return await self._pool.run(*(self._words(verb, arguments) for verb, arguments in calls))
+        return await self._pool.run(*(self._call(verb, arguments) for verb, arguments in calls))
 
-    async def open_call(self, verb: str, *words: Any) -> Any:
+    async def open_call(self, verb: str, *arguments: Any) -> Any:
         """Run a script. Raises StorageMoved or StorageUnavailable if a mark stops it."""
-        answer = await self.call(verb, *words)
+        answer = await self.call(verb, *arguments)
         mark = transfer.away(answer)
         if mark is not None:
             raise refusal(mark, self._pool.where)
         return answer
 
-    async def read(self, *words: Any) -> Any:
+    async def read(self, verb: str, key: str, *arguments: Any) -> Any:
         """Run a command that changes nothing."""
-        verb, key, *more = words
-        return await self._pool.command(verb, f"{self._tag}:{key}", *more)
+        return await self._pool.command(verb, f"{self._tag}:{key}", *arguments)
 
-    async def write(self, *words: Any) -> Any:
+    async def write(self, verb: str, key: str, *arguments: Any) -> Any:
         """Run a command that is safe to repeat."""
-        return await self.read(*words)
+        return await self.read(verb, key, *arguments)
 
     async def moment(self) -> float:
         """The current time by the clock that the scripts use."""
@@ -282,7 +281,7 @@ class RedisStorage:
         """Settle and claim in one script: a trip of 8 jobs costs the server 120 us, two scripts 141 us."""
         if not outcomes:
             return [], await self.claim(ask)
-        call = self._words("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
+        call = self._call("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
         [[count, *answer]] = await self._pool.run(call)
         settled, claimed = answer[:count], answer[count + 1 :]
         results = self._results_of(settled, len(outcomes))
@@ -340,10 +339,10 @@ class RedisStorage:
         if changes:
             await self.change_limits(*(word for change in changes for word in call_words.change_words(change)))
 
-    async def change_limits(self, *words: Any) -> list[Any]:
+    async def change_limits(self, *arguments: Any) -> list[Any]:
         """Apply changes, or copy the facts of another shard; return the facts of the limits that were changed. Without
-        words, publish the topics of all queues, and queue the blocked jobs that have room."""
-        answer: list[Any] = await self.open_call("limits", *words)
+        arguments, publish the topics of all queues, and queue the blocked jobs that have room."""
+        answer: list[Any] = await self.open_call("limits", *arguments)
         return answer
 
     async def prune(self, limit: int) -> int:

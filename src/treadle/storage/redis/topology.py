@@ -62,13 +62,13 @@ class ServerAddress:
 
     moves = False  # whether the server may be at another address later
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any]) -> None:
+    def __init__(self, url: str, kind: Kind, options: dict[str, Any]) -> None:
         self.where = shown(url)
-        self._kind, self._words = kind, words
+        self._kind, self._options = kind, options
 
     async def connect(self) -> Any:
         """A new connection to the current server."""
-        return await self._to(self._words)
+        return await self._to(self._options)
 
     def moved(self, to: Address) -> None:
         """Called when a node has redirected us to the node that has our keys."""
@@ -94,7 +94,7 @@ class ServerAddress:
         return connection
 
     async def _at(self, address: Address) -> Any:
-        return await self._to({**self._words, "host": address[0], "port": address[1]})
+        return await self._to({**self._options, "host": address[0], "port": address[1]})
 
 
 class Watched(ServerAddress):
@@ -102,12 +102,14 @@ class Watched(ServerAddress):
 
     moves = True
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any], watchers: Sequence[Address], service: str) -> None:
-        own = {name.partition("_")[2]: words.pop(name) for name in WATCHERS if name in words}
-        super().__init__(url, kind, words)
+    def __init__(
+        self, url: str, kind: Kind, options: dict[str, Any], watchers: Sequence[Address], service: str
+    ) -> None:
+        own = {name.partition("_")[2]: options.pop(name) for name in WATCHERS if name in options}
+        super().__init__(url, kind, options)
         self._watchers, self._service = list(watchers), service
-        safe = {name: value for name, value in words.items() if name.startswith("ssl_")}
-        self._watcher_words = {**safe, **own}
+        safe = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        self._watcher_options = {**safe, **own}
 
     async def connect(self) -> Any:
         connection = await self._at(await self._find())
@@ -126,7 +128,7 @@ class Watched(ServerAddress):
         reasons, refused = list[str](), list[Exception | None]()
         for number, watcher in enumerate(self._watchers):
             try:
-                address = await self._asked(watcher)
+                address = await self._primary_of(watcher)
             except (RedisError, OSError) as error:
                 refused.append(error)
                 reasons.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
@@ -138,8 +140,8 @@ class Watched(ServerAddress):
             reasons.append(f"{watcher[0]}:{watcher[1]} does not know the service {self._service!r}")
         raise _nobody("no Sentinel knows the primary", reasons, refused)
 
-    async def _asked(self, watcher: Address) -> list[bytes] | None:
-        connection = await self._to({**self._watcher_words, "host": watcher[0], "port": watcher[1]})
+    async def _primary_of(self, watcher: Address) -> list[bytes] | None:
+        connection = await self._to({**self._watcher_options, "host": watcher[0], "port": watcher[1]})
         try:
             async with asyncio.timeout(CONNECT):
                 address: list[bytes] | None = await _ask(
@@ -155,8 +157,8 @@ class Clustered(ServerAddress):
 
     moves = True
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any], nodes: Sequence[Address], tag: str) -> None:
-        super().__init__(url, kind, words)
+    def __init__(self, url: str, kind: Kind, options: dict[str, Any], nodes: Sequence[Address], tag: str) -> None:
+        super().__init__(url, kind, options)
         self._nodes, self._named = list(nodes), tuple(nodes)
         self._slot = key_slot(tag.encode())
         self._owner: Address | None = None
@@ -218,8 +220,8 @@ def _address(entry: Sequence[Any], sender: Address) -> Address:
     return (host if host not in ("", "?") else sender[0]), int(entry[1])
 
 
-async def _ask(connection: Any, *words: Any) -> Any:
-    await connection.send_command(*words)
+async def _ask(connection: Any, *command: Any) -> Any:
+    await connection.send_command(*command)
     return await connection.read_response(disable_decoding=True)
 
 

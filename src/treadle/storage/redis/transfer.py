@@ -41,8 +41,8 @@ def mark_bytes(mark: MoveState) -> bytes:
     return mark.role[:1].encode() + encode_mark(mark)
 
 
-def mark_of(found: bytes | None) -> MoveState | None:
-    return None if not found else decode_mark(found[1:])
+def mark_of(stored: bytes | None) -> MoveState | None:
+    return None if not stored else decode_mark(stored[1:])
 
 
 def check(answer: bytes) -> None:

@@ -109,8 +109,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         version = f" v{self.version}" if self.version else ""
         rest = [self.how, self.name, None if self.text is None else self.text[:80]]
         seconds = f" {self.seconds:g} s" if self.seconds else ""
-        words = " ".join(word for word in rest if word)
-        return f"{self.at:12.6f}  {self.actor:<12} {self.what:<9} {self.id}{version} {words}{seconds}".rstrip()
+        details = " ".join(word for word in rest if word)
+        return f"{self.at:12.6f}  {self.actor:<12} {self.what:<9} {self.id}{version} {details}{seconds}".rstrip()
 
 
 class History:
@@ -139,12 +139,12 @@ class History:
 
 def read(*paths: Path | str) -> list[Entry]:
     """Return the entries of these files, ordered by time. An incomplete last line, left by a kill, is skipped."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     decode = msgspec.json.Decoder(Entry).decode
     for path in paths:
         whole, _, _ = Path(path).read_bytes().rpartition(b"\n")
-        found += [decode(line) for line in whole.splitlines() if line]
-    return ordered(found)
+        entries += [decode(line) for line in whole.splitlines() if line]
+    return ordered(entries)
 
 
 def moments(entries: Iterable[Entry], what: What) -> dict[tuple[str, int], float]:
@@ -167,7 +167,7 @@ def facts_of(new: NewJob) -> dict[str, Any]:
         "required": new.required,
         "failures_allowed": new.failures_allowed,
     }
-    facts |= {"limits": [list(each) for each in new.limits], "lane": new.lane, "aging": new.aging}
+    facts |= {"limits": [list(limit) for limit in new.limits], "lane": new.lane, "aging": new.aging}
     facts |= {"keep": kept(new.keep, defaults.KEEP), "keep_failed": kept(new.keep_failed, defaults.KEEP_FAILED)}
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
 

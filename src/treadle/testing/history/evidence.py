@@ -98,11 +98,11 @@ class Evidence:
     @cached_property
     def claimed(self) -> dict[tuple[str, int], Entry]:
         """The first entry of the claim of each version."""
-        found: dict[tuple[str, int], Entry] = {}
+        first: dict[tuple[str, int], Entry] = {}
         for entry in self.entries:
             if entry.what == "claimed":
-                found.setdefault((entry.id, entry.version), entry)
-        return found
+                first.setdefault((entry.id, entry.version), entry)
+        return first
 
     @cached_property
     def claims(self) -> dict[tuple[str, int], float]:
@@ -130,32 +130,32 @@ class Evidence:
 
     @cached_property
     def _calls(self) -> _Calls:
-        found, tries = _Calls({}, []), dict[str, list[float]]()
+        calls, tries = _Calls({}, []), dict[str, list[float]]()
         for entry in self.entries:
             if entry.what == "claiming":
                 tries.setdefault(entry.name, []).append(entry.at)
             elif entry.what == "answered" and (began := tries.get(entry.name)):
-                found.answered[entry.name] = began[0], entry.at
+                calls.answered[entry.name] = began[0], entry.at
                 began.pop()
-        found.unanswered += [began for each in tries.values() for began in each]
-        return found
+        calls.unanswered += [began for times in tries.values() for began in times]
+        return calls
 
     @cached_property
     def runs(self) -> list[Run]:
         """All runs, ordered by their beginning."""
         open_runs: dict[tuple[str, str, int], Run] = {}
-        found: list[Run] = []
+        runs: list[Run] = []
         for entry in self.entries:
             key = entry.actor, entry.id, entry.version
             if entry.what == "began":
                 run = Run(entry.id, entry.version, entry.actor, entry.at, entry.name)
-                found.append(run)
+                runs.append(run)
                 open_runs[key] = run
             elif entry.what == "ended" and key in open_runs:
                 open_runs.pop(key).ended = entry
-        for run in found:
+        for run in runs:
             self._note_hold(run)
-        return found
+        return runs
 
     def _note_hold(self, run: Run) -> None:
         claimed = self.claims.get((run.id, run.version), run.began)
@@ -182,12 +182,12 @@ class Evidence:
         actors = {entry.actor for entry in entries}
         claims = {entry.name for entry in entries if entry.what == "claimed"}
         began = entries[0].at if entries else 0.0
-        for each in self.entries:
-            if each.what in ("claiming", "answered"):
-                told = each.name in claims
+        for entry in self.entries:
+            if entry.what in ("claiming", "answered"):
+                belongs = entry.name in claims
             else:
-                told = not each.id and each.at >= began and (each.actor in actors or each.what == "clock")
-            entries += [each] * told
+                belongs = not entry.id and entry.at >= began and (entry.actor in actors or entry.what == "clock")
+            entries += [entry] * belongs
         lines = [str(entry) for entry in ordered(entries)]
         for id in ids:
             row = self.rows.get(id)
@@ -215,5 +215,5 @@ def _shown(row: Record) -> str:
         "blocked_on": row.blocked_on,
         "pending": row.pending or None,
     }
-    words = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)
-    return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {words}".rstrip()
+    details = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)
+    return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {details}".rstrip()

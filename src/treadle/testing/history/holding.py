@@ -57,31 +57,31 @@ def slots(it: Evidence) -> Iterator[Violation]:
             used += cost
             heapq.heappush(inside, (run.held_to, number, cost, run.id))
             if used > rule.slots:
-                ids = tuple(sorted({each[3] for each in inside}))
+                ids = tuple(sorted({held[3] for held in inside}))
                 yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
                 return
 
 
 def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
-    found: dict[str, list[tuple[Run, int]]] = {}
+    by_limit: dict[str, list[tuple[Run, int]]] = {}
     for run in sorted(it.runs, key=lambda run: run.held_from):
         if run.held_to > run.held_from:
             for name, cost in _named(it, run.id):
-                found.setdefault(name, []).append((run, cost))
-    return found
+                by_limit.setdefault(name, []).append((run, cost))
+    return by_limit
 
 
 def _whole(it: Evidence, runs: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
     """The first run of each job, held until its last run: under such a limit a job keeps its slot until it has ended.
     Acts may have ended it earlier."""
-    found: dict[str, tuple[Run, int]] = {}
+    whole: dict[str, tuple[Run, int]] = {}
     for run, cost in runs:
-        if run.id in found and not it.acts_on(run.id):
-            first, _ = found[run.id]
-            found[run.id] = replace(first, held_to=max(first.held_to, run.held_to)), cost
+        if run.id in whole and not it.acts_on(run.id):
+            first, _ = whole[run.id]
+            whole[run.id] = replace(first, held_to=max(first.held_to, run.held_to)), cost
         else:
-            found.setdefault(run.id, (run, cost))
-    return list(found.values())
+            whole.setdefault(run.id, (run, cost))
+    return list(whole.values())
 
 
 def rates(it: Evidence) -> Iterator[Violation]:
@@ -90,17 +90,17 @@ def rates(it: Evidence) -> Iterator[Violation]:
     if it.steps_of_clock:
         return
     rules, starts = _rules(it), dict[str, list[tuple[float, str, int]]]()
-    for (id, _), at in it.claims.items():
+    for (id, _), moment in it.claims.items():
         row = it.rows.get(id)
         if row is not None and not row.job.function_done and not row.function_done:
             for name, cost in _named(it, id):
-                starts.setdefault(name, []).append((at, id, cost))
-    for name, found in starts.items():
+                starts.setdefault(name, []).append((moment, id, cost))
+    for name, counted in starts.items():
         rule = rule_for(rules, name)
         if rule is not None and rule.rate:
             most = capacity(rule)  # a cost above the rule counts as the whole rule
-            found = sorted((at, id, min(cost, most)) for at, id, cost in found)
-            broken = next((_too_many if rule.how == "window" else _too_fast)(rule, found), None)
+            counted = sorted((moment, id, min(cost, most)) for moment, id, cost in counted)
+            broken = next((_too_many if rule.how == "window" else _too_fast)(rule, counted), None)
             if broken is not None:
                 text, *ids = broken
                 yield it.violation("rate", f"{text} of {name}", *ids)
@@ -112,7 +112,7 @@ _Starts = list[tuple[float, str, int]]
 
 def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
     """The windows with more starts than allowed, each with its first and last job."""
-    each_one = [(at, id) for at, id, cost in starts for _ in range(cost)]
+    each_one = [(moment, id) for moment, id, cost in starts for _ in range(cost)]
     for (first, one), (last, other) in zip(each_one, each_one[rule.rate or 0 :], strict=False):
         if last - first < rule.per - EPSILON:
             most = f"at most {rule.rate} in {rule.per:g} s are allowed"
@@ -122,11 +122,11 @@ def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
 def _too_fast(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
     """The jobs that started although even a bucket that was full at the beginning was empty."""
     speed = (rule.rate or 0) / rule.per
-    left, before = float(capacity(rule)), starts[0][0] if starts else 0.0
-    for at, id, cost in starts:
-        left, before = min(capacity(rule), left + speed * (at - before)) - cost, at
-        if left < -speed * TOLERANCE - EPSILON:
-            yield f"{id} started {-left / speed:g} s before there was a token", id
+    tokens, before = float(capacity(rule)), starts[0][0] if starts else 0.0
+    for moment, id, cost in starts:
+        tokens, before = min(capacity(rule), tokens + speed * (moment - before)) - cost, moment
+        if tokens < -speed * TOLERANCE - EPSILON:
+            yield f"{id} started {-tokens / speed:g} s before there was a token", id
 
 
 def slots_left(it: Evidence) -> Iterator[Violation]:
@@ -179,17 +179,17 @@ def keys_kept(it: Evidence) -> Iterator[Violation]:
     """No call gets a job that had released its key before the call."""
     ends = it.moments("settled")
     begun = {run.id: run.began for run in reversed(it.runs)}
-    asked: dict[tuple[str, str], float] = {}
+    enqueued_at: dict[tuple[str, str], float] = {}
     for entry in it.entries:
         if entry.what == "asked":
-            asked[entry.actor, entry.id] = entry.at
+            enqueued_at[entry.actor, entry.id] = entry.at
         row = it.rows.get(entry.name) if entry.what == "stored" and entry.name else None
         if row is None or row.job.key is None or row.job.key_window is not None or row.reopenings:
             continue
         freed = ends.get((entry.name, row.version - 1), inf)
         if row.job.key_until == "started":
             freed = min(freed, begun.get(entry.name, inf))
-        if freed + TOLERANCE < asked.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
+        if freed + TOLERANCE < enqueued_at.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
             text = f"{entry.id} got {entry.name}, which had released the key {row.job.key!r} before"
             yield it.violation("key", text, entry.id, entry.name)
 
@@ -218,7 +218,7 @@ def upstreams(it: Evidence) -> Iterator[Violation]:
             continue
         ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.reopenings]
         needed = len(row.after) if row.job.required is None else row.job.required
-        done = sum(at is not None and at <= row.started_at + EPSILON for at in ends)
+        done = sum(end is not None and end <= row.started_at + EPSILON for end in ends)
         known = len(ends) == len(row.after)
         if known and done < needed and row.state is not State.CANCELLED:
             text = f"{id} began when {done} of the {needed} jobs it waits for had ended"

@@ -40,18 +40,18 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
 def acknowledged(it: Evidence) -> Iterator[Violation]:
     """Every job whose enqueue was acknowledged has a row, unless it may have been pruned or deleted, and that row has
     the task of the enqueue."""
-    asked: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
+    tasks: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
     for entry in it.entries:
         who = entry.actor, entry.id
         if entry.what == "asked" and "task" in entry.facts:
-            asked[who] = entry.facts["task"]
+            tasks[who] = entry.facts["task"]
         if entry.what != "stored":
             continue
         row = it.rows.get(entry.name or entry.id)
         if row is None and not may_be_gone(it, entry.name or entry.id):
             yield it.violation("acknowledged", f"{entry.id} was acknowledged, but has no row", entry.name or entry.id)
-        elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
-            text = f"{entry.id} was acknowledged as a job of {asked[who]}, but is one of {row.job.task}"
+        elif row is not None and not entry.name and tasks.get(who, row.job.task) != row.job.task:
+            text = f"{entry.id} was acknowledged as a job of {tasks[who]}, but is one of {row.job.task}"
             yield it.violation("acknowledged", text, entry.id)
 
 
@@ -99,9 +99,9 @@ def values(it: Evidence) -> Iterator[Violation]:
             texts = [end.text for end in ends if end.how == "returned"]
             if row.result not in texts and not any(end.how == "composed" for end in ends):
                 yield it.violation("value", f"{id} has the value {row.result}; the run that won returned {texts}", id)
-        told = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
-        if len(told) > 1 and not it.acts_on(id):
-            yield it.violation("value", f"{id} has ended more than once, as versions {sorted(told)}", id)
+        versions = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
+        if len(versions) > 1 and not it.acts_on(id):
+            yield it.violation("value", f"{id} has ended more than once, as versions {sorted(versions)}", id)
 
 
 def fences(it: Evidence) -> Iterator[Violation]:
@@ -138,14 +138,14 @@ def steps(it: Evidence) -> Iterator[Violation]:
 
 def signals(it: Evidence) -> Iterator[Violation]:
     """A job receives one of the values that were sent for a signal, and always the same one."""
-    given: dict[tuple[str, str], set[str | None]] = {}
+    sent: dict[tuple[str, str], set[str | None]] = {}
     got: dict[tuple[str, str], str | None] = {}
     for entry in it.entries:
         key = entry.id, entry.name
         if entry.what == "signal":
-            given.setdefault(key, set()).add(entry.text)
+            sent.setdefault(key, set()).add(entry.text)
         elif entry.what == "received":
-            if entry.text not in given.get(key, ()):
+            if entry.text not in sent.get(key, ()):
                 yield it.violation(
                     "signal", f"{entry.id} received {entry.name} {entry.text}, which no call sent", entry.id
                 )
@@ -187,20 +187,20 @@ def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[V
             continue
         if row.state not in FINAL:
             continue  # reported by another rule
-        found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
-        if found != wanted:
-            yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)
+        stored = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
+        if stored != wanted:
+            yield it.violation("expected", f"{id} has the value {stored}, expected {wanted}", id)
 
 
 def as_asked(it: Evidence) -> Iterator[Violation]:
     """A stored row has the options of a call that enqueued it, unless an act changed it."""
     for id, row in it.rows.items():
-        asked = [entry.facts for entry in it.by_id.get(id, ()) if entry.what == "asked" and "task" in entry.facts]
+        calls = [entry.facts for entry in it.by_id.get(id, ()) if entry.what == "asked" and "task" in entry.facts]
         job = row.job
-        found = job.key, job.priority, job.delay, job.lane, job.aging, job.required, len(job.after)
-        if asked and not it.acts_on(id) and found not in map(_options, asked):
+        stored = job.key, job.priority, job.delay, job.lane, job.aging, job.required, len(job.after)
+        if calls and not it.acts_on(id) and stored not in map(_options, calls):
             names = "key, priority, delay, lane, aging, required, after"
-            text = f"{id} has ({names}) {found}, asked were {' or '.join(str(_options(facts)) for facts in asked)}"
+            text = f"{id} has ({names}) {stored}, asked were {' or '.join(str(_options(facts)) for facts in calls)}"
             yield it.violation("asked", text, id)
 
 
@@ -226,8 +226,8 @@ def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violati
         if wanted is not None:
             yield it.violation("expected", f"{id} was {last.how} before its row was pruned, expected {wanted}", id)
     elif wanted is None or (returned and all(entry.text != wanted and entry.how == "returned" for entry in returned)):
-        found = ", ".join(str(entry.text) for entry in returned)
-        yield it.violation("expected", f"{id} had the value {found} before its row was pruned, expected {wanted}", id)
+        texts = ", ".join(str(entry.text) for entry in returned)
+        yield it.violation("expected", f"{id} had the value {texts} before its row was pruned, expected {wanted}", id)
 
 
 def may_be_gone(it: Evidence, id: str) -> bool:
@@ -244,8 +244,8 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     """The earliest time at which this job may have ended, and the seconds for which its row is kept from then on; None:
     nothing says that it has ended."""
     seen.add(id)
-    asked = it.asked.get(id)
-    facts = {} if asked is None else asked.facts
+    request = it.asked.get(id)
+    facts = {} if request is None else request.facts
     keeps = {"succeeded": facts.get("keep", KEEP), "failed": facts.get("keep_failed", KEEP_FAILED)}
     keeps["cancelled"] = keeps["succeeded"]
     entries = it.by_id.get(id, ())
@@ -257,8 +257,8 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     ends = [entry.at for entry in entries if entry.what == "ended" and entry.version == newest]
     ends += [began for began, _ in it.acts_on(id)]
     for upstream in facts.get("after", ()):  # a job can end with the one that it waits for
-        if upstream not in seen and (found := _ended(it, upstream, seen)) is not None:
-            ends.append(found[0])
+        if upstream not in seen and (upstream_end := _ended(it, upstream, seen)) is not None:
+            ends.append(upstream_end[0])
     return (min(ends), min(keeps.values())) if ends else None
 
 

@@ -43,7 +43,7 @@ def losses(it: Evidence) -> Iterator[Violation]:
 def guilt(it: Evidence) -> Iterator[Violation]:
     """A job fails as lost only after `max_lost` leases that it lost while nothing else ran in its process, and a lost
     lease takes no attempt."""
-    used = {(each.id, each.version): each.facts.get("attempt", 0) for each in it.entries if each.what == "began"}
+    used = {(entry.id, entry.version): entry.facts.get("attempt", 0) for entry in it.entries if entry.what == "began"}
     for (id, version), before in used.items():
         after = used.get((id, version + 1), before)
         if after != before and id in it.rows and not it.rows[id].reopenings:
@@ -65,12 +65,12 @@ def _neighbours(it: Evidence, run: Run) -> list[str]:
     """The jobs that ran in the process of this run while it held its lease, which it has lost."""
     until = it.claims[run.id, run.version + 1]
     return [
-        each.id
-        for each in it.runs
-        if each.actor == run.actor
-        and each.id != run.id
-        and each.began < until
-        and (each.ended is None or each.ended.at > run.began)
+        other.id
+        for other in it.runs
+        if other.actor == run.actor
+        and other.id != run.id
+        and other.began < until
+        and (other.ended is None or other.ended.at > run.began)
     ]
 
 
@@ -136,8 +136,8 @@ def waits(it: Evidence) -> Iterator[Violation]:
             at_once = first.version == entry.version - 2  # the outcome has the version between them
             since = first.at if at_once else it.claims.get((entry.id, first.version), entry.at - first.seconds)
             early = since + first.seconds - entry.at
-            judged = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
-            if judged and early > TOLERANCE:
+            steady = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
+            if steady and early > TOLERANCE:
                 text = f"{entry.name!r} of {entry.id} ended {early:g} s before its time was over"
                 yield it.violation("wait", text, entry.id)
 
@@ -161,8 +161,8 @@ def cancels(it: Evidence) -> Iterator[Violation]:
 
 def _cancelled(it: Evidence) -> dict[str, Entry]:
     """The first answer to a cancel of each job."""
-    found: dict[str, Entry] = {}
+    cancelled: dict[str, Entry] = {}
     for entry in it.entries:
         if entry.what == "acted" and entry.how == "cancelled":
-            found.setdefault(entry.id, entry)
-    return found
+            cancelled.setdefault(entry.id, entry)
+    return cancelled

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -160,22 +160,22 @@ class Simulation:
         to succeed."""
         check_encoded(value)
         id = job if isinstance(job, str) else job.id
-        if id not in self.acted and not self._upstreams(id) & self.acted:
+        if not {id, *(up for down, up in self._waits() if down == id)} & self.acted:
             self.expected[id] = value
 
     def forget(self, job: Job[Any, Any] | str) -> None:
         """Drop all expectations of this job and of those that wait for it by name, because an act changes it."""
         id = job if isinstance(job, str) else job.id
-        gone = {id} | {each.id for each in self.entries if each.what == "asked" and id in each.facts.get("after", ())}
+        gone = {id, *(down for down, up in self._waits() if up == id)}
         self.acted |= gone
-        for each in gone:
-            self.expected.pop(each, None)
+        for name in gone:
+            self.expected.pop(name, None)
 
-    def _upstreams(self, id: str) -> set[str]:
-        """The jobs that this one names as its upstreams."""
-        return {
-            up for each in self.entries if each.what == "asked" and each.id == id for up in each.facts.get("after", ())
-        }
+    def _waits(self) -> Iterator[tuple[str, str]]:
+        """Each job that was enqueued with an upstream, and that upstream."""
+        return (
+            (entry.id, up) for entry in self.entries if entry.what == "asked" for up in entry.facts.get("after", ())
+        )
 
     def may_wait(self, job: Job[Any, Any] | str) -> None:
         """Allow this job to be unfinished at the end."""
@@ -203,10 +203,10 @@ class Simulation:
 
     def _lived(self) -> list[Violation]:
         """Run the fleet from start to end, and return the violations."""
-        loop, found, violations = self._loop, list[Violation](), list[Violation]()
+        loop, broken, violations = self._loop, list[Violation](), list[Violation]()
         scenario = check_scenario(self._settings.scenario(self))
         try:
-            found = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
+            broken = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
         except Stuck as error:
             violations.append(Violation("unfinished", str(error), story=self._tail()))
         except Exception as error:  # raised by the scenario: a violation
@@ -214,7 +214,7 @@ class Simulation:
             self.cause = error
         violations += [self._raised("worker", error) for error in self._errors]
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
-        return violations or found + self._broken()
+        return violations or broken + self._broken()
 
     async def _life(self, scenario: Awaitable[Any]) -> list[Violation]:
         await self._storage.open()
@@ -253,9 +253,9 @@ class Simulation:
     def _line_of(self, who: int) -> Line:
         line = Line()
         line.faults = {
-            int(each.at): each.kind
-            for each in self.case.faults
-            if each.who == who and each.kind in ("before", "lost", "twice")
+            int(fault.at): fault.kind
+            for fault in self.case.faults
+            if fault.who == who and fault.kind in ("before", "lost", "twice")
         }
         return line
 
@@ -322,7 +322,7 @@ class Simulation:
 
     def _broken(self) -> list[Violation]:
         """The caller's invariants that do not hold."""
-        return [broken for each in self._settings.invariants if (broken := self._check(each)) is not None]
+        return [broken for invariant in self._settings.invariants if (broken := self._check(invariant)) is not None]
 
     def _check(self, invariant: Callable[[Simulation], Any]) -> Violation | None:
         name = name_of(invariant)
@@ -349,5 +349,5 @@ async def _awaited(work: Awaitable[T]) -> T:
 
 def traced(error: BaseException) -> tuple[str, ...]:
     """Where the user's code has raised this exception: its last frames, without those of the simulation."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(HERE)]
-    return tuple(f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in frames[-FRAMES:])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
+    return tuple(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-FRAMES:])
