@@ -65,10 +65,8 @@ function Admission.slots_fit(rule, key, cost)
     and Admission.slots_in_use(key, rule) + math.min(cost, rule.slots) <= rule.slots)
 end
 
-local function nonzero_or(x, y) if x and x ~= 0 then return x end return y end
-
 function Admission.capacity(rule)
-  if rule.how == 'bucket' then return nonzero_or(rule.burst, rule.rate or 0) end
+  if rule.how == 'bucket' and rule.burst and rule.burst ~= 0 then return rule.burst end
   return rule.rate or 0
 end
 
@@ -106,8 +104,8 @@ function Admission.opens_at(rule, key, cost)
     end
     offset = offset + 100
   end
-  if Admission.usage_of(key).new_cost >= missing and Admission.usage_of(key).new_cost > 0 then return now + rule.per end
-  return nil
+  local new_cost = Admission.usage_of(key).new_cost
+  if new_cost >= missing and new_cost > 0 then return now + rule.per end
 end
 
 -- `kept`: the job holds its slots of rules with hold="ended" since an earlier claim
@@ -146,8 +144,8 @@ function Admission.write()
         fresh = fresh + tonumber(string.match(same, '^%d+'))
       end
       call('ZADD', starts, num(now), fresh .. ':' .. num(now))
-      usage.sum, usage.gone_cost, usage.new_cost, usage.gone_starts = usage.sum - usage.gone_cost + usage.new_cost, 0,
-        0, {}
+      usage.sum = usage.sum - usage.gone_cost + usage.new_cost
+      usage.gone_cost, usage.new_cost, usage.gone_starts = 0, 0, {}
       call('HSET', ns .. ':spent', key, usage.sum)
     end
   end
@@ -190,9 +188,7 @@ end
 
 function Admission.cost_of(id, key)
   local row, rule = Unit.get(id), Admission.rule(key)
-  local cost = 1
-  for _, limit in ipairs(row.job.limits) do if limit[1] == key then cost = limit[2] end end
-  return cost, rule and rule.hold == 'ended' and row.started_at ~= nil
+  return cost_of(row.job, key), rule and rule.hold == 'ended' and row.started_at ~= nil
 end
 
 local function comes_first(x, y)

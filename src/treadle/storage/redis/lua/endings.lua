@@ -90,8 +90,9 @@ function Endings.end_wait(row)
   end
 end
 
--- an edge: open (the ending is not counted yet), soft (any ending counts as success), the version when the wait began
-local function edge(up, down, open, soft, version)
+-- Store that `down` waits for `up`. `open`: the ending of `up` is not counted yet; `soft`: any ending counts as a
+-- success; `version`: the version of `down` when its wait began.
+function Endings.set_edge(up, down, open, soft, version)
   call('HSET', dependents_key(up), down, (open and '1' or '0') .. (soft and '1' or '0') .. version)
   call('SADD', PARENTS, up)
   Endings.any_parents = true
@@ -102,10 +103,6 @@ function Endings.edge_of(up, down)
   if edge then return byte(edge) == 49, byte(edge, 2) == 49, tonumber(sub(edge, 3)) end
 end
 
-function Endings.set_edge(up, down, open, soft, version) edge(up, down, open, soft, version) end
-
-function Endings.reopen_edge(up, down, soft, version) edge(up, down, true, soft, version) end
-
 function Endings.drop_edge(up, down)
   if call('HDEL', dependents_key(up), down) == 1 and call('EXISTS', dependents_key(up)) == 0 then
     call('SREM', PARENTS, up)
@@ -115,7 +112,7 @@ end
 local function count_down(up, down, state)
   local open, soft, version = Endings.edge_of(up, down)
   if not open then return end
-  edge(up, down, false, soft, version)
+  Endings.set_edge(up, down, false, soft, version)
   local row = Unit.get(down)
   if not row or row.state ~= WAITING or row.version ~= version then return end
   if soft or not row.failures_allowed or state == SUCCEEDED then
@@ -181,7 +178,7 @@ end
 -- row count as successes: nothing says otherwise, and none of them will end.
 function Endings.wait_for_upstreams(row, after, again)
   after = distinct(after)
-  for _, up in ipairs(after) do edge(up, row.id, true, false, row.version) end
+  for _, up in ipairs(after) do Endings.set_edge(up, row.id, true, false, row.version) end
   Unit.load(after)
   for _, up in ipairs(after) do
     local upstream = Unit.get(up)

@@ -90,8 +90,8 @@ function NewJobs.plan(jobs, leaving)
           return nil, 'held', job.key, ''
         end
         if holder and job.conflict == 'raise' then return nil, 'held', job.key, holder end
-        local h = holder and Unit.get(holder)
-        if holder and ((job.conflict or 'keep') == 'keep' or (h and h.state >= SUCCEEDED)) then
+        local held = holder and Unit.get(holder)
+        if holder and ((job.conflict or 'keep') == 'keep' or (held and held.state >= SUCCEEDED)) then
           answer = holder
         else
           taken[job.key] = job
@@ -178,7 +178,7 @@ local function store_job(new, answers, parent)
     return Endings.end_wait(row)
   end
   Unit.put(row)
-  if soft then edge(soft, row.id, true, true, 0) end
+  if soft then Endings.set_edge(soft, row.id, true, true, 0) end
   Endings.wait_for_upstreams(row, row.after)
 end
 

@@ -52,9 +52,10 @@ do
     local batch = { unpack(plain, from, math.min(from + PART - 1, #plain)) }
     for k, body in ipairs(call('HMGET', JOB, unpack(batch))) do
       if body then
-        local tl, ql = struct.unpack('>HH', body, 20)
-        local names = sub(body, 20, 23) .. sub(body, 28, 27 + tl + ql)
-        jobs[names] = jobs[names] or { task = sub(body, 28, 27 + tl), queue = sub(body, 28 + tl, 27 + tl + ql) }
+        local task_length, queue_length = struct.unpack('>HH', body, 20)
+        local task_end, queue_end = 27 + task_length, 27 + task_length + queue_length
+        local names = sub(body, 20, 23) .. sub(body, 28, queue_end)
+        jobs[names] = jobs[names] or { task = sub(body, 28, task_end), queue = sub(body, task_end + 1, queue_end) }
         rows[batch[k]].job = jobs[names]
       else
         rows[batch[k]] = nil

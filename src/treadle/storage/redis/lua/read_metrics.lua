@@ -16,8 +16,8 @@ for _, span in ipairs(spans) do
     for k, data in ipairs(fetch(list .. ':data', fields)) do
       local span_start, source = string.match(fields[k], '^([^:]*):(.*)$')
       if data then
-        local m = #rows
-        rows[m + 1], rows[m + 2], rows[m + 3], rows[m + 4] = span, span_start, source, data
+        local count = #rows
+        rows[count + 1], rows[count + 2], rows[count + 3], rows[count + 4] = span, span_start, source, data
       end
     end
   end

@@ -5,10 +5,8 @@
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)
 if before then return cmsgpack.unpack(before) end
-do
-  local mark = stopped_by_move(CLOSING)             -- no workflow changes its shard once jobs may have been moved away
-  if mark then return mark end
-end
+local stopped = stopped_by_move(CLOSING)          -- no workflow changes its shard once jobs may have been moved away
+if stopped then return stopped end
 define_shared()
 local ids = call('SMEMBERS', ns .. ':tree:' .. root)
 if call('HEXISTS', JOB, root) == 1 then ids[#ids + 1] = root end

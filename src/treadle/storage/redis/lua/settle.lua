@@ -4,11 +4,9 @@
 --    or: 'f' | the outcome as msgpack
 -- Returns { number, status, subject, other, ... } for the outcomes that were not simply applied. Status 'left': the job
 -- is in another shard; 'cross': the workflow `subject` must first move to the first shard.
-do
-  nothing_rare = call('EXISTS', MOVE, PARENTS, RULES, OPENS, RECOUNT) == 0
-  local mark = stopped_by_move(CLOSING)
-  if mark then return mark end
-end
+nothing_rare = call('EXISTS', MOVE, PARENTS, RULES, OPENS, RECOUNT) == 0
+local stopped = stopped_by_move(CLOSING)
+if stopped then return stopped end
 local refusals = {}
 
 local function refuse(number, status, subject, other)

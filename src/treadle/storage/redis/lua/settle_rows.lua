@@ -10,8 +10,8 @@ local function decoded(encoded)
     delay = 0, function_done = false, checkpoints = {}, after = {},
   }
   if #encoded > 18 then
-    local t = cmsgpack.unpack(sub(encoded, 19))
-    out.result, out.value, out.error, out.reason = or_nil(t[3]), or_nil(t[4]), or_nil(t[5]), or_nil(t[6])
+    local tail = cmsgpack.unpack(sub(encoded, 19))
+    out.result, out.value, out.error, out.reason = or_nil(tail[3]), or_nil(tail[4]), or_nil(tail[5]), or_nil(tail[6])
   end
   return out
 end
@@ -112,7 +112,7 @@ local function apply(row, out, jobs, answers, circle)
   local was_running = row.state == RUNNING
   row.attempt, row.result, row.value, row.error, row.reason = out.attempt, out.result, out.value, out.error, out.reason
   row.checkpoints, row.updated_at, row.function_done =
-    Reopen.merged_checkpoints(row.checkpoints, out.checkpoints), now, row.function_done or out.function_done
+    Row.merged_checkpoints(row.checkpoints, out.checkpoints), now, row.function_done or out.function_done
   if out.note then row.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then row.worker = nil end

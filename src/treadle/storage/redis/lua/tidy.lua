@@ -23,11 +23,11 @@ local function is_over(key)
 end
 
 local function is_full(key, bucket)
-  local rule, _, argument = Admission.rule(key), struct.unpack('>dd', bucket)
+  local rule, _, refilled_at = Admission.rule(key), struct.unpack('>dd', bucket)
   if rule and rule.rate and rule.how == 'bucket' then
     return Admission.rate_level(rule, key) >= Admission.capacity(rule)
   end
-  return argument < now - GONE
+  return refilled_at < now - GONE
 end
 
 local emptied = {}
