@@ -15,21 +15,9 @@ RIGHTS: Final = (
 )
 ADVICE: Final = "check the user and password in the URL, and the user's rights (guide on Redis, section ACL)"
 DENIED = ("NOPERM", "NOAUTH", "WRONGPASS")
-IN_SCRIPT = (
-    "ACL failure in script",
-    "user executing the script",
-)  # the texts of Redis and Valkey for NOPERM in a script
+IN_SCRIPT = ("ACL failure in script", "user executing the script")  # of Redis and Valkey, for NOPERM in a script
 REFUSED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
-AWAY = (
-    "READONLY",
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "UNKILLABLE",
-)
+AWAY = ("READONLY", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE")
 
 
 def translated(error: BaseException, where: str) -> BaseException:

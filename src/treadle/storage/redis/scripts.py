@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 from treadle.storage.constants import filled
 
 SHARED: Final = ("row", "kinds", "unit_of_work", "admission", "endings")
-NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines, for verbs with any
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": (*SHARED, "new_jobs"),
     "claim": (*SHARED, "advance_due"),
@@ -26,34 +27,15 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()
     "limits": (*SHARED, "limit_facts"),
     "prune": (*SHARED, "advance_due"),
     "load": (*SHARED, "transfer", "limit_facts"),
-    "move": (),
     "unload": (*SHARED, "transfer"),
     "relocate_out": (*SHARED, "transfer"),
     "relocate_in": (*SHARED, "transfer"),
     "peek": (*SHARED, "advance_due"),
     "pointers": ("row",),
-    "intend": (),
-    "completed": (),
-    "sent": (),
-    "sweep": (),
-    "read_rows": (),
-    "read_page": (),
-    "read_ended": (),
-    "stats": (),
     "rates": SHARED,
-    "rights": (),
     "tidy": SHARED,
     "slots": SHARED,
-    "recount": (),
-    "compare": (),
     "relist": ("row", "kinds"),
-    "glance": (),
-    "blocked": (),
-    "members": (),
-    "running": (),
-    "count_ahead": (),
-    "keep_metrics": (),
-    "read_metrics": (),
 }
 # Verbs that run one after the other in one script. Their answers are joined into one list, each after its length. A
 # list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
@@ -85,14 +67,20 @@ class Script(Struct, frozen=True):
     sha: bytes
 
 
+class _Scripts(dict[str, Script]):
+    def __missing__(self, verb: str) -> Script:
+        script = self[verb] = _script(verb)
+        return script
+
+
 @functools.cache
-def load() -> dict[str, Script]:
-    """The script of each verb, by its name."""
-    return {verb: _script(verb, pieces) for verb, pieces in NEEDS.items()}
+def load() -> Mapping[str, Script]:
+    """The script of each verb, by its name; each is assembled when it is first run."""
+    return _Scripts()
 
 
-def _script(verb: str, pieces: tuple[str, ...]) -> Script:
-    keys, counts = _read("keys"), _read("write_counts")
+def _script(verb: str) -> Script:
+    pieces, keys, counts = NEEDS.get(verb, ()), _read("keys"), _read("write_counts")
     if verb in HANDS:
         # The pieces are defined only if a hand-off was requested. They declare the names of `keys.lua` again.
         claim = f"local function claim()\n{_text('claim')}end\n"

@@ -25,15 +25,7 @@ from treadle.storage.redis.health import RedisHealth, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
 from treadle.storage.redis.recount import recount
-from treadle.storage.redis.rows import (
-    decode_any,
-    encode,
-    handed,
-    is_bulk,
-    is_plain,
-    job_bytes,
-    stored,
-)
+from treadle.storage.redis.rows import decode_any, encode, handed, is_bulk, is_plain, job_bytes, stored
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.topology import Clustered, place_of
 from treadle.storage.topic_waiters import TopicWaiters
@@ -103,44 +95,39 @@ class RedisStorage:
         if self._notifier is not None or self._looking:
             return
         self._pool, self._looking = Pool(self._place, look), look
-        if look:
-            await self._open_to_look()
-            return
+        try:
+            stored = await self.read("GET", "schema")
+            if look:
+                await self._open_to_look(0 if stored is None else self._check_schema(stored))
+            else:
+                await self._open_to_write(stored)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open_to_write(self, stored: bytes | None) -> None:
         own = opening.stored_schema(self._shards)
-        stored = await self.read("GET", "schema")
         if stored is None:  # write only then, so that a full server can still be opened and pruned
-            await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
+            await self.write("SET", "schema", own, "NX")
             stored = await self.read("GET", "schema")
-        try:
-            schema = self._check_schema(stored)
-            self._notifier = Notifier(self._pool, self._tag, self._waiters)
-            await self._notifier.open()
-            await opening.check_rights(self, self._notifier, self.where, self._ns)
-            if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
-                await lists.relist(self, stale=False)
-            if schema < opening.SCHEMA:
-                await recount(self, repair=True, schema=own)
-        except BaseException:
-            await self.close()
-            raise
+        schema = self._check_schema(stored)
+        self._notifier = Notifier(self._pool, self._tag, self._waiters)
+        await self._notifier.open()
+        await opening.check_rights(self, self._notifier, self.where, self._ns)
+        if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
+            await lists.relist(self, stale=False)
+        if schema < opening.SCHEMA:
+            await recount(self, repair=True, schema=own)
 
-    async def _open_to_look(self) -> None:
+    async def _open_to_look(self, schema: int) -> None:
         """Open without writing, and without a subscription."""
-        try:
-            stored = await self.read("GET", "schema")
-            if stored is None:
-                raise SchemaTooOld(0, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            if (schema := self._check_schema(stored)) < opening.SCHEMA:
-                raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            if not await self.read("EXISTS", "listed"):
-                raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
-            if not await opening.restricts_scripts(self):
-                self._pool.look = False
-        except BaseException:
-            await self.close()
-            raise
+        if schema < opening.SCHEMA:
+            raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
+        if not await self.read("EXISTS", "listed"):
+            raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
+        self._pool.look = await opening.restricts_scripts(self)
 
-    def _check_schema(self, stored: bytes) -> int:
+    def _check_schema(self, stored: Any) -> int:
         return opening.check_schema(stored, self._shards, self.where, self._ns)
 
     async def close(self) -> None:
@@ -178,9 +165,7 @@ class RedisStorage:
         """Run a command that changes nothing."""
         return await self._pool.command(verb, f"{self._tag}:{key}", *arguments)
 
-    async def write(self, verb: str, key: str, *arguments: Any) -> Any:
-        """Run a command that is safe to repeat."""
-        return await self.read(verb, key, *arguments)
+    write = read  # for a command that is safe to repeat
 
     async def moment(self) -> float:
         """The current time by the clock that the scripts use."""
@@ -209,8 +194,6 @@ class RedisStorage:
             answer = await self.open_call("enqueue", *part, *call_words.groups(jobs))
             if self._belongs_home(answer):
                 return None
-            if not answer[0]:
-                raise call_words.refusal_of(*answer[1:])
             if answer[0] != SHEDS:
                 return stored(jobs, *answer)
         arguments: list[Any] = [*part]
@@ -219,12 +202,13 @@ class RedisStorage:
         answer = await self.open_call("store", *arguments)
         if self._belongs_home(answer):
             return None
-        if not answer[0]:
-            raise call_words.refusal_of(*answer[1:])
         rows = answer[1]
         return [call_words.row_of(job, rows[2 * n], rows[2 * n + 1], float(answer[0])) for n, job in enumerate(jobs)]
 
     def _belongs_home(self, answer: list[Any]) -> bool:
+        """Whether the first shard must store the jobs. Raises the refusal of a script, and if a part came too late."""
+        if not answer[0]:
+            raise call_words.refusal_of(*answer[1:])
         if answer[0] == LATE:
             raise StorageUnavailable(f"{self._pool.where}: the call took too long, but it will still be carried out")
         return bool(answer[0] == HOME)
