@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import count
 from types import TracebackType
@@ -35,7 +35,7 @@ from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
 from treadle.testing.drain import Endless, drain_core
-from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
+from treadle.testing.given_storage import GROUP, MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
 from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker import InlineWorker, Runs
@@ -110,13 +110,12 @@ class Testing:
             )
         else:
             if within != "commit":
-                raise BadOption(
-                    "within", 'expected "commit" with storage=, because the storage itself stores at the commit'
-                )
+                why = "because the storage itself stores at the commit"
+                raise BadOption("within", f'expected "commit" with storage=, {why}')
             self._given = GivenStorage(storage, self.clock)
             self.storage = self._given.make()
         self._texts = in_test(core.choice.wrap, self.clock)
-        self._before: list[tuple[object, str, Any]] = []
+        self._changes = ExitStack()
         self._peeks = count(1)
         self._stage: Literal["new", "entered", "left"] = "new"
         self._life: Life | None = None  # entered by the first drain, left at the end of the test
@@ -158,9 +157,7 @@ class Testing:
             finally:
                 await self._core.close()
         finally:
-            while self._before:
-                target, name, value = self._before.pop()
-                setattr(target, name, value)
+            self._changes.close()
             if self._given is not None:
                 await self._given.clear()
         return error
@@ -200,7 +197,7 @@ class Testing:
             raise BadOption("testing", f"{what} only inside the block: {BLOCK}")
 
     def _change(self, target: object, name: str, value: Any) -> None:
-        self._before.append((target, name, getattr(target, name)))
+        self._changes.callback(setattr, target, name, getattr(target, name))
         setattr(target, name, value)
 
     @property
@@ -283,10 +280,10 @@ class Testing:
     async def _recurs(self, wait: float) -> bool:
         """Whether nothing is left that a move of the clock can end: only schedules, and waits for signals without a
         timeout, which both begin again for ever."""
-        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=500)
+        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=GROUP)
         if wait <= ENDLESS and not any([_is_schedule(row) async for row in each_row(self.storage, own)]):
             return False
-        async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
+        async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=GROUP)):
             endless = _is_schedule(row) or (signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW)
             if not endless and (row.due_at is not None or row.deadline_at is not None):
                 return False
@@ -343,10 +340,8 @@ class Testing:
         """The rows of a task, or all; oldest first."""
         if self._stage == "new" or self._given is not None:
             self._check_entered("look at jobs")
-        if self._given is not None:
-            rows = self._given.rows(name)
-        else:
-            rows = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
+        query = Query(task=name, order="oldest", limit=GROUP)
+        rows = at_once(rows_of(self.storage, query)) if self._given is None else self._given.rows(query)
         return rows if self._texts is None else apart(self._texts.readable(rows))
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -63,11 +63,8 @@ class Expected:
         if spec is not None:
             call = read(spec.new)
             self.call, usual = self._bound(*call), asdict(self._plain(core, *call))
-            self.options = {
-                name: value
-                for name, value in asdict(spec.new).items()
-                if name not in NO_OPTIONS and value != usual[name]
-            }
+            options = (option for option in asdict(spec.new).items() if option[0] not in NO_OPTIONS)
+            self.options = {name: value for name, value in options if value != usual[name]}
             if spec.new.nonce is not None:
                 self.options["id"] = spec.new.id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.core.errors import BadArgument, BadResult
@@ -37,16 +37,14 @@ class Checked:
 
     def encode_result(self, value: object) -> str:
         """Same as the signature's. Raises BadResult for a value that does not decode to itself."""
-        text = self._signature.encode_result(value)
-        decoded = self._signature.decode_result(text)
-        if not same(value, decoded):
-            raise BadResult(self._task.name, _changed(value, decoded))
-        return text
+        return self._checked(value, self._signature.encode_result(value), self._signature.decode_result)
 
     def encode_value(self, value: object) -> str:
         """The folded results of children, checked like a result."""
-        text = self._signature.encode_value(value)
-        decoded = self._signature.decode_value(text)
+        return self._checked(value, self._signature.encode_value(value), self._signature.decode_value)
+
+    def _checked(self, value: object, text: str, decode: Callable[[str], object]) -> str:
+        decoded = decode(text)
         if not same(value, decoded):
             raise BadResult(self._task.name, _changed(value, decoded))
         return text

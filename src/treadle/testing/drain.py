@@ -149,10 +149,10 @@ async def _relayed(core: AppCore) -> bool:
 
 async def _end_inline(core: AppCore) -> bool:
     """End the worker of jobs sent with `inline=True`. Returns whether there was one."""
-    any_stopped = False
+    stopped = False
     while await core.inline.stop(LONG):
-        any_stopped = True
-    return any_stopped
+        stopped = True
+    return stopped
 
 
 class _Host:

@@ -114,13 +114,9 @@ class GivenStorage:
         given clock; nothing is stored then."""
         async with self._opened() as storage:
             await self._check_clock(storage)
-            contents = await self._contents(storage)
-            if contents:
-                raise NotEmpty(
-                    self.name,
-                    f"expected an empty storage, found {contents}",
-                    f"a test removes only what it has made: {EMPTY}",
-                )
+            if contents := await self._contents(storage):
+                advice = f"a test removes only what it has made: {EMPTY}"
+                raise NotEmpty(self.name, f"expected an empty storage, found {contents}", advice)
             await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
 
     async def check(self, storage: Storage) -> None:
@@ -136,11 +132,8 @@ class GivenStorage:
             raise self._taken()
 
     def _taken(self) -> NotEmpty:
-        return NotEmpty(
-            self.name,
-            "another test has started on it meanwhile",
-            f"nothing was removed; use one storage per test: {EMPTY}",
-        )
+        advice = f"nothing was removed; use one storage per test: {EMPTY}"
+        return NotEmpty(self.name, "another test has started on it meanwhile", advice)
 
     async def _mark(self, storage: Storage) -> int | None:
         """The number of the test that marked it last."""
@@ -177,10 +170,10 @@ class GivenStorage:
 
     # --- looking
 
-    def rows(self, task: str | None) -> list[Record]:
-        """The rows of a task, or all, oldest first. Any code may call it: another thread, with a storage and an event
-        loop of its own, reads the rows while this one blocks."""
-        return apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
+    def rows(self, query: Query) -> list[Record]:
+        """The rows that match a query. Any code may call it: another thread, with a storage and an event loop of its
+        own, reads the rows while this one blocks."""
+        return apart(self._rows(query))
 
     async def _rows(self, query: Query) -> list[Record]:
         async with self._opened() as storage:
@@ -197,11 +190,12 @@ class GivenStorage:
                 return
             if mark != self._number:
                 raise self._taken()
-            rows = await rows_of(storage, Query(order="oldest", limit=GROUP))
-            self._check_own(rows)
+            everything = Query(order="oldest", limit=GROUP)
+            self._check_own(await rows_of(storage, everything))
             await _cancel(storage)
-            await _settle(storage, await rows_of(storage, Query(order="oldest", limit=GROUP)), delete_now)
-            await self._remove_rules(storage)
+            await _settle(storage, await rows_of(storage, everything), delete_now)
+            for use in await storage.limits(use=False):
+                await storage.set_limits(_removal(use))
             self.clock.ahead = AFTER
             try:
                 while await storage.prune(GROUP):
@@ -219,10 +213,6 @@ class GivenStorage:
                 f"another program stored jobs while the test ran ({', '.join(others[:SHOWN])})",
                 f"nothing was removed, and the test may have run them; {EMPTY}",
             )
-
-    async def _remove_rules(self, storage: Storage) -> None:
-        for use in await storage.limits(use=False):
-            await storage.set_limits(_removal(use))
 
 
 def _removal(use: LimitUse) -> list[Limit | Resume]:

@@ -36,7 +36,7 @@ class Kept(Struct, frozen=True):
 
 
 async def kept(db: Reader) -> Kept:
-    """All of it, in one script; with limits that block jobs or have a rate, in two or three."""
+    """Read all of them with one script, or up to three where limits block jobs or have a rate."""
     now_bytes, heads, rest, counts, uses = await db.call("stats")
     now = moment_of(now_bytes)
     firsts = _firsts(heads)
@@ -78,7 +78,7 @@ def _workers(entries: Words, now: float) -> tuple[Presence, ...]:
 
 
 class Sizes(Struct, frozen=True):
-    """The numbers of one storage, found without reading rows.
+    """The numbers of jobs of one storage, which are the sizes of sets.
 
     kinds   (kind, queue) -> jobs; kind: queued, running, scheduled, blocked, waiting or failed
     firsts  queue -> the position of its first queued job
@@ -102,14 +102,14 @@ class Sizes(Struct, frozen=True):
 
 
 async def glance(db: Reader) -> Sizes:
-    """All numbers, in one script; with limits that block jobs or have a rate, in two or three."""
+    """Read all numbers with one script, or up to three where limits block jobs or have a rate."""
     now, counts, rest, uses = await db.call("glance", "all")
     sizes = await _sizes(db, now, counts, rest)
     return replace(sizes, workers=_workers(uses[-1], sizes.now), limits=await _limits(db, *uses[:-1]))
 
 
 async def sizes(db: Reader, names: Sequence[str] = ()) -> Sizes:
-    """The numbers of jobs by kind and queue. `names`: only of these, "<kind>:<queue>"; default: all."""
+    """Read the numbers of jobs by kind and queue. `names`: only these, as "<kind>:<queue>"; default: all."""
     if not names:
         return await _sizes(db, *await db.call("glance", "counts"))
     return await _sizes(db, *await db.call("glance", "names", *names))
@@ -185,7 +185,7 @@ def _numbers(pairs: Words) -> dict[str, int]:
 
 
 def used(shards: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
-    """The sums of the limit use of several shards."""
+    """Add up the use of each limit in several shards."""
     totals: dict[str, LimitUse] = {}
     for limit_use in (use for uses in shards for use in uses):
         old = totals.get(limit_use.key)

@@ -66,7 +66,7 @@ async def health(pool: Pool) -> RedisHealth:
 
 def _risks(info: Mapping[str, str], settings: Mapping[str, str] | None) -> Iterator[Risk]:
     """The risks of a server with this INFO and these settings. None: the server forbids reading its settings, so only
-    INFO is judged."""
+    INFO is checked."""
     yield from _eviction(info)
     if settings is not None:
         yield from _persistence(info, settings)
@@ -125,6 +125,7 @@ def _persistence(info: Mapping[str, str], settings: Mapping[str, str]) -> Iterat
 
 
 def _replicas(info: Mapping[str, str], settings: Mapping[str, str] | None) -> Iterator[Risk]:
+    replicas = int(info.get("connected_slaves", "0"))
     if info.get("role", "master") != "master":
         yield Risk(
             "fail",
@@ -132,8 +133,8 @@ def _replicas(info: Mapping[str, str], settings: Mapping[str, str] | None) -> It
             f"this server is a replica of {info.get('master_host', '?')}",
             "give the URL of the primary, or a redis+sentinel:// URL that finds it",
         )
-    elif settings is not None and info.get("connected_slaves", "0") != "0" and _accepts_alone(settings):
-        count = plural(int(info["connected_slaves"]), "asynchronous replica")
+    elif replicas and settings is not None and settings.get("min-replicas-to-write", "0") == "0":
+        count = plural(replicas, "asynchronous replica")
         yield Risk(
             "warn",
             "replicas",
@@ -141,7 +142,3 @@ def _replicas(info: Mapping[str, str], settings: Mapping[str, str] | None) -> It
             "that will be discarded",
             "set min-replicas-to-write 1 and min-replicas-max-lag 10, which limit the loss to some seconds",
         )
-
-
-def _accepts_alone(settings: Mapping[str, str]) -> bool:
-    return settings.get("min-replicas-to-write", "0") == "0"

@@ -65,9 +65,9 @@ class Notifier:
     async def open(self) -> None:
         """Subscribe to both channels, so that nothing published from now on is missed.
 
-        `ends` is left at the first message for which nothing here waits. Otherwise a worker with a backlog would
-        receive every ending that it settles: for a trip of 8 jobs 7 % of the server's time, and one more turn of the
-        loop."""
+        It leaves `ends` at the first message that nothing in this process waits for. Otherwise a worker with a backlog
+        would receive every ending that it settles: for a trip of 8 jobs 7 % of the server's time, and one more turn of
+        the loop."""
         idle = asyncio.get_running_loop().time() - IDLE
         self._wanted = {self._channels[""]: idle + NEW, self._channels["job"]: idle}
         self._task = asyncio.create_task(self._keep_listening())

@@ -21,7 +21,7 @@ from treadle.storage.redis.counts import Sizes, sizes
 from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]
-ALL: Final = 400  # rows that are read at once without a look at how they lie
+ALL: Final = 400  # so few rows are all read, even if a page along a larger set might read fewer
 RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
 
 
@@ -100,11 +100,8 @@ class Looking(Struct):
     def _is_ahead(self, row: Record) -> bool:
         if self.mark is None:
             return True
-        return (
-            row.queue_position is not None
-            and row.job.queue == self.mark[0]
-            and queries.sort_key(row, "queue") < self.mark
-        )
+        is_there = row.queue_position is not None and row.job.queue == self.mark[0]
+        return is_there and queries.sort_key(row, "queue") < self.mark
 
     def _matches(self, row: Record) -> bool:
         return queries.matches(row, self.query) and self._is_ahead(row)
@@ -134,7 +131,7 @@ class Looking(Struct):
         return Few(jobs, lambda: self._of_kinds(known_sizes))
 
     async def _lie_close(self, few: Few) -> bool:
-        """Whether a page is likely to read fewer rows along the set of all jobs: few others lie between these."""
+        """Whether a page along the set of all jobs probably reads fewer rows, as few other jobs lie between these."""
         if self.query.order not in plans.CREATED:
             return False
         return (self.query.limit + 1) * await self._stored("made") < few.jobs * few.jobs

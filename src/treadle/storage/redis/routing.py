@@ -71,8 +71,8 @@ class Spot(Struct, frozen=True, gc=False, order=True):
 
 
 def dealt(queues: Sequence[tuple[str, int]], limit: int, lines: Sequence[Sequence[Sequence[Spot]]]) -> list[list[int]]:
-    """The number of jobs to claim in each shard of each queue, so that the same jobs are claimed as from one shard:
-    each queue's share, then the rest in the order of the queues. `lines`: queued jobs by shard and queue."""
+    """How many jobs to claim in each shard from each queue, so that the claim takes the jobs that a single shard would
+    return: each queue's share, then the rest in the order of the queues. `lines`: queued jobs by shard and queue."""
     taken = [[0] * len(queues) for _ in lines]
     turns = [
         sorted((spot, shard) for shard, own in enumerate(lines) for spot in own[queue]) for queue in range(len(queues))

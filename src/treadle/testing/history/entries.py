@@ -148,7 +148,7 @@ def read(*paths: Path | str) -> list[Entry]:
 
 
 def moments(entries: Iterable[Entry], what: What) -> dict[tuple[str, int], float]:
-    """When this happened to each version of each job, the last time."""
+    """When an actor last recorded this of each version of each job."""
     return {(entry.id, entry.version): entry.at for entry in entries if entry.what == what}
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
-from treadle.testing.history.entries import Entry, What, moments, ordered
+from treadle.testing.history.entries import Entry, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats, so nearer ones may be equal
@@ -124,10 +124,6 @@ class Evidence:
         lost = ((began, began + self.lease) for began in self._calls.unanswered)
         return any(began < until and since < ended for began, ended in (*lost, *long))
 
-    def moments(self, what: What) -> dict[tuple[str, int], float]:
-        """When this happened to each version of each job, the last time."""
-        return moments(self.entries, what)
-
     @cached_property
     def _calls(self) -> _Calls:
         calls, tries = _Calls({}, []), dict[str, list[float]]()
@@ -206,14 +202,7 @@ def brief(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(row: Record) -> str:
-    rest = {
-        "result": row.result,
-        "value": row.value,
-        "error": row.error,
-        "reason": row.reason,
-        "worker": row.worker,
-        "blocked_on": row.blocked_on,
-        "pending": row.pending or None,
-    }
-    details = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)
+    texts = ((name, getattr(row, name)) for name in ("result", "value", "error", "reason", "worker", "blocked_on"))
+    details = " ".join(f"{name}={text:.120}" for name, text in texts if text is not None)
+    details += f" pending={row.pending}" if row.pending else ""
     return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {details}".rstrip()

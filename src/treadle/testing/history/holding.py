@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage import capacity, rule_for
+from treadle.testing.history.entries import moments
 from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation
 
 ONE_RUN = 2  # the version of a job after one claim and one outcome
@@ -134,10 +135,8 @@ def slots_left(it: Evidence) -> Iterator[Violation]:
     busy = {name for row in it.rows.values() if row.state not in FINAL for name, _ in _named(it, row.job.id)}
     for use in it.limits:
         if (use.used or use.blocked) and use.key not in busy:
-            yield it.violation(
-                "left",
-                f"{use.used} slots of {use.key} are in use and {use.blocked} jobs blocked, although all have ended",
-            )
+            text = f"{use.used} slots of {use.key} are in use and {use.blocked} jobs blocked, although all have ended"
+            yield it.violation("left", text)
 
 
 def keys(it: Evidence) -> Iterator[Violation]:
@@ -154,16 +153,10 @@ def keys(it: Evidence) -> Iterator[Violation]:
         # Of two rows of the same moment, the one that ended first was created first.
         rows.sort(key=lambda row: (row.created_at, inf if row.ended_at is None else row.ended_at, row.job.id))
         for one, other in pairwise(rows):
-            if _released(one) <= other.created_at:
-                continue
-            if other.job.key_conflict == "replace" and _waited(it, one, other):
-                continue
-            yield it.violation(
-                "key",
-                f"{one.job.id} and {other.job.id} held the key {key!r} at the same time",
-                one.job.id,
-                other.job.id,
-            )
+            waited = other.job.key_conflict == "replace" and _waited(one, other)
+            if _released(one) > other.created_at and not waited:
+                text = f"{one.job.id} and {other.job.id} held the key {key!r} at the same time"
+                yield it.violation("key", text, one.job.id, other.job.id)
 
 
 def _released(row: Record) -> float:
@@ -177,7 +170,7 @@ def _released(row: Record) -> float:
 
 def keys_kept(it: Evidence) -> Iterator[Violation]:
     """No call gets a job that had released its key before the call."""
-    ends = it.moments("settled")
+    ends = moments(it.entries, "settled")
     begun = {run.id: run.began for run in reversed(it.runs)}
     enqueued_at: dict[tuple[str, str], float] = {}
     for entry in it.entries:
@@ -194,7 +187,7 @@ def keys_kept(it: Evidence) -> Iterator[Violation]:
             yield it.violation("key", text, entry.id, entry.name)
 
 
-def _waited(it: Evidence, one: Record, other: Record) -> bool:
+def _waited(one: Record, other: Record) -> bool:
     """Whether the job that took over the key did not begin before the previous one had ended."""
     if one.reason == SUPERSEDED or other.started_at is None or one.ended_at is None:
         return True
@@ -205,16 +198,11 @@ def upstreams(it: Evidence) -> Iterator[Violation]:
     """A job that waits for others begins only after as many of them have ended as it requires."""
     if it.steps_of_clock:
         return
-    first = {run.id: run for run in reversed(it.runs)}
+    begun = {run.id for run in it.runs}
     for id, row in it.rows.items():
-        run = first.get(id)
-        if (
-            run is None
-            or not row.job.after
-            or row.started_at is None
-            or row.reopenings
-            or row.job.wait_timeout is not None
-        ):
+        if id not in begun or not row.job.after or row.started_at is None:
+            continue
+        if row.reopenings or row.job.wait_timeout is not None:
             continue
         ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.reopenings]
         needed = len(row.after) if row.job.required is None else row.job.required

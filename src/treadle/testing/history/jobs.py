@@ -64,26 +64,13 @@ def unfinished(it: Evidence, waiting: frozenset[str]) -> Iterator[Violation]:
 
 def unknown(it: Evidence) -> Iterator[Violation]:
     """Every row comes from a recorded enqueue, and none from a call that was refused."""
-    refused: dict[str, bool] = {}
-    for entry in it.entries:
-        if entry.what in ("asked", "stored"):
-            refused[entry.id] = False
-        elif entry.what == "refused":
-            refused[entry.id] = True
-    last: dict[str, set[str]] = {}
-    for entry in it.entries:
-        if entry.what in ("asked", "stored", "refused"):
-            last.setdefault(entry.id, set()).add(entry.what)
     for id, row in it.rows.items():
-        parent = row.job.parent or row.job.root
-        if not id.startswith(OWN) and id not in last and parent is None:
-            yield it.violation("unknown", f"no recorded call enqueued {id}", id)
-        elif last.get(id) == {"asked", "refused"} and refused[id] and _count(it, id, "asked") == 1:
+        calls = [entry.what for entry in it.by_id.get(id, ()) if entry.what in ("asked", "stored", "refused")]
+        if not calls:
+            if not id.startswith(OWN) and (row.job.parent or row.job.root) is None:
+                yield it.violation("unknown", f"no recorded call enqueued {id}", id)
+        elif calls[-1] == "refused" and calls.count("asked") == 1 and "stored" not in calls:
             yield it.violation("unknown", f"the call that enqueued {id} was refused, but it has a row", id)
-
-
-def _count(it: Evidence, id: str, what: str) -> int:
-    return sum(entry.what == what for entry in it.by_id[id])
 
 
 def values(it: Evidence) -> Iterator[Violation]:
@@ -146,9 +133,8 @@ def signals(it: Evidence) -> Iterator[Violation]:
             sent.setdefault(key, set()).add(entry.text)
         elif entry.what == "received":
             if entry.text not in sent.get(key, ()):
-                yield it.violation(
-                    "signal", f"{entry.id} received {entry.name} {entry.text}, which no call sent", entry.id
-                )
+                text = f"{entry.id} received {entry.name} {entry.text}, which no call sent"
+                yield it.violation("signal", text, entry.id)
             if got.setdefault(key, entry.text) != entry.text:
                 yield it.violation("signal", f"{entry.id} received two values of {entry.name}", entry.id)
     yield from signals_lost(it, got.keys())
@@ -205,15 +191,8 @@ def as_asked(it: Evidence) -> Iterator[Violation]:
 
 
 def _options(facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    named = (facts.get(name, 0) for name in ("priority", "delay"))
-    return (
-        facts.get("key"),
-        *named,
-        facts.get("lane"),
-        facts.get("aging", 0),
-        facts.get("required"),
-        len(facts.get("after", ())),
-    )
+    usual = {"key": None, "priority": 0, "delay": 0, "lane": None, "aging": 0, "required": None}
+    return *(facts.get(name, value) for name, value in usual.items()), len(facts.get("after", ()))
 
 
 def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violation]:
@@ -233,9 +212,8 @@ def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violati
 def may_be_gone(it: Evidence, id: str) -> bool:
     """Whether the row of this job may have been removed: by an act that deleted it, or because its retention passed
     after it had ended."""
-    for entry in it.entries:
-        if entry.what == "act" and entry.name == "delete" and entry.id in ("", id):
-            return True
+    if any(entry.what == "act" and entry.name == "delete" and entry.id in ("", id) for entry in it.entries):
+        return True
     ended = _ended(it, id, set())
     return ended is not None and _passed(it, ended[0]) >= ended[1]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from treadle.core.model import FINAL, LOST, State
-from treadle.testing.history.entries import Entry
+from treadle.testing.history.entries import Entry, moments
 from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
 
 MAX_LOST: Final = re.compile("max_lost=([0-9]+)")  # in the error of a job that has failed as lost
@@ -33,9 +34,8 @@ def losses(it: Evidence) -> Iterator[Violation]:
     """Each lost lease counts. Claims of two versions in a row are one: every outcome takes a version of its own."""
     for id, row in it.rows.items():
         if not row.reopenings:
-            lost = sum(
-                (id, version + 1) in it.claims for version in range(1, row.version) if (id, version) in it.claims
-            )
+            claims = [(id, version) in it.claims for version in range(1, row.version + 1)]
+            lost = sum(map(all, pairwise(claims)))
             if row.lost < lost:
                 yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
 
@@ -105,7 +105,7 @@ def attempts(it: Evidence) -> Iterator[Violation]:
 
 def pauses(it: Evidence) -> Iterator[Violation]:
     """No job that runs again is claimed before the time until its next try is over, counted from the end of the run."""
-    ends = it.moments("ended")
+    ends = moments(it.entries, "ended")
     for entry in (entry for entry in it.entries if entry.what == "again"):
         row, ended = it.rows.get(entry.id), ends.get((entry.id, entry.version))
         if row is None or row.reopenings or ended is None or it.acts_on(entry.id):
@@ -151,11 +151,9 @@ def cancels(it: Evidence) -> Iterator[Violation]:
             continue
         if row.state not in FINAL:
             yield it.violation("cancel", f"{id} was cancelled, but is still {row.state}", id)
-        late = [
-            run for run in it.runs if run.id == id and run.ended is not None and run.ended.at > entry.at + TOLERANCE
-        ]
-        won = any(run.version == row.version - 1 for run in late)
-        if row.state in (State.SUCCEEDED, State.FAILED) and won:
+        last = (run for run in it.runs if run.id == id and run.version == row.version - 1)
+        won_late = any(run.ended is not None and run.ended.at > entry.at + TOLERANCE for run in last)
+        if row.state in (State.SUCCEEDED, State.FAILED) and won_late:
             yield it.violation("cancel", f"{id} was cancelled, but a run that ended later counts: {row.state}", id)
 
 

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.job import Job
-from treadle.core.model import Record, State
+from treadle.core.model import Record
 from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
+from treadle.testing.given_storage import GROUP, UNFINISHED, rows_of
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.history.jobs import is_own
 from treadle.testing.payloads import in_test
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MORNING = 1_700_000_000.0  # time of the storage's clock at the beginning
-UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 PAUSE = 0.05  # seconds before a failed call is repeated
 WRONG = 0.4  # leases after which a clock step is reverted
 FRAMES = 8  # frames that are shown of a traceback
@@ -187,11 +187,7 @@ class Simulation:
         """Run the whole simulation, and return the violations."""
         loop, noise = self._loop, random.Random(f"{self.seed} noise")
         try:
-            with (
-                alone(),
-                seeded(loop, noise),
-                borrowed(self.app._core, self._stage, loop, noise, self._failed),
-            ):
+            with alone(), seeded(loop, noise), borrowed(self.app._core, self._stage, loop, noise, self._failed):
                 try:
                     violations = self._lived()
                 finally:
@@ -231,7 +227,8 @@ class Simulation:
             # Only a heartbeat of that time reveals that the clock was ahead. Without one, what was written then is
             # late.
             await self._rest(self._settings.patience + self._unnoticed)
-            self.rows = await self._all_rows()
+            rows = await rows_of(self._storage, Query(limit=GROUP, order="oldest"))
+            self.rows = rows if self._texts is None else await self._texts.readable(rows)
             limits, drifts = await self._storage.limits(), await self._storage.recount()
             self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
         finally:
@@ -252,11 +249,8 @@ class Simulation:
 
     def _line_of(self, who: int) -> Line:
         line = Line()
-        line.faults = {
-            int(fault.at): fault.kind
-            for fault in self.case.faults
-            if fault.who == who and fault.kind in ("before", "lost", "twice")
-        }
+        own = (fault for fault in self.case.faults if fault.who == who)
+        line.faults = {int(fault.at): fault.kind for fault in own if fault.kind in ("before", "lost", "twice")}
         return line
 
     def _go_wrong(self) -> None:
@@ -289,20 +283,8 @@ class Simulation:
             pause = min(pause * 1.25, 30.0)
 
     async def _works(self) -> bool:
-        rows = await self._found(Query(state=UNFINISHED, limit=500, order="oldest"))
+        rows = await rows_of(self._storage, Query(state=UNFINISHED, limit=GROUP, order="oldest"))
         return any(row.job.id not in self.waiting and not is_own(row) for row in rows)
-
-    async def _all_rows(self) -> list[Record]:
-        rows = await self._found(Query(limit=500, order="oldest"))
-        return rows if self._texts is None else await self._texts.readable(rows)
-
-    async def _found(self, query: Query) -> list[Record]:
-        page = await self._storage.find(query)
-        rows = list(page.records)
-        while page.cursor is not None:
-            page = await self._storage.find(Query(state=query.state, limit=500, order="oldest", cursor=page.cursor))
-            rows += page.records
-        return rows
 
     # --- violations
 

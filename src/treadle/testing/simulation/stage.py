@@ -99,11 +99,7 @@ class Stage:
 
 @contextmanager
 def borrowed(
-    core: AppCore,
-    stage: Stage,
-    loop: SimulatedLoop,
-    rng: random.Random,
-    failed: Callable[[BaseException], None],
+    core: AppCore, stage: Stage, loop: SimulatedLoop, rng: random.Random, failed: Callable[[BaseException], None]
 ) -> Iterator[None]:
     """Connect the app of this core to the network of a stage, with ids that count up. The app is restored afterwards.
     Raises BadOption for overrides that no task uses."""

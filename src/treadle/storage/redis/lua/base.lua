@@ -141,7 +141,7 @@ end
 local counts = {}
 local recounting                               -- the recount in progress (recount.lua); false: there is none
 
--- -> the recount in progress. Changes of rows that it has read must also go into its own counts.
+-- Returns the recount in progress. Changes of rows that it has read must also go into its own counts.
 local function recount()
   if recounting == nil then
     local stored = not nothing_rare and call('HGET', RECOUNT, '')

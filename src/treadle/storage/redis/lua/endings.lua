@@ -28,7 +28,7 @@ local function distinct(after)
   return list
 end
 
--- the number of endings it waits for; a row that `after` names twice ends once
+-- Returns how many endings a job waits for. A row that `after` names twice ends once.
 function Endings.endings_needed(required, after)
   local ups = #distinct(after)
   return required and math.min(required, ups) or ups
@@ -51,7 +51,7 @@ function Endings.holder_of(key, leaving)
   return row.id
 end
 
--- not before its key_window is over, because the row holds the key
+-- Returns when a row expires: not before its key_window is over, because the row holds the key.
 function Endings.expires_at(row, state, ended_at, keep)
   if not keep then keep = state == FAILED and row.job.keep_failed or row.job.keep end
   return math.max(ended_at + math.max(keep, KEEP_LEAST), row.created_at + (row.job.key_window or 0))
@@ -145,7 +145,7 @@ function Endings.count_endings()
   end
 end
 
--- the number of failures it tolerates, lowered so that enough endings remain for `required`
+-- Returns how many failures a job tolerates: fewer than it allows if too few endings would remain for `required`.
 function Endings.failures_tolerated(failures_allowed, required, after)
   if not failures_allowed or failures_allowed == 0 or not required then return failures_allowed end
   return math.min(failures_allowed, #distinct(after) - Endings.endings_needed(required, after))

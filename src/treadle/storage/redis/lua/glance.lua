@@ -1,5 +1,5 @@
--- ARGV: now, what to tell, then names "<kind>:<queue>" ('all' and 'counts': of all queues). kind: queued, running, or
--- one of kinds.lua.
+-- ARGV: now, what to return ('all', 'counts' or 'names'), and with 'names' the names "<kind>:<queue>" to count; the
+-- other two count all. kind: queued, running, or one of kinds.lua.
 -- Returns { now as 8 bytes, { kind, queue, jobs, position of the first queued job or '', ... }, { the names that were
 -- not counted, because one call counts only so many } }. With 'all' it adds { what `limit_uses` returns }. Changes
 -- nothing.

@@ -14,7 +14,7 @@ local function put(kind, name, value)
   return true
 end
 
--- -> whether a rule has 0 slots, and the rule without them: only a bound stays
+-- Returns whether a rule has 0 slots, and the rule without them: only a bound stays
 local function without_slots(stored)
   local rule = stored and cmsgpack.unpack(stored)
   if not rule or rule.slots ~= 0 then return false end

@@ -68,7 +68,7 @@ local function first_outside_reach(job, jobs)
   end
 end
 
--- -> the row that is returned for each job, by id; or nil and what is wrong
+-- Returns the row that is returned for each job, by id; or nil and what is wrong
 function NewJobs.plan(jobs, leaving)
   local answers, taken, ids = {}, {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
@@ -182,7 +182,7 @@ local function store_job(new, answers, parent)
   Endings.wait_for_upstreams(row, row.after)
 end
 
--- -> the set of the ids that are new; `parent`: the unfinished job whose follow-ups they are
+-- Returns the set of the ids that are new; `parent`: the unfinished job whose follow-ups they are
 function NewJobs.store_all(jobs, answers, parent)
   local fresh, born = {}, {}
   for _, new in ipairs(jobs) do

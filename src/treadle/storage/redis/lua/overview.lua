@@ -14,8 +14,8 @@ local function size_and_head(queue)
   return jobs, first
 end
 
--- what limits and workers are read from: { facts, live, begun, the limits that block a job, the limits with a rate,
--- workers }
+-- Returns what Python derives limits and workers from: { facts, live, begun, the limits that block a job, the limits
+-- with a rate, workers }.
 local function limit_uses(live)
   local rated = call('HKEYS', ns .. ':spent')
   for _, key in ipairs(call('HKEYS', ns .. ':bucket')) do rated[#rated + 1] = key end

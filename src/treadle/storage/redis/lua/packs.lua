@@ -20,7 +20,7 @@ local function merge_in(merged, score, id)
   end
 end
 
--- -> ids, scores: the first `most`
+-- Returns ids, scores: the first `most`
 local function take_first(merged, most)
   local ids, scores, n = {}, {}, 0
   table.sort(merged.scores)

@@ -1,5 +1,5 @@
 -- ARGV: now, since, until, how many at most, how many to skip. Returns { span, at, source, data, ... } of the rows
--- whose span overlaps [since - 1 s, until): floats round. Changes nothing.
+-- whose span overlaps [since - 1 s, until): a second more, because floats are rounded. Changes nothing.
 local since, before, most, skipped, rows =
   tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), {}
 local spans = call('SMEMBERS', METRICS)

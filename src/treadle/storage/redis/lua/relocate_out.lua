@@ -1,6 +1,6 @@
 -- ARGV: now, a root, a number for this move.
 -- Takes a whole workflow out of this shard, in one step, to be stored in the first one, and sets pointers for its ids.
--- Returns { number, { id, job, row, ... as of `Transfer.read` } }, and the same again while `leaving` has it; {} if the
+-- Returns { number, { id, the values of `Transfer.read`, ... } }, and the same again while `leaving` has it; {} if the
 -- shard has no job of it.
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)

@@ -1,7 +1,8 @@
 -- Applies outcomes to ended jobs: changes how long a row is kept, or reopens a job with all that ended because of it.
 Reopen = {}
 
--- the job, the jobs that its ending doomed, each ancestor that failed because of a child, and the jobs doomed by those
+-- Returns the job, the jobs that its ending doomed, each ancestor that failed because of a child, and the jobs that
+-- those doomed.
 local function jobs_to_reopen(row)
   local reopening, known, stack = { row }, { [row.id] = true }, { row }
   while #stack > 0 do

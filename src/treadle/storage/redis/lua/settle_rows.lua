@@ -135,7 +135,7 @@ local function apply(row, out, jobs, answers, circle)
   Admission.unblock_limits(row)
 end
 
--- see row_rules.may_wait
+-- whether the job may wait for `above`; see row_rules.may_wait
 local function may_wait(out, row, above)
   if Endings.is_within(out.reach, above.job.queue) then return true end
   for _, up in ipairs(row.after) do

@@ -1,6 +1,6 @@
 -- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`, `counts`.
--- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, and
--- `skips` of empty queues, counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
+-- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, `skips` of
+-- empty queues, and counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
 if stopped_by_move() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] } end
 define_shared()
 local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
