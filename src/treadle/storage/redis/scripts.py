@@ -75,16 +75,19 @@ class _Scripts(dict[str, Script]):
 
 @functools.cache
 def load() -> Mapping[str, Script]:
-    """The script of each verb, by its name; each is assembled when it is first run."""
+    """The script of each verb, by its name. Each is assembled when it is first run, but all files are read now: an
+    upgrade of the package must not mix its files with those of a running process."""
+    _files()
     return _Scripts()
 
 
 def _script(verb: str) -> Script:
-    pieces, keys, counts = NEEDS.get(verb, ()), _read("keys"), _read("write_counts")
+    pieces, read = NEEDS.get(verb, ()), _files().__getitem__
+    keys, counts = read("keys"), read("write_counts")
     if verb in HANDS:
         # The pieces are defined only if a hand-off was requested. They declare the names of `keys.lua` again.
         claim = f"local function claim()\n{_text('claim')}end\n"
-        steps = keys, _read("open_claim"), _shared(pieces), claim, _read("hand_off")
+        steps = keys, read("open_claim"), _shared(pieces), claim, read("hand_off")
         own = f"local function hand_off(queue)\n{''.join(steps)}end\n{_text(verb)}{counts}return answer\n"
     elif pieces:
         # Each verb is its own function, so that its closures capture names directly instead of searching all open names
@@ -97,26 +100,28 @@ def _script(verb: str) -> Script:
         own = f"local open_claim\n{_shared(pieces)}{own}write_slots()\n{counts}return all\n"
     else:
         own = _text(verb)
-    text = f"{keys}{_read('base')}{own}".encode()
+    text = f"{keys}{read('base')}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 def _shared(pieces: tuple[str, ...]) -> str:
     """The pieces as a function. Each keeps its functions in one table."""
     modules = "local Row, Unit, Admission, Endings, NewJobs, Due, Reopen, Transfer, Facts, Kinds\n"
-    texts = "".join(map(_read, ("keys", *pieces)))
+    texts = "".join(map(_files().__getitem__, ("keys", *pieces)))
     return f"{modules}local function define_shared()\nwrite_slots()\nnothing_rare = nil\n{texts}end\n"
 
 
 def _text(verb: str) -> str:
-    return "".join(_row_path() if name == "leasing" else _read(name) for name in FILES.get(verb, (verb,)))
+    return "".join(_row_path() if name == "leasing" else _files()[name] for name in FILES.get(verb, (verb,)))
 
 
 def _row_path() -> str:
     """The functions of a claim's per-row path, defined when the first job needs them."""
     head = "if Unit then return end\ndefine_shared()\n"
-    return f"local Leasing\nlocal function use_row_path()\n{head}{_read('leasing')}end\n"
+    return f"local Leasing\nlocal function use_row_path()\n{head}{_files()['leasing']}end\n"
 
 
-def _read(name: str) -> str:
-    return filled(files("treadle.storage.redis").joinpath("lua", f"{name}.lua").read_text("utf-8"))
+@functools.cache
+def _files() -> Mapping[str, str]:
+    folder = files("treadle.storage.redis").joinpath("lua")
+    return {path.name.removesuffix(".lua"): filled(path.read_text("utf-8")) for path in folder.iterdir()}

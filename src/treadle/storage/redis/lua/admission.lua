@@ -44,7 +44,7 @@ function Admission.usage_of(key)
   return usage
 end
 
--- the starts that have left the window since it was last cleaned up
+-- Returns the cost of the starts that have left the window since it was last cleaned up.
 local function starts_gone(rule, key, usage)
   if not usage.gone_cost then
     usage.gone_cost, usage.gone_starts = 0, {}
@@ -108,7 +108,8 @@ function Admission.opens_at(rule, key, cost)
   if new_cost >= missing and new_cost > 0 then return now + rule.per end
 end
 
--- `kept`: the job holds its slots of rules with hold="ended" since an earlier claim
+-- Whether a limit admits a job now. `kept`: since an earlier claim the job has held its slots of rules with
+-- hold="ended".
 function Admission.fits(key, cost, kept)
   local rule = Admission.rule(key)
   if not rule then return true end
@@ -179,7 +180,7 @@ function Admission.blocked_jobs(limit, queue, kind)
   end
 end
 
--- the queues with jobs that a limit has blocked
+-- Returns the queues with jobs that a limit has blocked, in order.
 function Admission.blocked_queues(key)
   local queues = call('SMEMBERS', ns .. ':queues:' .. key)
   table.sort(queues, earlier)
@@ -197,7 +198,7 @@ local function comes_first(x, y)
   return earlier(x.id, y.id)
 end
 
--- whether any limit blocks a job
+-- Whether any limit blocks a job.
 function Admission.any_blocked()
   if Unit.any_blocked == nil then Unit.any_blocked = call('EXISTS', ns .. ':asides') == 1 end
   return Unit.any_blocked
@@ -223,7 +224,7 @@ end
 local function holds_back(key, cost, kept, queue, turn)
   local rule = Admission.rule(key)
   if not rule or (kept and rule.hold == 'ended') then return false end
-  -- no row is read where every cost fits that can be blocked: nothing is used, or nothing costs more than this job
+  -- No row is read if there is room for any cost: nothing of the limit is used, or no job may cost more than this one.
   local scarce = rule.slots and rule.slots > cost and Admission.slots_in_use(key, rule) > 0
   if not scarce and rule.rate then
     local capacity = Admission.capacity(rule)
@@ -235,7 +236,7 @@ local function holds_back(key, cost, kept, queue, turn)
   return not Admission.fits(key, first.cost, first.kept)
 end
 
--- the first of these limits that holds a job back, though each of them admits it
+-- Returns the first of these limits that holds a job back, although each of them admits it.
 function Admission.held_back_by(limits, kept, queue, turn)
   for _, limit in ipairs(limits) do
     if holds_back(limit[1], limit[2], kept, queue, turn) then return limit[1] end
@@ -339,7 +340,7 @@ function Admission.unblock_limits(row)
   for _, limit in ipairs(row.job.limits) do Admission.unblock_limit(limit[1]) end
 end
 
--- how much of a rate the jobs ahead of this one will take that are queued again and not claimed yet
+-- Returns how much of a rate is taken by the jobs ahead of this one that are queued again and not claimed yet.
 local function ahead_of(id, rule, unblocked)
   local row, sum = Unit.get(id), 0
   local first = { id = id, rank = row.job.rank, queue_position = row.return_position or 0 }

@@ -36,7 +36,7 @@ local function has_pointer(ids)
   return is_known
 end
 
--- tostring writes only 14 digits
+-- A number as text with all its digits: tostring writes only 14.
 local function num(x) return string.format('%.17g', x) end
 
 -- Whether one id sorts before another: by bytes, as in sorted sets and in every storage. `<` follows the server's
@@ -74,7 +74,7 @@ local function drop_if_empty(kind, key, rank, list)
   return true
 end
 
--- append an answer, after its length
+-- Append an answer, after its length.
 local function append_answer(answers, answer)
   local n, count = #answers, #answer
   answers[n + 1] = count

@@ -31,7 +31,7 @@ local function count(key, cost)
   end
 end
 
--- no hand-off while limits exist or rows are due: an enqueue must stay cheap
+-- There is no hand-off while limits exist or rows are due, because an enqueue must stay cheap.
 if open_claim and not (nothing_due and not has_rules) then return {} end
 
 local function earliest(a, b)

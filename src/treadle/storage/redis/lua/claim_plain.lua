@@ -45,7 +45,7 @@ local function lease_times_of(task)
   return times
 end
 
--- jobs of a queue whose values are equal up to the payload
+-- Returns what the jobs of a queue have in common whose bodies are equal up to the payload.
 local function kind_of(body, kinds)
   local task_length, queue_length, head_length = struct.unpack('>HHI4', body, 20)
   local begin = sub(body, 1, 27 + task_length + queue_length + head_length)

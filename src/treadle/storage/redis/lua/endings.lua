@@ -2,7 +2,7 @@
 Endings = {}
 local KEEP_LEAST = ${KEEP_LEAST}
 
--- whether any job waits for another
+-- Whether any job waits for another.
 local function any_parent()
   if Endings.any_parents == nil then Endings.any_parents = call('EXISTS', PARENTS) == 1 end
   return Endings.any_parents
@@ -15,7 +15,7 @@ local function earliest(a, b)
   return a or b
 end
 
--- each id once, in order
+-- Returns each id once, in order.
 local function distinct(after)
   if #after < 2 then return after end
   local list, seen = {}, {}
@@ -156,7 +156,7 @@ function Endings.dependents(up)
   return call('HKEYS', dependents_key(up))
 end
 
--- this job, and all jobs that wait for it, directly or through others
+-- Returns the set of this job and of all jobs that wait for it, directly or through others.
 function Endings.waiting_for(id)
   local waiting, unread = { [id] = true }, { id }
   while #unread > 0 do
@@ -189,7 +189,7 @@ function Endings.wait_for_upstreams(row, after, again)
   if row.state == WAITING and row.pending <= 0 then Endings.end_wait(row) end
 end
 
--- whether a caller that reaches only these queues reaches this one; without any it reaches all
+-- Whether a caller that reaches only these queues reaches this one. A caller without any reaches all.
 function Endings.is_within(reach, queue)
   for _, allowed in ipairs(reach or {}) do
     if allowed == queue then return true end

@@ -1,6 +1,6 @@
 -- Reads what `glance` and `stats` have in common.
 
--- the number of jobs in a queue, and the position of the first one
+-- Returns the number of jobs in a queue, and the position of the first one.
 local function size_and_head(queue)
   local jobs, first = 0, nil
   for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do

@@ -12,7 +12,7 @@ end
 local limit, offset = tonumber(ARGV[2]), tonumber(ARGV[3])
 local deleted, skipped = 0, 0
 
--- the first rows of OLD and of packs, as one list
+-- The first rows of OLD and of packs, as one list.
 local merged, single, packs = new_merge(), {}, {}
 local entries = call('ZRANGEBYSCORE', OLD, '-inf', num(now), 'WITHSCORES', 'LIMIT', offset, CHECKED_MOST)
 for k = 1, #entries, 2 do
@@ -66,7 +66,7 @@ end
 Unit.load(read_whole)
 for _, id in ipairs(read_whole) do rows[id] = Unit.get(id) end
 
--- the rows that an unfinished row waits for, or whose workflow has an unfinished row
+-- The rows that an unfinished row waits for, or whose workflow has an unfinished row.
 local needed = {}
 do
   local roots = {}
@@ -104,7 +104,7 @@ local function waits_again(id)
   return ups_of[id]
 end
 
--- the latest end of the retention of the jobs that may wait for this row again; nil if there are none
+-- Returns when the last of the jobs expires that may wait for this row again; nil if there are none.
 local function needed_until(up)
   local downs, unread, latest = Endings.dependents(up), {}, now
   for _, down in ipairs(downs) do

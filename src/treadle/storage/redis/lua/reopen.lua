@@ -65,7 +65,7 @@ local function restart_wait(row)
   Endings.wait_for_upstreams(row, row.after, true)
 end
 
--- the nonce of an act among checkpoints
+-- Returns the nonce of an act that is among the checkpoints.
 function Reopen.act_nonce(checkpoints)
   for _, pair in ipairs(checkpoints) do
     if pair[1] == 'treadle:act' then return pair[2] end
@@ -75,7 +75,7 @@ end
 function Reopen.settle_ended(row, out)
   if out.state == row.state and out.keep then
     row.checkpoints = Row.merged_checkpoints(row.checkpoints, out.checkpoints)
-    -- the next act must name the new version
+    -- The next act must name the new version.
     if Reopen.act_nonce(out.checkpoints) then row.version = row.version + 1 end
     row.expires_at = Endings.expires_at(row, row.state, row.ended_at or now, out.keep)
     Unit.put(row)

@@ -63,13 +63,13 @@ function Row.merged_checkpoints(checkpoints, added)
   return merged
 end
 
--- the NewJob itself; `stored`: created_at follows it
+-- Returns the NewJob itself. `stored`: created_at follows it.
 function Row.new_job(body, stored)
   local task_length, queue_length, head_length = struct.unpack('>HHI4', body, 20)
   return cmsgpack.unpack(sub(body, 28 + task_length + queue_length + head_length, stored and -9 or -1))
 end
 
--- a new row, before it is queued, scheduled or waits
+-- Returns a new row, before it is queued or scheduled or waits.
 function Row.fresh(id, job, made)
   return {
     id = id, job = job, state = WAITING, version = 0, after = job.after, pending = 0,

@@ -28,7 +28,7 @@ end
 -- --- the bulk path: plain jobs that run, end, and have no job that waits for them, with one outcome each
 local is_settled = {}
 
--- the jobs that others wait for
+-- Returns for each outcome whether others wait for its job.
 local function awaited()
   local flags = {}
   if not nothing_rare and call('EXISTS', PARENTS) == 1 then

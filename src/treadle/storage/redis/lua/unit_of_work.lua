@@ -47,7 +47,7 @@ function Unit.drop_if_empty(kind, key, rank, list)
   if drop_if_empty(kind, key, rank, list) then Unit.listed[list] = nil end
 end
 
--- the key of the jobs of a queue that a limit has blocked, and of those that are queued again
+-- Returns the end of the keys for the jobs of a queue that a limit has blocked, or that are queued again after that.
 function Unit.blocked_key(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
 function Unit.lane_key(job) return lane_key(job.queue, job.rank, job.lane) end
