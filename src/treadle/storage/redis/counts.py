@@ -37,23 +37,15 @@ class Kept(Struct, frozen=True):
 
 async def kept(db: Reader) -> Kept:
     """Read all of them with one script, or up to three where limits block jobs or have a rate."""
-    now_bytes, heads, rest, counts, uses = await db.call("stats")
-    now = moment_of(now_bytes)
-    firsts = _firsts(heads)
-    while rest:
-        _, heads, rest = await db.call("stats", *rest)
-        firsts |= _firsts(heads)
+    now, queued, rest, uses, counts = await db.call("glance", "stats")
+    sizes = await _sizes(db, now, queued, rest)
     return Kept(
-        now=now,
+        now=sizes.now,
         jobs={group_of(counts[k]): int(counts[k + 1]) for k in range(0, len(counts), 2)},
-        heads=firsts,
-        workers=_workers(uses[-1], now),
+        heads=sizes.firsts,
+        workers=_workers(uses[-1], sizes.now),
         limits=await _limits(db, *uses[:-1]),
     )
-
-
-def _firsts(heads: Words) -> dict[str, float]:
-    return {heads[k].decode(): float(heads[k + 1]) for k in range(0, len(heads), 2)}
 
 
 def group_of(field: bytes) -> tuple[str, str, Kind]:

@@ -52,8 +52,6 @@ FILES: Final[dict[str, tuple[str, ...]]] = {  # the files of a verb that has mor
     "count_ahead": ("members_before", "count_ahead"),
     "recount": ("members_before", "entries_after", "recount"),
     "relist": ("members_before", "entries_after", "relist"),
-    "glance": ("overview", "glance"),
-    "stats": ("overview", "stats"),
     "prune": ("packs", "prune"),
     "move": ("move_mark", "move"),
     "load": ("move_mark", "metrics", "load"),

@@ -83,6 +83,8 @@ worker     the process runs a worker; `facts` are its labels and its resources
 note       a text for people
 """
 
+_KEPT_OPTIONS = ("task", "queue", "priority", "key", "delay", "required", "failures_allowed", "lane", "aging")
+
 How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "cancelled"]
 
 
@@ -159,15 +161,10 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
 
 def facts_of(new: NewJob) -> dict[str, Any]:
     """The options of a job that the checker needs, as JSON values. Empty options are left out."""
-    facts: dict[str, Any] = {"task": new.task, "queue": new.queue, "priority": new.priority, "key": new.key}
-    facts |= {"until": new.key_until if new.key else None, "conflict": new.key_conflict if new.key else None}
-    facts |= {
-        "delay": new.delay,
-        "after": list(new.after),
-        "required": new.required,
-        "failures_allowed": new.failures_allowed,
-    }
-    facts |= {"limits": [list(limit) for limit in new.limits], "lane": new.lane, "aging": new.aging}
+    facts: dict[str, Any] = {name: getattr(new, name) for name in _KEPT_OPTIONS}
+    if new.key:
+        facts |= {"until": new.key_until, "conflict": new.key_conflict}
+    facts |= {"after": list(new.after), "limits": [list(limit) for limit in new.limits]}
     facts |= {"keep": kept(new.keep, defaults.KEEP), "keep_failed": kept(new.keep_failed, defaults.KEEP_FAILED)}
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
 

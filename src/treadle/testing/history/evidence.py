@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import inf
@@ -192,6 +193,22 @@ class Evidence:
 
     def violation(self, rule: str, text: str, *ids: str) -> Violation:
         return Violation(rule, text, ids, self.story(*ids))
+
+
+def first_excess(periods: Iterable[tuple[float, float, int, str]], most: int) -> tuple[int, list[str]]:
+    """The first time at which more than `most` was in use: how much, and by which ids; 0: never.
+
+    periods  (from, to, how much, id), sorted
+    """
+    used, inside = 0, list[tuple[float, int, str]]()
+    for since, until, amount, id in periods:
+        while inside and inside[0][0] <= since:
+            used -= heapq.heappop(inside)[1]
+        used += amount
+        heapq.heappush(inside, (until, amount, id))
+        if used > most:
+            return used, sorted({id for _, _, id in inside})
+    return 0, []
 
 
 def brief(lines: Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
@@ -13,7 +12,7 @@ from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage import capacity, rule_for
 from treadle.testing.history.entries import moments
-from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation, first_excess
 
 ONE_RUN = 2  # the version of a job after one claim and one outcome
 
@@ -50,17 +49,11 @@ def slots(it: Evidence) -> Iterator[Violation]:
             continue
         if rule.hold == "ended":
             runs = _whole(it, runs)
-        used, inside = 0, list[tuple[float, int, int, str]]()
-        for number, (run, cost) in enumerate(runs):
-            while inside and inside[0][0] <= run.held_from:
-                used -= heapq.heappop(inside)[2]
-            cost = min(max(cost, 1), rule.slots)
-            used += cost
-            heapq.heappush(inside, (run.held_to, number, cost, run.id))
-            if used > rule.slots:
-                ids = tuple(sorted({held[3] for held in inside}))
-                yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
-                return
+        periods = ((run.held_from, run.held_to, min(max(cost, 1), rule.slots), run.id) for run, cost in runs)
+        used, ids = first_excess(periods, rule.slots)
+        if used:
+            yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
+            return
 
 
 def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
