@@ -19,7 +19,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
-from treadle.storage.queries import drifts, kept_counts, merged_glances
+from treadle.storage.queries import drifts
 from treadle.storage.redis import call_words, counts, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import RedisHealth, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
@@ -292,9 +292,7 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        numbers = await counts.kept(self)
-        kept = kept_counts(numbers.jobs, numbers.heads, numbers.now)
-        return Stats(counts=kept, workers=numbers.workers, limits=numbers.limits)
+        return counts.stats_of([await counts.kept(self)])
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         if self._looking:
@@ -302,9 +300,7 @@ class RedisStorage:
         return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
-        sizes = await counts.glance(self)
-        queues, capped = merged_glances([(sizes.queues, ())], most)
-        return Glance(at=sizes.now, queues=queues, workers=sizes.workers, limits=sizes.limits, capped=capped)
+        return counts.glance_of([await counts.glance(self)], most)
 
     async def health(self) -> list[RedisHealth]:
         """The health of the server."""
