@@ -83,8 +83,19 @@ def outcome_bytes(out: Outcome) -> bytes:
     if _is_ending(out):
         tail = b""
         if not (out.result is None and out.value is None and out.error is None and out.reason is None):
-            texts = map(or_false, (out.result, out.value, out.error, out.reason))
-            tail = encode((False, False, *texts, False, False, False))
+            tail = encode(
+                (
+                    False,
+                    False,
+                    or_false(out.result),
+                    or_false(out.value),
+                    or_false(out.error),
+                    or_false(out.reason),
+                    False,
+                    False,
+                    False,
+                )
+            )
         keep = NONE if out.keep is None else out.keep
         return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
     fields = {

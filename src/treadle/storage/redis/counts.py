@@ -60,7 +60,7 @@ def _workers(entries: Words, now: float) -> tuple[Presence, ...]:
 
 
 class Sizes(Struct, frozen=True):
-    """The numbers of jobs of one storage, which are the sizes of sets.
+    """The numbers of one storage, read without its rows.
 
     kinds   (kind, queue) -> jobs; kind: queued, running, scheduled, blocked, waiting or failed
     firsts  queue -> the position of its first queued job
