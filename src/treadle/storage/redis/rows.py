@@ -35,6 +35,7 @@ _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _READ: Final = struct.Struct(">BBIiiIII16x9d2xHH")  # the same without keep, keep_failed and rank, which the job has
 _MADE: Final = struct.Struct(">d")
+_LEASED: Final = struct.Struct(">2xI8xIII16xd8xdd8xdd18xH2x")  # the fields of a plain job that runs
 _TASK: Final = struct.Struct(">BH")
 _HANDED: Final = struct.Struct(">HI")
 
@@ -174,6 +175,8 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         job = _body(data)
     if not row:
         return new_record(job, _MADE.unpack_from(data, len(data) - 8)[0])
+    if row[0] == RUNNING and row[1] == PLAIN:
+        return _leased(job, row)
     (
         state,
         flags,
@@ -195,21 +198,6 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         worker,
         queue,
     ) = _READ.unpack_from(row)
-    if flags == PLAIN and state == RUNNING:  # a plain job just claimed has no other fields: 1.3 us against 2.4
-        return Record(
-            job=job,
-            version=version,
-            state=State.RUNNING,
-            return_position=return_position,
-            due_at=due_at,
-            attempt=attempt,
-            lost=lost,
-            worker=row[_ROW.size : _ROW.size + worker].decode(),
-            reopenings=reopenings,
-            created_at=created_at,
-            started_at=started_at,
-            updated_at=updated_at,
-        )
     after: tuple[str, ...] = job.after
     checkpoints: Pairs = ()
     blocked_on = result = value = error = reason = note = None
@@ -249,6 +237,25 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         updated_at=updated_at,
         ended_at=_moment(ended_at),
         expires_at=_moment(expires_at),
+    )
+
+
+def _leased(job: NewJob, row: bytes) -> Record:
+    """The record of a plain job that was just claimed, which has no other fields: 1.3 us instead of 2.4."""
+    version, attempt, lost, reopenings, created, position, due, started, updated, worker = _LEASED.unpack_from(row)
+    return Record(
+        job=job,
+        version=version,
+        state=State.RUNNING,
+        return_position=position,
+        due_at=due,
+        attempt=attempt,
+        lost=lost,
+        worker=row[_ROW.size : _ROW.size + worker].decode(),
+        reopenings=reopenings,
+        created_at=created,
+        started_at=started,
+        updated_at=updated,
     )
 
 
