@@ -56,14 +56,14 @@ class TreadleBackend(BaseTaskBackend):
         """Check a task, and make its jobs run here. Raises InvalidTask."""
         super().validate_task(task)
         known = self.store.register(task, constants_of(task))
-        given: dict[str, Any] = getattr(task, "options", {})
-        if given is not known.task_options:
-            self._check(task, given)
+        options_of_task: dict[str, Any] = getattr(task, "options", {})
+        if options_of_task is not known.task_options:
+            self._check(task, options_of_task)
 
     def _check(self, task: Any, given: dict[str, Any]) -> None:
-        maker, found = self.app._core.maker, cast("Options", given)
+        maker, chosen = self.app._core.maker, cast("Options", given)
         try:
-            columns(found, policy_of(found), task.module_path, maker.now(), maker.sizes)
+            columns(chosen, policy_of(chosen), task.module_path, maker.now(), maker.sizes)
         except (BadOption, TooLarge) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
 
@@ -77,9 +77,9 @@ class TreadleBackend(BaseTaskBackend):
             own["priority"] = task.priority
         if task.run_after is not None:
             own["run_at"] = _aware(task.run_after)
-        given: dict[str, Any] = getattr(task, "options", {})
-        if given is not known.task_options:
-            own |= {name: value for name, value in given.items() if known.options.get(name, own) != value}
+        options_of_task: dict[str, Any] = getattr(task, "options", {})
+        if options_of_task is not known.task_options:
+            own |= {name: value for name, value in options_of_task.items() if known.options.get(name, own) != value}
         if not own:
             return known.treadle
         try:
@@ -119,10 +119,10 @@ class TreadleBackend(BaseTaskBackend):
 
     def _after_commit(self, store: JobStore, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
-        found = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
-        object.__setattr__(found, "enqueued_at", None)
-        transaction.on_commit(AfterCommit(self, store, spec, found), using=self.treadle.database)
-        return found
+        result = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
+        object.__setattr__(result, "enqueued_at", None)
+        transaction.on_commit(AfterCommit(self, store, spec, result), using=self.treadle.database)
+        return result
 
     # --- results
 
@@ -144,8 +144,8 @@ class AfterCommit:
     """Stores a job when the transaction has committed. In a `TestCase`, which never commits, `run_due` calls it. It may
     be called again, for example by captureOnCommitCallbacks."""
 
-    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], found: Any) -> None:
-        self._backend, self._store, self._spec, self._found = backend, store, spec, found
+    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], result: Any) -> None:
+        self._backend, self._store, self._spec, self._result = backend, store, spec, result
         self._stored_in: tuple[Any, ...] | None = None  # the blocks of the test in which it was stored
 
     def __call__(self) -> None:
@@ -155,9 +155,9 @@ class AfterCommit:
         row, created = _stored_at_once(self._store, self._spec)
         created = created or (self._stored_in is not None and row.job.id == self._spec.new.id)
         self._stored_in = tests
-        object.__setattr__(self._found, "enqueued_at", results.moment(row.created_at))
+        object.__setattr__(self._result, "enqueued_at", results.moment(row.created_at))
         if created:
-            task_enqueued.send_robust(sender=type(self._backend), task_result=self._found)
+            task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
 class Noting:
@@ -212,8 +212,8 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
                 "commit='now' cannot store a job while this thread has a transaction on the same SQLite file, which "
                 "has one writer; enqueue before or after it, or use commit='same' or 'after'",
             )
-    [found] = app.sync.call(app._core.client.send_rows([spec]))
-    return found
+    [row_and_created] = app.sync.call(app._core.client.send_rows([spec]))
+    return row_and_created
 
 
 def _aware(moment: Any) -> Any:

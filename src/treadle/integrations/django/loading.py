@@ -32,7 +32,7 @@ def prepare(alias: str) -> App:
         discovery.load(store.modules)
         for task in discovery.tasks_of_project(store.modules):
             store.register(task, constants_of(task))
-        same = [name for name, found in treadle_aliases().items() if found.place == store.options.place]
+        same = [name for name, backend in treadle_aliases().items() if backend.place == store.options.place]
         schedules.declare(store, same)
         Strangers(store).watch()
         _prepared.add(id(store))

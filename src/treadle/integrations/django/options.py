@@ -110,7 +110,7 @@ def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:
 
 def _names(alias: str, given: Mapping[str, Any], option: str, what: str) -> tuple[str, ...]:
     names = given.get(option, ())
-    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in names):
         raise _wrong(alias, option, f"expected a list of {what}, found {names!r}")
     return tuple(names)
 
@@ -120,7 +120,7 @@ def _keys(alias: str, given: object) -> Keys | None:
     if given is None or isinstance(given, Keys):
         return given
     texts = given.replace(",", " ").split() if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(key, str) for key in texts):
         raise _wrong(alias, "keys", f"expected Keys(...) or a list of keys, found a {type(given).__name__}")
     try:
         return Keys(*texts)
@@ -130,5 +130,5 @@ def _keys(alias: str, given: object) -> Keys | None:
 
 def _wrong(alias: str, option: object, problem: str) -> Exception:
     end = "" if problem.endswith("?") else "."
-    found: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}{end}")
-    return found
+    error: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}{end}")
+    return error

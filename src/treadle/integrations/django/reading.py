@@ -20,8 +20,8 @@ def read(store: JobStore, id: str) -> Record | None:
     if store.database is None:
         [row] = store.app.sync.call(core.client.get([id]))
         return row
-    with reading(connection_of(store)) as given:
-        [row] = at_once(core.bound(given).get([id]))
+    with reading(connection_of(store)) as session:
+        [row] = at_once(core.bound(session).get([id]))
     return row
 
 

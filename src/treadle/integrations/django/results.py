@@ -99,8 +99,8 @@ def task_of(row: Record, store: Store, alias: str) -> Any:
     later = moment(row.created_at + job.delay) if job.delay else None
     own = {"priority": job.priority, "queue_name": job.queue, "run_after": later, "backend": alias}
     task = object.__new__(type(known.task))
-    for each in fields(known.task):
-        object.__setattr__(task, each.name, own.get(each.name, getattr(known.task, each.name)))
+    for field in fields(known.task):
+        object.__setattr__(task, field.name, own.get(field.name, getattr(known.task, field.name)))
     return task
 
 
@@ -108,15 +108,15 @@ def moment(at: float | None) -> datetime | None:
     """Seconds since 1970 as a datetime: aware if USE_TZ, otherwise naive local time."""
     if at is None:
         return None
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
+    aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
     if settings.USE_TZ:
-        return found
-    naive: datetime = make_naive(found)
+        return aware
+    naive: datetime = make_naive(aware)
     return naive
 
 
 def _first_start(row: Record) -> float | None:
-    starts = [each.started_at for each in attempts.of(row) if each.started_at is not None]
+    starts = [attempt.started_at for attempt in attempts.of(row) if attempt.started_at is not None]
     return min(starts, default=_last_start(row))
 
 
@@ -129,29 +129,29 @@ def workers_of(row: Record, state: State) -> list[str]:
     """The worker of each attempt, oldest first; Django counts attempts by this list. Only the last ten are known, so
     the list begins with repetitions of the oldest of them."""
     count = row.attempt + (state is State.RUNNING)
-    counted = [each.worker or "" for each in attempts.of(row) if each.outcome not in UNCOUNTED]
-    known = [each for each in counted if each] or [worker_name(row.worker) or "unknown"]
+    counted = [attempt.worker or "" for attempt in attempts.of(row) if attempt.outcome not in UNCOUNTED]
+    known = [worker for worker in counted if worker] or [worker_name(row.worker) or "unknown"]
     return [known[0]] * (count - len(known)) + known[-count:] if count else []
 
 
 def errors_of(row: Record) -> list[Any]:
     """The errors of the attempts that failed, oldest first."""
-    found = [_error(each.error) for each in attempts.of(row)[:-1] if each.error]
+    errors = [_error(attempt.error) for attempt in attempts.of(row)[:-1] if attempt.error]
     if row.state is State.CANCELLED:
         return [
-            *found,
+            *errors,
             TaskError(exception_class_path="treadle.errors.JobCancelled", traceback=row.error or "cancelled"),
         ]
     if row.error and row.state is not State.SUCCEEDED:
-        return [*found, _error(row.error)]
+        return [*errors, _error(row.error)]
     if row.state is State.FAILED:
-        return [*found, TaskError(exception_class_path="treadle.errors.JobFailed", traceback=row.reason or "failed")]
-    return found
+        return [*errors, TaskError(exception_class_path="treadle.errors.JobFailed", traceback=row.reason or "failed")]
+    return errors
 
 
 def _error(text: str) -> Any:
-    found = traceback_of(text) or text
-    return TaskError(exception_class_path=class_path(text), traceback=f"{found.rstrip()}\n")  # as format_exception ends
+    trace = traceback_of(text) or text
+    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # as format_exception ends
 
 
 def class_path(text: str) -> str:
@@ -161,8 +161,8 @@ def class_path(text: str) -> str:
     module is imported for it; `TaskError.exception_class` imports the class when it is read.
     """
     line = error_line(text)
-    for words in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
-        match = CLASS.match(words)
+    for part in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
+        match = CLASS.match(part)
         path = None if match is None else _path(match[1])
         if path is not None:
             return path

@@ -98,12 +98,12 @@ def send_finished(result: Any, error: BaseException | None) -> None:
         task_finished.send_robust(sender=sender, task_result=result)
 
 
-def of_the_task(found: TracebackType | None) -> TracebackType | None:
+def of_the_task(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of Treadle before those of the task."""
-    known = found
+    known = traceback
     while known is not None and known.tb_frame.f_globals.get("__name__", "").startswith("treadle."):
         known = known.tb_next
-    return known or found
+    return known or traceback
 
 
 def wanted(name: str) -> bool:

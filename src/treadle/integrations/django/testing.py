@@ -256,10 +256,10 @@ class Here:
         return asyncio.ensure_future(sync_to_async(self._outcome, thread_sensitive=True)(call))
 
     def _outcome(self, call: Callable[[], Any]) -> Answer:
-        found = outcome(call)
-        if ends_test(found[1]):
-            self.ends_test = found[1]
-        return found
+        answer = outcome(call)
+        if ends_test(answer[1]):
+            self.ends_test = answer[1]
+        return answer
 
 
 class NoBatches:

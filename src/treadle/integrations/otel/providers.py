@@ -25,15 +25,15 @@ READABLE: Final = (
 def of_traces() -> trace.TracerProvider | None:
     if READABLE and TRACE._TRACER_PROVIDER is None:
         return None
-    found = trace.get_tracer_provider()
-    return None if records_nothing(found) else found
+    provider = trace.get_tracer_provider()
+    return None if records_nothing(provider) else provider
 
 
 def of_metrics() -> metrics.MeterProvider | None:
     if READABLE and METRICS._METER_PROVIDER is None:
         return None
-    found = metrics.get_meter_provider()
-    return None if records_nothing(found) else found
+    provider = metrics.get_meter_provider()
+    return None if records_nothing(provider) else provider
 
 
 def records_nothing(provider: object) -> bool:

@@ -48,7 +48,9 @@ def of_call(contexts: Sequence[Context], arguments: Arguments) -> Iterator[Scope
         scope = _new_scope()
         first = contexts[0].record.job
         _name(scope, first.task, first.queue)
-        scope.set_context("treadle", {"task": first.task, "queue": first.queue, "jobs": [each.id for each in contexts]})
+        scope.set_context(
+            "treadle", {"task": first.task, "queue": first.queue, "jobs": [context.id for context in contexts]}
+        )
     with use_isolation_scope(scope):
         yield scope
 

@@ -13,8 +13,8 @@ from treadle.core.model import NewJob, Record
 from treadle.storage.locked_calls import PATIENCE
 from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (
+    escaped,
     from_json,
-    heard,
     is_keyed,
     is_plain,
     job_words,
@@ -22,8 +22,8 @@ from treadle.storage.postgres.rows import (
     plain_columns,
     plain_extras,
     record,
-    said,
     text,
+    unescaped,
 )
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import CircularWait, new_record, taken_by
@@ -78,7 +78,7 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms:
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
         # in the server's order: it looks up ended jobs from the first to the last of these ids
-        in_order = [once[id] for id in sorted(once, key=said)]
+        in_order = [once[id] for id in sorted(once, key=escaped)]
         extras = plain_extras(in_order)
         patience = forms.patience if extras[1] else None  # no other transaction can have a generated id
         head, *known = await run.call(forms.plain, [now, *plain_columns(in_order), *extras, patience])
@@ -91,14 +91,14 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms:
     rows = await run.call(forms.any, [now, text([job_words(job) for job in wanted]), forms.patience])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
-    found = {heard(row[0]): record(row[1:]) for row in rows}
-    return [found[job.id] for job in jobs]
+    by_id = {unescaped(row[0]): record(row[1:]) for row in rows}
+    return [by_id[job.id] for job in jobs]
 
 
 async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[str]:
     """The ids of the jobs that would wait for a lock of another transaction."""
-    found = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
-    return [heard(id) for (id,) in found]
+    rows = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
+    return [unescaped(id) for (id,) in rows]
 
 
 def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
@@ -119,17 +119,17 @@ def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, known: Sequence[Row]) -> list[Record]:
     """The rows of `jobs`. Those that are not among the known rows have just been stored."""
-    rows = {heard(row[0]): record(row[1:]) for row in known}
+    rows = {unescaped(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():
         if id not in rows:
             rows[id] = new_record(job, moment)
     return [rows[job.id] for job in jobs]
 
 
-def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
+def refusal(why: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
     """A refusal of the functions as the library's error."""
-    kind, *names = from_json(words)
-    first, second, *more = (heard(name) if name is not None else "" for name in names)
+    kind, *names = from_json(why)
+    first, second, *more = (unescaped(name) if name is not None else "" for name in names)
     if kind == "taken":
         return IdTaken(first, second, more[0], bool(more[1]))
     if kind == "circle":
