@@ -133,9 +133,9 @@ async def job_list(core: AppCore, query: Mapping[str, str], payloads: bool) -> J
     return JobList(
         rows=[line_of(core.redactor.row(row), payloads) for row in page.records if _is_of_user(row.job.task)],
         filters=[
-            ("status", _choices("status", STATES, kept)),
-            ("queue", _counted("queue", Counter(_sums(counts, "queue")), kept)),
-            ("task", _counted("task", Counter(_sums(counts, "task")), kept)),
+            ("status", _choices("status", dict.fromkeys(STATES), kept)),
+            ("queue", _choices("queue", _sums(counts, "queue"), kept)),
+            ("task", _choices("task", _sums(counts, "task"), kept)),
         ],
         next=None if page.cursor is None else "?" + urlencode({**kept, "cursor": page.cursor}),
         is_filtered=bool(kept),
@@ -148,22 +148,20 @@ def _is_of_user(task: str) -> bool:
     return bool(task) and not task.startswith("treadle.")
 
 
-def _sums(counts: Sequence[Any], of: str) -> dict[str, int]:
+def _sums(counts: Sequence[Any], of: str) -> dict[str, int | None]:
+    """The number of users' jobs by `queue` or by `task`."""
     sums: Counter[str] = Counter()
     for count in counts:
         if _is_of_user(count.task):
-            sums[count.queue if of == "queue" else count.task] += count.jobs
-    return sums
+            sums[getattr(count, of)] += count.jobs
+    return {name: sums[name] for name in sorted(sums)}
 
 
-def _choices(name: str, values: Sequence[str], kept: Mapping[str, str]) -> list[Choice]:
-    return [_choice(name, "All", None, kept)] + [_choice(name, value, value, kept) for value in values]
-
-
-def _counted(name: str, counts: Counter[str], kept: Mapping[str, str]) -> list[Choice]:
+def _choices(name: str, values: Mapping[str, int | None], kept: Mapping[str, str]) -> list[Choice]:
+    """The links of a filter; `values`: each with its number of jobs, if that is known."""
     return [
         _choice(name, "All", None, kept),
-        *(_choice(name, value, value, kept, count) for value, count in sorted(counts.items())),
+        *(_choice(name, value, value, kept, count) for value, count in values.items()),
     ]
 
 
@@ -201,13 +199,14 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
         ("Reason", row.reason),
     ]
     hidden = core.redactor.row(await whole_row(await core.opened(), row) if payloads else row)
-    texts = _texts(hidden) if payloads else []
-    fitting = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states and _is_late(verb, row)]
+    verbs = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states]
+    if state_of(row) != "scheduled":  # only a job that is not queued yet can be run earlier
+        verbs = [pair for pair in verbs if pair[0] != "run_now"]
     return JobPage(
         row=line_of(hidden, payloads),
         explained=core.redactor.text(_explained(await core.jobs.explain(id), row, payloads), row),
         sections=[("Job", [(name, value) for name, value in about if value is not None])],
-        texts=texts,
+        texts=_texts(hidden) if payloads else [],
         runs=[
             Run(
                 attempt.number,
@@ -218,13 +217,8 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
             )
             for attempt in attempts.of(hidden)
         ],
-        verbs=fitting,
+        verbs=verbs,
     )
-
-
-def _is_late(verb: str, row: Record) -> bool:
-    """Only a job that is not queued yet can be run earlier."""
-    return verb != "run_now" or state_of(row) == "scheduled"
 
 
 def _texts(row: Record) -> list[tuple[str, str]]:

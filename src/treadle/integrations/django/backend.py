@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 from django.db import connections, transaction
@@ -10,7 +11,7 @@ from django.db import connections, transaction
 from treadle.core.errors import BadOption, BadSession, TooLarge
 from treadle.core.ids import VALID
 from treadle.core.job import JobSpec
-from treadle.core.model import NewJob, Outcome, Record, Settled, State
+from treadle.core.model import Record, State
 from treadle.integrations.django import checks, options, results
 from treadle.integrations.django.compat import (
     BaseTaskBackend,
@@ -19,12 +20,12 @@ from treadle.integrations.django.compat import (
     plain_json,
     task_enqueued,
 )
-from treadle.integrations.django.connections import is_in_transaction, is_of_test, tests_of
+from treadle.integrations.django.connections import is_in_transaction, tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
 from treadle.integrations.django.task import TreadleTask
-from treadle.storage import Bound, at_once
+from treadle.storage import at_once
 from treadle.tasks.options import Options, columns, policy_of
 
 
@@ -160,39 +161,12 @@ class AfterCommit:
             task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
-class Noting:
-    """The verbs inside a transaction; keeps the rows that `enqueue` returns."""
-
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
-        self.rows: Sequence[Record] = ()
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        rows = await self._bound.enqueue(jobs)
-        self.rows = rows
-        return rows
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self._bound.settle(outcomes)
-
-    async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._bound.get(ids)
-
-
 def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     """Store the job in the caller's transaction -> the row, and whether it is new."""
     connection, core = connection_of(store), store.app._core
-    if connection.in_atomic_block:
-        return _bound_send(core, spec, connection)
-    with transaction.atomic(using=connection.alias):
-        return _bound_send(core, spec, connection)
-
-
-def _bound_send(core: Any, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
-    noting = Noting(core.bound(connection))
-    [job] = at_once(core.client.send_bound([spec], noting))
-    row = next(row for row in noting.rows if row.job.id == job.id)
-    return row, job.created
+    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
+        [row_and_created] = at_once(core.client.send_rows([spec], core.bound(connection)))
+    return row_and_created
 
 
 def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
@@ -204,7 +178,7 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     app = store.app
     if store.database is not None:
         connection = connection_of(store)
-        if not is_in_transaction(connection) or store.memory is not None or is_of_test(connection):
+        if not is_in_transaction(connection) or store.memory is not None or tests_of(connection):
             return _stored_within(store, spec)
         if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
             raise BadSession(

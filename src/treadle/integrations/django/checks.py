@@ -150,6 +150,3 @@ def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str]
                 hint="Run `manage.py treadle storage migrate`.",
                 id="treadle.E004",
             )
-
-
-__all__ = ["of_backend", "of_schedules", "of_tables", "register_all"]

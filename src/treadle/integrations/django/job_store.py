@@ -72,16 +72,20 @@ class JobStore:
         return self.options.url or database.url_of(self.options.database, self.options.schema)
 
     @property
+    def backends(self) -> dict[str, options.BackendOptions]:
+        """The Treadle backends of TASKS whose jobs are here, by alias."""
+        return {alias: backend for alias, backend in treadle_aliases().items() if backend.place == self.options.place}
+
+    @property
     def modules(self) -> list[str]:
         """OPTIONS["modules"] of all backends whose jobs are here."""
-        same = [backend for backend in treadle_aliases().values() if backend.place == self.options.place]
-        return list(dict.fromkeys(name for backend in same or [self.options] for name in backend.modules))
+        backends = self.backends.values() or [self.options]
+        return list(dict.fromkeys(name for backend in backends for name in backend.modules))
 
     @property
     def migrates(self) -> bool:
         """Whether `manage.py migrate` makes the tables: no backend whose jobs are here says otherwise."""
-        same = [backend for backend in treadle_aliases().values() if backend.place == self.options.place]
-        return all(backend.migrate for backend in same or [self.options])
+        return all(backend.migrate for backend in self.backends.values() or [self.options])
 
     def _made(self) -> App:
         url = self.url

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.conf import settings
 from django.utils.timezone import make_naive
@@ -40,7 +40,7 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
     running  the row is as a worker has claimed it
     Raises TaskResultDoesNotExist for a job of a task that this code does not have.
     """
-    args, kwargs = _arguments(row, store)
+    args, kwargs = store.app.jobs.arguments(row)
     state = State.RUNNING if running else row.state
     result = TaskResult(
         task=task if task is not None else task_of(row, store, alias),
@@ -50,7 +50,7 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
         started_at=moment(_first_start(row)),
         last_attempted_at=moment(_last_start(row)),
         finished_at=moment(row.ended_at),
-        args=args,
+        args=list(args),
         kwargs=kwargs,
         backend=alias,
         errors=errors_of(row),
@@ -79,18 +79,11 @@ def fresh(row: Record, alias: str, task: Any, args: list[Any], kwargs: dict[str,
     )
 
 
-def _arguments(row: Record, store: Store) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = store.app.jobs.arguments(row)
-    return list(args), kwargs
-
-
 def task_of(row: Record, store: Store, alias: str) -> Any:
     """The Django task of a job, with the priority, queue and time of this job. It is not validated again: QUEUES may
     have changed since the job was stored."""
     job = row.job
-    known = store.tasks.get(job.task)
-    if known is None:
-        known = store.learn(job.task)
+    known = store.tasks.get(job.task) or store.learn(job.task)
     if known is None:
         raise TaskResultDoesNotExist(
             f"job {job.id} is stored, but this code has no Django task {job.task!r}; "
@@ -111,8 +104,7 @@ def moment(at: float | None) -> datetime | None:
     aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
     if settings.USE_TZ:
         return aware
-    naive: datetime = make_naive(aware)
-    return naive
+    return cast("datetime", make_naive(aware))
 
 
 def _first_start(row: Record) -> float | None:

@@ -89,8 +89,7 @@ def _declare(store: Store, name: str, entry: dict[str, Any]) -> None:
 
 
 def _zone(entry: Mapping[str, Any]) -> str:
-    zone: str = entry.get("tz") or settings.TIME_ZONE
-    return zone
+    return str(entry.get("tz") or settings.TIME_ZONE)
 
 
 def _task(store: Store, name: str, path: str) -> Any:

@@ -43,7 +43,7 @@ class Endings:
 
     async def _ended(self, event: Event) -> None:
         error = self._store.raised.take(event.id)
-        if not self._is_django(event.task) or not wanted(event.name):
+        if event.task not in self._store.tasks or not wanted(event.name):
             return
         [row] = await self._app._core.client.get([event.id])
         if row is None:  # its retention is 0, and the arguments and the result are gone
@@ -59,9 +59,6 @@ class Endings:
         if thread is not None:
             thread.close()
         await threads.close()
-
-    def _is_django(self, task: str) -> bool:
-        return task in self._store.tasks
 
     def _send(self, row: Any, error: BaseException | None) -> None:
         try:

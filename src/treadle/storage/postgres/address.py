@@ -77,7 +77,9 @@ def read(url: str) -> Address:
     ports = [port for port in there.get("port", "").split(",") if port]  # with several hosts some ports may be missing
     if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
-    prepare = _one_of(ours, "prepare", ("auto", "on", "off"), known)
+    prepare = ours.get("prepare", "auto")
+    if prepare not in ("auto", "on", "off"):
+        raise BadUrl(f"prepare: expected auto, on or off, found {prepare!r} in {known!r}")
     return Address(
         conninfo=make_conninfo("", **there),
         notifier=_notifier(ours.get("listen", "on"), there, known),
@@ -103,13 +105,6 @@ def _number(ours: dict[str, str], name: str, default: float, least: float, most:
     if not least <= number <= most or (name == "pool" and number != int(number)):
         raise BadUrl(f"{name}: expected a number from {least} to {most:,}, found {ours[name]!r} in {known!r}")
     return number
-
-
-def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: str) -> str:
-    choice = ours.get(name, allowed[0])
-    if choice not in allowed:
-        raise BadUrl(f"{name}: expected {', '.join(allowed[:-1])} or {allowed[-1]}, found {choice!r} in {known!r}")
-    return choice
 
 
 def _notifier(listen: str, there: dict[str, str], known: str) -> str | None:

@@ -28,21 +28,13 @@ from treadle.storage.postgres.rows import (
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import CircularWait, new_record, taken_by
 
-# The columns of new_jobs (functions/_types.sql), which are those of `plain_columns` and `key_columns`.
+# The columns of new_jobs (functions/_types.sql): `plain_columns`, then `key_columns` or none.
 _PLAIN: Final = (
     "%s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], %s::float8[], %s::float8[], %s::text[], "
     "%s::text[], %s::text[]"
 )
-_KEYED: Final = "%s::text[], %s::text[], %s::float8[]"
-PLAIN: Final = noting(
-    f"SELECT * FROM {{schema}}.enqueue_plain(%s::float8, ({_PLAIN}, NULL, NULL, NULL)::{{schema}}.new_jobs, "
-    "%s::boolean, %s::int)",
-    14,
-)
-KEYED: Final = noting(
-    f"SELECT * FROM {{schema}}.enqueue_keyed(%s::float8, ({_PLAIN}, {_KEYED})::{{schema}}.new_jobs, %s::int)", 14
-)
-ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json, %s::int)", 14)
+_PLAIN_JOBS: Final = f"({_PLAIN}, NULL, NULL, NULL)::{{schema}}.new_jobs"
+_KEYED_JOBS: Final = f"({_PLAIN}, %s::text[], %s::text[], %s::float8[])::{{schema}}.new_jobs"
 LOCKED: Final = "SELECT * FROM {schema}.locked_jobs(%s::float8, %s::json, %s::int)"
 
 # ms that an enqueue waits for a lock of another transaction. Ordinary transactions end within 20 to 100 ms; while one
@@ -55,21 +47,28 @@ EXAMINED: Final = 200  # ms in which `locked_jobs` looks for the jobs that would
 class Forms(NamedTuple):
     """The statements for plain jobs, jobs with keys, and any jobs."""
 
-    plain: str = PLAIN
-    keyed: str = KEYED
-    any: str = ANY
-    patience: int = BRIEF  # ms to wait for a lock of another transaction
+    plain: str
+    keyed: str
+    any: str
+    patience: int  # ms to wait for a lock of another transaction
 
 
-OWN: Final = Forms()
+def _statement(call: str) -> str:
+    return noting(f"SELECT * FROM {{schema}}.{call}", 14)
 
 
-def _within(text: str) -> str:
-    """The statement that calls the function of enqueue_within.sql."""
-    return text.replace("(%s::float8", "_within(%s::float8", 1)
-
-
-WITHIN: Final = Forms(_within(PLAIN), _within(KEYED), _within(ANY), PATIENCE_MS)
+OWN: Final = Forms(
+    _statement(f"enqueue_plain(%s::float8, {_PLAIN_JOBS}, %s::boolean, %s::int)"),
+    _statement(f"enqueue_keyed(%s::float8, {_KEYED_JOBS}, %s::int)"),
+    _statement("enqueue_any(%s::float8, %s::json, %s::int)"),
+    BRIEF,
+)
+WITHIN: Final = Forms(
+    _statement(f"enqueue_within(%s::float8, {_PLAIN_JOBS}, NULL, %s::boolean, %s::int)"),
+    _statement(f"enqueue_within(%s::float8, {_KEYED_JOBS}, NULL, false, %s::int)"),
+    _statement("enqueue_within(%s::float8, NULL, %s::json, false, %s::int)"),
+    PATIENCE_MS,
+)
 
 
 async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms: Forms = OWN) -> list[Record]:

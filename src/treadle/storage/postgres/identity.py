@@ -63,7 +63,7 @@ def database_in(row: Sequence[Any]) -> Database:
 
 def parameters(address: Address) -> list[Value]:
     """The parameters of IDENTITY."""
-    return [f"{quoted(address.schema)}.migration", address.schema, f"enqueue_plain_within_{revision()}"]
+    return [f"{quoted(address.schema)}.migration", address.schema, f"enqueue_within_{revision()}"]
 
 
 class Identity:

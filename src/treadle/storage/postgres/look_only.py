@@ -23,6 +23,7 @@ from treadle.storage.postgres.migrate import newest, readable_state
 from treadle.storage.postgres.pool import Pool, is_missing
 from treadle.storage.postgres.rows import ENDED_ROW, ROW, ROW_COLUMNS, STEPS, unescaped
 from treadle.storage.postgres.topics import Caller
+from treadle.storage.postgres.transfer import STARTS
 
 # The columns of `details_of` in functions/row_details.sql, in its order.
 _MORE: Final = (
@@ -39,7 +40,6 @@ _METRICS: Final = (
     "WHERE at < %s::float8 AND at + span > %s::float8 ORDER BY at, span, source"
 )
 _GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
-_STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
 _COUNTS: Final = """
 SELECT a.queue, a.task, a.kind, sum(a.jobs)::bigint FROM (
     SELECT queue, task, kind, jobs FROM {schema}.job_count
@@ -119,7 +119,7 @@ class LookRunner(Caller):
         moment = await self._moment(now)
         rules = orders.acting_rules(await queries.limit_facts(self))
         starts: dict[str, list[tuple[float, int]]] = {}
-        for key, started_at, cost in await self.run(_STARTS, []):
+        for key, started_at, cost in await self.run(STARTS, []):
             starts.setdefault(key, []).append((started_at, cost))
         rows = []
         for key, tokens, started_at in await self.run(_GATES, []):

@@ -37,19 +37,10 @@ _presence = msgspec.json.Decoder(Presence).decode
 
 
 # A row of FACTS, with numbers that JSON may write as integers.
-Fact = tuple[
-    str,
-    str,
-    int | None,
-    int | None,
-    float | None,
-    str | None,
-    int | None,
-    str | None,
-    int | None,
-    str | None,
-    float | None,
-]
+_Int = int | None
+_Float = float | None
+_Text = str | None
+Fact = tuple[str, str, _Int, _Int, _Float, _Text, _Int, _Text, _Int, _Text, _Float]
 
 
 class _Look(Struct, array_like=True):

@@ -26,7 +26,9 @@ STEPS: Final = (
     "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
     "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
-ROW: Final = f"{ROW_COLUMNS}, {{schema}}.details_of(j, {STEPS})"  # of `job j`; the schema is filled in later
+ROW: Final = (  # of `job j`; the schema is filled in later
+    f"{ROW_COLUMNS}, CASE WHEN NOT {{schema}}.has_no_details(j) THEN {{schema}}.details_of(j, {STEPS}) END"
+)
 ENDED_ROW: Final = f"{ROW_COLUMNS}, {{schema}}.details_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
 
 
@@ -107,21 +109,7 @@ def _moment(value: float | None) -> float | None:
 
 def record(row: Sequence[Any], job: NewJob | None = None) -> Record:
     """The record of a row read with ROW. `job`: its NewJob, if it is known already."""
-    (
-        spec,
-        state,
-        version,
-        attempt,
-        lost,
-        worker,
-        position,
-        return_position,
-        due_at,
-        created_at,
-        started_at,
-        updated_at,
-        more,
-    ) = row
+    spec, state, version, attempt, lost, worker, position, return_to, due_at, created, started, updated, more = row
     if job is None:
         job = decode(spec)
     if worker is not None:
@@ -132,47 +120,32 @@ def record(row: Sequence[Any], job: NewJob | None = None) -> Record:
             version=version,
             state=STATES[state],
             queue_position=position,
-            return_position=return_position,
+            return_position=return_to,
             due_at=due_at,
             attempt=attempt,
             lost=lost,
             worker=worker,
-            created_at=created_at,
-            started_at=started_at,
-            updated_at=updated_at,
+            created_at=created,
+            started_at=started,
+            updated_at=updated,
         )
     rest = from_json(more)
     if "\\u001a" in more:
         rest = _unescaped_all(rest)
-    (
-        after,
-        pending,
-        failures_allowed,
-        function_done,
-        deadline_at,
-        blocked_on,
-        reopenings,
-        result,
-        value,
-        error,
-        reason,
-        note,
-        ended_at,
-        expires_at,
-        checkpoints,
-    ) = rest
+    after, pending, failures, done, deadline, blocked_on, reopenings, *rest = rest
+    result, value, error, reason, note, ended, expires, checkpoints = rest
     return Record(
         job=job,
         version=version,
         state=STATES[state],
         after=tuple(after or ()),
         pending=pending,
-        failures_allowed=failures_allowed,
-        function_done=function_done,
+        failures_allowed=failures,
+        function_done=done,
         queue_position=position,
-        return_position=return_position,
+        return_position=return_to,
         due_at=due_at,
-        deadline_at=_moment(deadline_at),
+        deadline_at=_moment(deadline),
         attempt=attempt,
         lost=lost,
         worker=worker,
@@ -184,11 +157,11 @@ def record(row: Sequence[Any], job: NewJob | None = None) -> Record:
         checkpoints=tuple((name, stored) for name, stored in checkpoints or ()),
         note=note,
         reopenings=reopenings,
-        created_at=created_at,
-        started_at=started_at,
-        updated_at=updated_at,
-        ended_at=_moment(ended_at),
-        expires_at=_moment(expires_at),
+        created_at=created,
+        started_at=started,
+        updated_at=updated,
+        ended_at=_moment(ended),
+        expires_at=_moment(expires),
     )
 
 

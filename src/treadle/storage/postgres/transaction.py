@@ -78,7 +78,7 @@ class _Joined(Caller):
             raise ours from error
 
     def _refuse(self, more: str) -> None:
-        """Raise the error that a function of enqueue_within.sql returned."""
+        """Raise the error that `enqueue_within` returned."""
         if more.startswith('["isolation"'):
             raise unfit(self._given, from_json(more)[1])
         if more.startswith('["failed"'):

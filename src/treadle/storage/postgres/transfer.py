@@ -9,7 +9,6 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle.core.limit_model import LimitFacts
-from treadle.core.model import Record
 from treadle.storage.limit_facts import rows
 from treadle.storage.postgres.metrics import all_metrics
 from treadle.storage.postgres.metrics import words as metric_words
@@ -137,64 +136,28 @@ def _facts(rules: Sequence[LimitFacts]) -> list[dict[str, Any]]:
     ]
 
 
+# Columns that are fields of the record, or of its job.
+_OF_RECORD: Final = (
+    *("version", "function_done", "attempt", "lost", "reopenings", "pending", "failures_allowed", "queue_position"),
+    *("return_position", "due_at", "deadline_at", "created_at", "started_at", "updated_at", "ended_at", "expires_at"),
+    *("worker", "blocked_on", "reason", "note", "result", "value", "error"),
+)
+_OF_JOB: Final = ("id", "keep", "keep_failed", "lease", "queue", "task", "key", "lane", "root", "parent", "labels")
+
+
 def _job_columns(carried: Carried) -> dict[str, Any]:
     """The columns of the job's row, and its rows in other tables."""
-    row = carried.record
-    columns = _columns(row)
+    row, fields = carried.record, job_words(carried.record.job)
+    columns = {name: getattr(row, name) for name in _OF_RECORD} | {name: getattr(row.job, name) for name in _OF_JOB}
+    columns |= {name: fields.get(name) for name in ("rank", "limits", "costs", "words", "spec")}
     if row.job.key_until == "started" and row.started_at is not None and not carried.holds_key:
         columns["key"] = None  # given up when it was claimed
-    columns |= {
+    return columns | {
+        "state": NUMBER[row.state],
+        "checkpoints": bool(row.checkpoints),
+        "after": row.after or None,
         "steps": row.checkpoints,
-        "labels": row.job.labels,
         "holds": carried.holds_key,
         "first": carried.behind,
         "edges": [(edge.up, edge.version, edge.open, edge.soft) for edge in carried.edges],
-    }
-    return columns
-
-
-def _columns(row: Record) -> dict[str, Any]:
-    job, fields = row.job, job_words(row.job)
-    return {
-        "id": job.id,
-        "version": row.version,
-        "state": NUMBER[row.state],
-        "rank": fields["rank"],
-        "function_done": row.function_done,
-        "checkpoints": bool(row.checkpoints),
-        "attempt": row.attempt,
-        "lost": row.lost,
-        "reopenings": row.reopenings,
-        "pending": row.pending,
-        "failures_allowed": row.failures_allowed,
-        "queue_position": row.queue_position,
-        "return_position": row.return_position,
-        "due_at": row.due_at,
-        "deadline_at": row.deadline_at,
-        "created_at": row.created_at,
-        "started_at": row.started_at,
-        "updated_at": row.updated_at,
-        "ended_at": row.ended_at,
-        "expires_at": row.expires_at,
-        "keep": job.keep,
-        "keep_failed": job.keep_failed,
-        "lease": job.lease,
-        "queue": job.queue,
-        "task": job.task,
-        "worker": row.worker,
-        "key": job.key,
-        "lane": job.lane,
-        "root": job.root,
-        "parent": job.parent,
-        "blocked_on": row.blocked_on,
-        "limits": fields.get("limits"),
-        "costs": fields.get("costs"),
-        "after": row.after or None,
-        "words": fields.get("words"),
-        "spec": fields["spec"],
-        "reason": row.reason,
-        "note": row.note,
-        "result": row.result,
-        "value": row.value,
-        "error": row.error,
     }

@@ -9,21 +9,21 @@ BEGIN
 END $$;
 
 -- The cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
-CREATE FUNCTION cost_of(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(j.costs[array_position(j.limits, limited)], 1)
+CREATE FUNCTION cost_of(job_row job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(job_row.costs[array_position(job_row.limits, limited)], 1)
 $$;
 
 -- Store when the rate will admit the first blocked job of a queue: of those that hold a slot, or of the others.
 -- starting: jobs that were charged already, and whose rows are not written yet
 CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r rule := rule_of(limited);
+    limit_rule rule := rule_of(limited);
     moment float8;
     line text;
     first job;
     ahead int;
 BEGIN
-    IF r.rate IS NOT NULL THEN
+    IF limit_rule.rate IS NOT NULL THEN
         LOOP
             SELECT queue INTO line FROM job
             WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
@@ -33,19 +33,19 @@ BEGIN
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
                 UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
                     AND j.queue_position IS NULL
-                    AND j.started_at IS NOT NULL AND r.hold = 'ended'
+                    AND j.started_at IS NOT NULL AND limit_rule.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
                 UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
                     AND j.queue_position IS NULL
-                    AND j.started_at IS NULL AND r.hold = 'ended'
+                    AND j.started_at IS NULL AND limit_rule.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
             LOOP
                 -- jobs that were unblocked and not claimed yet start before it
-                SELECT coalesce(sum(least(cost_of(b, limited), capacity(r))), 0) INTO ahead FROM job b
+                SELECT coalesce(sum(least(cost_of(b, limited), capacity(limit_rule))), 0) INTO ahead FROM job b
                 WHERE b.blocked_on = limited AND b.queue = line AND b.queue_position IS NOT NULL
                     AND NOT b.id = ANY (starting)
                     AND (-b.rank, b.return_position, b.id) < (-first.rank, first.return_position, first.id);
-                moment := least(moment, opens_at(limited, r, cost_of(first, limited) + ahead, t));
+                moment := least(moment, opens_at(limited, limit_rule, cost_of(first, limited) + ahead, t));
             END LOOP;
         END LOOP;
     END IF;
@@ -137,14 +137,14 @@ END $$;
 -- them checks the limit itself.
 CREATE FUNCTION unblock_limit(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r rule := rule_of(limited);
+    limit_rule rule := rule_of(limited);
     line text;
 BEGIN
     LOOP
         SELECT queue INTO line FROM job
         WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
-        IF r.name IS NULL THEN
+        IF limit_rule.name IS NULL THEN
             WITH back AS (
                 UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
@@ -154,7 +154,7 @@ BEGIN
             INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
             PERFORM publish('queue:' || line);
         ELSE
-            PERFORM unblock_queue(limited, r, line, t);
+            PERFORM unblock_queue(limited, limit_rule, line, t);
         END IF;
     END LOOP;
     PERFORM set_opening(limited, t, '{}');
@@ -163,14 +163,14 @@ END $$;
 -- Unblocks the jobs of one queue. Behind the first one without a free slot, only those that hold theirs are unblocked,
 -- or expensive jobs would be starved; behind the first one that the rate does not admit, none. It reads the index no
 -- further than there is room: sorting all blocked jobs would cost more the more there are.
-CREATE FUNCTION unblock_queue(limited text, r rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION unblock_queue(limited text, limit_rule rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     -- OFFSET 0: otherwise the planner reads the whole queue to avoid a sort (149 blocks for 6,000 jobs)
     back job[] := ARRAY(SELECT k.j FROM (
             SELECT j, j.rank, j.return_position, j.id FROM job j
             WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL OFFSET 0) AS k
         ORDER BY k.rank DESC, k.return_position, k.id);
-    keepers constant boolean := r.hold = 'ended' AND EXISTS (SELECT 1 FROM job
+    keepers constant boolean := limit_rule.hold = 'ended' AND EXISTS (SELECT 1 FROM job
         WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL);
     room record;
     candidate job;
@@ -178,16 +178,17 @@ DECLARE
     fitting bigint;             -- how many, if each costs the least; NULL: any number
     unblocked text[] := '{}';
 BEGIN
-    SELECT 1 AS next, false AS slots_barred,
-        CASE WHEN r.slots IS NOT NULL THEN slots_in_use(limited, r.hold) END AS taken,
-        CASE WHEN r.rate IS NOT NULL THEN rate_level(limited, r, t) END AS rate, NULL::text AS answer INTO room;
-    fitting := least(CASE WHEN NOT keepers THEN r.slots - room.taken END, floor(room.rate + 1e-9));
+    SELECT 1 AS next, false AS slots_barred, NULL::text AS answer,
+        CASE WHEN limit_rule.slots IS NOT NULL THEN slots_in_use(limited, limit_rule.hold) END AS taken,
+        CASE WHEN limit_rule.rate IS NOT NULL THEN rate_level(limited, limit_rule, t) END AS rate
+    INTO room;
+    fitting := least(CASE WHEN NOT keepers THEN limit_rule.slots - room.taken END, floor(room.rate + 1e-9));
     FOR candidate IN
         SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
         ORDER BY rank DESC, return_position, id LIMIT CASE WHEN fitting < 0 THEN 0 ELSE fitting END
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, room.slots_barred);
+        room := check_room(limited, limit_rule, candidate, back, room.next, room.taken, room.rate, room.slots_barred);
         EXIT WHEN room.answer = 'rate';
         IF room.answer = 'slots' THEN
             barred := candidate;
@@ -202,7 +203,7 @@ BEGIN
                 AND (-rank, return_position, id) > (-barred.rank, barred.return_position, barred.id)
             ORDER BY rank DESC, return_position, id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
-            room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, true);
+            room := check_room(limited, limit_rule, candidate, back, room.next, room.taken, room.rate, true);
             EXIT WHEN room.answer = 'rate';
             IF room.answer = 'in' THEN
                 unblocked := unblocked || candidate.id;
@@ -220,49 +221,50 @@ END $$;
 
 -- Whether there is room for one job ('in') besides the unblocked jobs ahead of it (those of `back` from `next` on), or
 -- what is used up ('slots', 'rate'). barred: no job that needs a slot gets one.
-CREATE FUNCTION check_room(limited text, r rule, j job, back job[], INOUT next int, INOUT taken bigint,
+CREATE FUNCTION check_room(limited text, limit_rule rule, candidate job, back job[], INOUT next int, INOUT taken bigint,
     INOUT rate float8, INOUT slots_barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
     next_job job;
     keeps boolean;
-    f record;
+    fit record;
 BEGIN
     LOOP
         next_job := CASE WHEN next <= cardinality(back)
             AND (-back[next].rank, back[next].return_position, back[next].id)
-                < (-j.rank, j.return_position, j.id)
-            THEN back[next] ELSE j END;
-        keeps := r.hold = 'ended' AND next_job.started_at IS NOT NULL;
+                < (-candidate.rank, candidate.return_position, candidate.id)
+            THEN back[next] ELSE candidate END;
+        keeps := limit_rule.hold = 'ended' AND next_job.started_at IS NOT NULL;
         answer := 'slots';
         IF keeps OR NOT slots_barred THEN
-            f := take_room(r, taken, rate, cost_of(next_job, limited), keeps);
-            answer := f.answer;
-            taken := f.taken;
-            rate := f.rate;
+            fit := take_room(limit_rule, taken, rate, cost_of(next_job, limited), keeps);
+            answer := fit.answer;
+            taken := fit.taken;
+            rate := fit.rate;
         END IF;
         slots_barred := slots_barred OR answer = 'slots';
-        EXIT WHEN next_job.id = j.id OR answer = 'rate';
+        EXIT WHEN next_job.id = candidate.id OR answer = 'rate';
         next := next + 1;
     END LOOP;
 END $$;
 
 -- Whether one more job fits ('in') or what is used up; and what is then taken and left.
-CREATE FUNCTION take_room(r rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean, OUT answer text)
+CREATE FUNCTION take_room(limit_rule rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean,
+    OUT answer text)
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF r.slots IS NOT NULL AND NOT keeps AND NOT slots_fit(r, taken, cost) THEN
+    IF limit_rule.slots IS NOT NULL AND NOT keeps AND NOT slots_fit(limit_rule, taken, cost) THEN
         answer := 'slots';
         RETURN;
     END IF;
-    IF r.rate IS NOT NULL THEN
-        IF r.rate = 0 OR rate < least(cost, capacity(r)) - 1e-9 THEN
+    IF limit_rule.rate IS NOT NULL THEN
+        IF limit_rule.rate = 0 OR rate < least(cost, capacity(limit_rule)) - 1e-9 THEN
             answer := 'rate';
             RETURN;
         END IF;
-        rate := rate - least(cost, capacity(r));
+        rate := rate - least(cost, capacity(limit_rule));
     END IF;
-    IF r.slots IS NOT NULL AND NOT keeps THEN
-        taken := taken + least(cost, r.slots);
+    IF limit_rule.slots IS NOT NULL AND NOT keeps THEN
+        taken := taken + least(cost, limit_rule.slots);
     END IF;
     answer := 'in';
 END $$;

@@ -74,7 +74,7 @@ CREATE FUNCTION make_room(bounds json, jobs json, t float8, requested text[], an
 RETURNS text[]
 LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
-    x record;
+    need record;
     bound json;
     waiting bigint;
     excess bigint;
@@ -82,23 +82,23 @@ DECLARE
     gone text[];
     chosen text[] := '{}';
 BEGIN
-    FOR x IN
+    FOR need IN
         SELECT n.queue, count(*) AS jobs, min(n.rank) AS lowest FROM jobs_needing_room(bounds, jobs, t, fresh) AS n
         GROUP BY n.queue ORDER BY min(n.n)
     LOOP
-        bound := bound_of(bounds, x.queue);
-        waiting := count_waiting(x.queue)
-            - (SELECT count(*) FROM job j WHERE j.id = ANY (fresh) AND j.queue = x.queue AND j.state = 1);
-        excess := least(x.jobs, waiting + x.jobs - (bound ->> 0)::int);
+        bound := bound_of(bounds, need.queue);
+        waiting := count_waiting(need.queue)
+            - (SELECT count(*) FROM job j WHERE j.id = ANY (fresh) AND j.queue = need.queue AND j.state = 1);
+        excess := least(need.jobs, waiting + need.jobs - (bound ->> 0)::int);
         CONTINUE WHEN excess <= 0;
         gone := '{}';
         IF bound ->> 1 <> 'refuse' THEN
             needed := coalesce(needed, rows_in_use(jobs, requested, answers, fresh));
-            gone := shed_jobs(x.queue, bound, excess::int, x.lowest, needed, t);
+            gone := shed_jobs(need.queue, bound, excess::int, need.lowest, needed, t);
         END IF;
         IF cardinality(gone) < excess THEN
             RAISE EXCEPTION 'full' USING ERRCODE = 'TR001',
-                DETAIL = json_build_array('full', x.queue, bound ->> 0, waiting::text, x.jobs::text);
+                DETAIL = json_build_array('full', need.queue, bound ->> 0, waiting::text, need.jobs::text);
         END IF;
         chosen := chosen || gone;
     END LOOP;
@@ -148,20 +148,21 @@ LANGUAGE plpgsql AS $$
 DECLARE
     lowest boolean := bound ->> 1 = 'drop_lowest';
     depth int;
-    x record;
-    r job;
+    candidate record;
+    job_row job;
     gone text[] := '{}';
 BEGIN
     FOREACH depth IN ARRAY ARRAY[wanted + 16, wanted + ${SHED_LOOK}] LOOP
-        FOR x IN SELECT * FROM shedding_candidates(line, lowest, needed || gone, depth - cardinality(gone)) LOOP
-            EXIT WHEN cardinality(gone) = wanted OR (lowest AND x.rank >= below);
-            CONTINUE WHEN NOT x.fit;
-            SELECT * INTO r FROM job j WHERE j.id = x.id AND j.state = 1 AND j.queue_position IS NOT NULL
+        FOR candidate IN SELECT * FROM shedding_candidates(line, lowest, needed || gone, depth - cardinality(gone)) LOOP
+            EXIT WHEN cardinality(gone) = wanted OR (lowest AND candidate.rank >= below);
+            CONTINUE WHEN NOT candidate.fit;
+            SELECT * INTO job_row FROM job j WHERE j.id = candidate.id AND j.state = 1 AND j.queue_position IS NOT NULL
                 AND j.started_at IS NULL
             FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND OR NOT lock_dependents(x.id);
-            PERFORM end_job(r, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0), NULL, t);
-            gone := gone || x.id;
+            CONTINUE WHEN NOT FOUND OR NOT lock_dependents(candidate.id);
+            PERFORM end_job(job_row, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0),
+                NULL, t);
+            gone := gone || candidate.id;
         END LOOP;
         EXIT WHEN cardinality(gone) = wanted;
     END LOOP;

@@ -5,69 +5,71 @@
 -- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead
 -- (lock_upstreams).
 
-CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(r.created_at + (r.words ->> 'window')::float8 > t, false)
+CREATE FUNCTION keeps_key(job_row job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(job_row.created_at + (job_row.words ->> 'window')::float8 > t, false)
 $$;
 
-CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION expires(job_row job, state smallint, ended_at float8, keep float8) RETURNS float8
+LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(
-        ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), ${KEEP_LEAST}),
-        r.created_at + (r.words ->> 'window')::float8)
+        ended_at + greatest(
+            coalesce(keep, CASE WHEN state = 4 THEN job_row.keep_failed ELSE job_row.keep END), ${KEEP_LEAST}),
+        job_row.created_at + (job_row.words ->> 'window')::float8)
 $$;
 
 -- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
-CREATE FUNCTION end_job(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
+CREATE FUNCTION end_job(job_row job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     was text;
 BEGIN
-    r.version := r.version + 1;
-    r.state := state;
-    r.reason := reason;
-    r.error := error;
-    r.queue_position := NULL;
-    r.blocked_on := NULL;
-    r.pending := 0;
-    r.due_at := NULL;
-    r.updated_at := t;
-    r.ended_at := t;
-    r.expires_at := expires(r, r.state, t, keep);
-    DELETE FROM job j WHERE j.id = r.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
-    INSERT INTO ended SELECT (r).*;
-    PERFORM note_count(r.queue, r.task, was, kind_of(r.state, NULL, NULL));
-    PERFORM publish('job:' || r.id);
-    IF r.limits IS NOT NULL THEN
-        DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
-        PERFORM note_freed(r.limits);
+    job_row.version := job_row.version + 1;
+    job_row.state := state;
+    job_row.reason := reason;
+    job_row.error := error;
+    job_row.queue_position := NULL;
+    job_row.blocked_on := NULL;
+    job_row.pending := 0;
+    job_row.due_at := NULL;
+    job_row.updated_at := t;
+    job_row.ended_at := t;
+    job_row.expires_at := expires(job_row, job_row.state, t, keep);
+    DELETE FROM job j WHERE j.id = job_row.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
+    INSERT INTO ended SELECT (job_row).*;
+    PERFORM note_count(job_row.queue, job_row.task, was, kind_of(job_row.state, NULL, NULL));
+    PERFORM publish('job:' || job_row.id);
+    IF job_row.limits IS NOT NULL THEN
+        DELETE FROM slot WHERE key = ANY (job_row.limits) AND id = job_row.id;
+        PERFORM note_freed(job_row.limits);
     END IF;
 END $$;
 
 -- Count one ending for one waiting job -> whether that job is doomed and has ended too.
 CREATE FUNCTION count_down(above text, below text, ended_as int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
-    e edge;
+    job_row job;
+    wait edge;
 BEGIN
-    SELECT * INTO r FROM job WHERE id = below FOR NO KEY UPDATE;
-    UPDATE edge SET open = false WHERE up = above AND down = below AND open RETURNING * INTO e;
-    IF NOT FOUND OR r.state IS DISTINCT FROM 0 OR r.version <> e.version THEN
+    SELECT * INTO job_row FROM job WHERE id = below FOR NO KEY UPDATE;
+    UPDATE edge SET open = false WHERE up = above AND down = below AND open RETURNING * INTO wait;
+    IF NOT FOUND OR job_row.state IS DISTINCT FROM 0 OR job_row.version <> wait.version THEN
         RETURN false;
     END IF;
-    IF e.soft OR r.failures_allowed IS NULL OR ended_as = 3 THEN
-        r.pending := r.pending - 1;
+    IF wait.soft OR job_row.failures_allowed IS NULL OR ended_as = 3 THEN
+        job_row.pending := job_row.pending - 1;
     ELSE
-        r.failures_allowed := r.failures_allowed - 1;
+        job_row.failures_allowed := job_row.failures_allowed - 1;
     END IF;
-    IF r.pending <= 0 THEN
-        PERFORM end_wait(r, t);
-    ELSIF r.failures_allowed IS NULL OR r.failures_allowed >= 0 THEN
-        PERFORM update_job(r);
-    ELSIF r.started_at IS NULL AND NOT r.function_done THEN
-        PERFORM end_job(r, 5, 'upstream', above || ', which it waited for, ended as '
+    IF job_row.pending <= 0 THEN
+        PERFORM end_wait(job_row, t);
+    ELSIF job_row.failures_allowed IS NULL OR job_row.failures_allowed >= 0 THEN
+        PERFORM update_job(job_row);
+    ELSIF job_row.started_at IS NULL AND NOT job_row.function_done THEN
+        PERFORM end_job(job_row, 5, 'upstream', above || ', which it waited for, ended as '
             || CASE ended_as WHEN 4 THEN 'failed' ELSE 'cancelled' END, NULL, t);
         RETURN true;
     ELSE
-        PERFORM queue_job(r, t);
+        PERFORM queue_job(job_row, t);
     END IF;
     RETURN false;
 END $$;
@@ -78,7 +80,7 @@ DECLARE
     n int := coalesce(cardinality(ups), 0);
     above text;
     ended_as int;
-    e record;
+    wait record;
 BEGIN
     WHILE n > 0 LOOP
         above := ups[n];
@@ -89,10 +91,10 @@ BEGIN
             SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
             ORDER BY id FOR NO KEY UPDATE
         ) AS locked;
-        FOR e IN SELECT down FROM edge WHERE up = above AND open ORDER BY num LOOP
-            IF count_down(above, e.down, ended_as, t) THEN
+        FOR wait IN SELECT down FROM edge WHERE up = above AND open ORDER BY num LOOP
+            IF count_down(above, wait.down, ended_as, t) THEN
                 n := n + 1;
-                ups[n] := e.down;
+                ups[n] := wait.down;
                 states[n] := 5;
             END IF;
         END LOOP;
@@ -138,19 +140,19 @@ CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], 
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
 DECLARE
-    e record;
+    ending record;
 BEGIN
     ended_ups := '{}';
     ended_states := '{}';
-    FOR e IN
+    FOR ending IN
         SELECT w.up, w.down, coalesce(d.state, 3) AS state
         FROM unnest(awaited, waiting) WITH ORDINALITY AS w (up, down, n)
         LEFT JOIN LATERAL (SELECT state FROM ended WHERE id = w.up OFFSET 0) AS d ON true
         WHERE d.state IS NOT NULL OR w.up = ANY (gone)
         ORDER BY w.n
     LOOP
-        IF count_down(e.up, e.down, e.state, t) THEN
-            ended_ups := ended_ups || e.down;
+        IF count_down(ending.up, ending.down, ending.state, t) THEN
+            ended_ups := ended_ups || ending.down;
             ended_states := ended_states || 5;
         END IF;
     END LOOP;
@@ -158,26 +160,27 @@ END $$;
 
 -- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
 -- still to be counted (`ups`, `states`). gone: upstreams without a row that count as successes.
-CREATE FUNCTION wait_for_upstreams(r job, t float8, ups text[], states int[], gone text[]) RETURNS void
+CREATE FUNCTION wait_for_upstreams(job_row job, t float8, ups text[], states int[], gone text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     awaited text[];
-    x record;
+    past record;
 BEGIN
     SELECT array_agg(a.up ORDER BY a.n) INTO awaited
-    FROM (SELECT u.up, min(u.n) AS n FROM unnest(r.after) WITH ORDINALITY AS u (up, n) GROUP BY u.up) AS a;
+    FROM (SELECT u.up, min(u.n) AS n FROM unnest(job_row.after) WITH ORDINALITY AS u (up, n) GROUP BY u.up) AS a;
     IF awaited IS NOT NULL THEN
         INSERT INTO edge (up, down, version)
-        SELECT a.up, r.id, r.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
+        SELECT a.up, job_row.id, job_row.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
         ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
-        SELECT * INTO x FROM count_past_endings(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), gone, t);
-        ups := ups || x.ended_ups;
-        states := states || x.ended_states;
+        SELECT * INTO past
+        FROM count_past_endings(awaited, array_fill(job_row.id, ARRAY[cardinality(awaited)]), gone, t);
+        ups := ups || past.ended_ups;
+        states := states || past.ended_states;
     END IF;
     PERFORM count_endings(ups, states, t);
-    SELECT * INTO r FROM job WHERE id = r.id;
-    IF r.state = 0 AND r.pending <= 0 THEN
-        PERFORM end_wait(r, t);
+    SELECT * INTO job_row FROM job WHERE id = job_row.id;
+    IF job_row.state = 0 AND job_row.pending <= 0 THEN
+        PERFORM end_wait(job_row, t);
     END IF;
 END $$;
 
@@ -274,14 +277,16 @@ CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, sinc
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := (SELECT id FROM holder WHERE key = wanted);
-    r job;
+    job_row job;
 BEGIN
     IF named IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO r FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
-    IF r.id IS NULL OR r.key IS NULL OR ((r.state > 2 OR r.id = leaving) AND NOT keeps_key(r, t)
-        AND NOT coalesce(since AND r.ended_at > t AND r.ended_at <= instant(moment), false))
+    SELECT * INTO job_row
+    FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
+    IF job_row.id IS NULL OR job_row.key IS NULL
+        OR ((job_row.state > 2 OR job_row.id = leaving) AND NOT keeps_key(job_row, t)
+        AND NOT coalesce(since AND job_row.ended_at > t AND job_row.ended_at <= instant(moment), false))
     THEN
         RETURN NULL;
     END IF;
@@ -316,25 +321,25 @@ END $$;
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);
-    r job;
+    held_by job;
     before job;
 BEGIN
     UPDATE holder SET id = new.id WHERE key = new.key;
     IF named IS NULL OR named = origin THEN
         RETURN NULL;
     END IF;
-    r := lock_row(named, true);
-    IF r.state > 2 THEN     -- it ended while this call waited for its row
+    held_by := lock_row(named, true);
+    IF held_by.state > 2 THEN     -- it ended while this call waited for its row
         RETURN NULL;
     END IF;
-    IF r.function_done OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
+    IF held_by.function_done OR held_by.state = 2 OR (held_by.state = 0 AND held_by.started_at IS NOT NULL) THEN
         IF cardinality(waiting_for(origin, ARRAY[named])) > 0 THEN
             RETURN NULL;
         END IF;
         INSERT INTO behind (id, first) VALUES (new.id, named);
         RETURN named;
     END IF;
-    PERFORM end_job(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
+    PERFORM end_job(held_by, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
     PERFORM count_endings(ups || named, states || 5, t);
     SELECT j.* INTO before FROM behind b, lock_row(b.first) AS j WHERE b.id = named;
     IF before.id IS NULL OR before.state > 2 OR cardinality(waiting_for(origin, ARRAY[before.id])) > 0 THEN

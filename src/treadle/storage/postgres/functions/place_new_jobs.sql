@@ -8,8 +8,9 @@ CREATE FUNCTION place_new_jobs(jobs json, t float8, requested text[], answers te
     ups text[], states int[])
 RETURNS void LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
-    x record;
-    r job;
+    new_job record;
+    doomed record;
+    job_row job;
     all_fresh boolean := cardinality(fresh) = cardinality(requested);   -- the usual case, without lookups
     in_lanes boolean := mentions(jobs, 'lane');
     by_turns boolean := in_lanes AND lanes_by_turns(jobs);
@@ -24,9 +25,9 @@ BEGIN
         IF NOT all_fresh THEN
             PERFORM redirect_waits(jobs, requested, answers, fresh);
         END IF;
-        SELECT * INTO x FROM start_waits(jobs, t, requested, answers, fresh) AS w;
-        ups := ups || x.ended_ups;
-        states := states || x.ended_states;
+        SELECT * INTO doomed FROM start_waits(jobs, t, requested, answers, fresh);
+        ups := ups || doomed.ended_ups;
+        states := states || doomed.ended_states;
     END IF;
     PERFORM count_endings(ups, states, t);
     IF in_lanes AND NOT by_turns THEN
@@ -35,17 +36,17 @@ BEGIN
     IF NOT (by_turns OR waits OR mentions(jobs, 'conflict')) THEN
         RETURN;
     END IF;
-    FOR x IN
+    FOR new_job IN
         SELECT y.id, y.required, y.conflict = 'replace' AS replaces
         FROM json_to_recordset(jobs) AS y (id text, required int, conflict text, lane text, after text[])
         WHERE (y.conflict = 'replace' OR (y.after IS NOT NULL AND y.required <= 0) OR (by_turns AND y.lane IS NOT NULL))
             AND (all_fresh OR y.id IN (SELECT unnest(fresh)))
     LOOP
-        SELECT * INTO r FROM job WHERE id = x.id;
-        IF x.replaces THEN
-            PERFORM replace_holder(r, x.required, t, origin);
-        ELSIF r.state = 0 AND r.pending <= 0 THEN
-            PERFORM end_wait(r, t);
+        SELECT * INTO job_row FROM job WHERE id = new_job.id;
+        IF new_job.replaces THEN
+            PERFORM replace_holder(job_row, new_job.required, t, origin);
+        ELSIF job_row.state = 0 AND job_row.pending <= 0 THEN
+            PERFORM end_wait(job_row, t);
         END IF;
     END LOOP;
 END $$;
@@ -139,19 +140,19 @@ SET jit = off SET enable_hashjoin = on AS $$
 $$;
 
 -- A job takes the key of its holder, and waits for the holder if that has begun.
-CREATE FUNCTION replace_holder(r job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION replace_holder(job_row job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    awaited bigint := (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up));
-    soft text := take_key(r, t, origin, '{}', '{}');
+    awaited bigint := (SELECT count(DISTINCT up) FROM unnest(job_row.after) AS a (up));
+    soft text := take_key(job_row, t, origin, '{}', '{}');
 BEGIN
-    IF soft = ANY (r.after) THEN
+    IF soft = ANY (job_row.after) THEN
         soft := NULL;   -- it waits for the holder by name already, with its own condition
     END IF;
-    r.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
-    UPDATE job SET pending = r.pending WHERE id = r.id;
+    job_row.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
+    UPDATE job SET pending = job_row.pending WHERE id = job_row.id;
     IF soft IS NOT NULL THEN
-        INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)
+        INSERT INTO edge (up, down, version, soft) VALUES (soft, job_row.id, 0, true)
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = true;
     END IF;
-    PERFORM wait_for_upstreams(r, t, '{}', '{}', '{}');
+    PERFORM wait_for_upstreams(job_row, t, '{}', '{}', '{}');
 END $$;

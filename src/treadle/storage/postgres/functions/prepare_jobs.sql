@@ -80,11 +80,11 @@ $$;
 -- this call stored are there already.
 CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    x record;
+    refused record;
 BEGIN
-    SELECT y.id, r.task AS found, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
+    SELECT y.id, r.task AS stored_task, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
         y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent) AS misplaced
-    INTO x
+    INTO refused
     FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text,
         spec text))
         WITH ORDINALITY AS y (id, task, queue, root, parent, nonce, spec, n)
@@ -96,11 +96,13 @@ BEGIN
             AND (r.task <> y.task OR payload_of(r.spec) <> payload_of(y.spec)))
         OR (y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent))
     ORDER BY y.n LIMIT 1;
-    IF FOUND AND x.misplaced THEN
-        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.requested);
+    IF FOUND AND refused.misplaced THEN
+        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001',
+            DETAIL = json_build_array('beyond', refused.id, refused.requested);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'taken' USING ERRCODE = 'TR001',
-            DETAIL = json_build_array('taken', x.id, x.found, x.requested, CASE WHEN x.other THEN 'other' ELSE '' END);
+            DETAIL = json_build_array('taken', refused.id, refused.stored_task, refused.requested,
+                CASE WHEN refused.other THEN 'other' ELSE '' END);
     END IF;
 END $$;
 
@@ -111,7 +113,7 @@ CREATE FUNCTION prepare_jobs(jobs json, moment float8, t float8, leaving text, s
     OUT requested text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
-    x record;
+    new_job record;
     keys text[];
     unknown text[];
     all_ups text[];
@@ -138,9 +140,8 @@ BEGIN
     SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO requested FROM json_to_recordset(jobs) AS y (id text);
     answers := requested;
     IF keys IS NOT NULL THEN
-        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, requested, fresh);
-        answers := x.answers;
-        fresh := x.kept;
+        SELECT a.answers, a.kept INTO answers, fresh
+        FROM answer_keys(jobs, moment, t, leaving, requested, fresh) AS a;
     END IF;
     all_fresh := cardinality(fresh) = cardinality(requested);
     IF NOT all_fresh THEN
@@ -163,7 +164,7 @@ BEGIN
     IF cardinality(all_ups) > 0 THEN
         unknown := lock_upstreams(all_ups);
         IF cardinality(unknown) > 0 THEN
-            FOR x IN
+            PERFORM refuse_up(first.up, first.id) FROM (
                 SELECT w.id, w.up FROM (
                     SELECT y.id, u.up, y.n, u.n AS nth
                     FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[], timeout float8))
@@ -171,26 +172,23 @@ BEGIN
                     CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
                     WHERE y.timeout IS NULL AND y.id IN (SELECT unnest(fresh)) AND u.up IN (SELECT unnest(unknown))
                     UNION ALL SELECT self, u.up, NULL, NULL FROM unnest(ups) AS u (up) WHERE u.up = ANY (unknown)
-                ) AS w ORDER BY w.n, w.nth LIMIT 1
-            LOOP
-                RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', x.up, x.id);
-            END LOOP;
+                ) AS w ORDER BY w.n, w.nth LIMIT 1) AS first;
         END IF;
     END IF;
     IF bound THEN
-        FOR x IN
+        FOR new_job IN
             SELECT y.id, y.after || coalesce(y.parent, y.root) AS named, y.parent, y.root, y.reach
             FROM json_to_recordset(jobs) AS y (id text, after text[], parent text, root text, reach text[])
             WHERE y.reach IS NOT NULL AND y.id = ANY (fresh)
         LOOP
-            PERFORM refuse_ups(x.id, array_remove(x.named, NULL), ARRAY(
-                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)),
-                    x.reach);
-            IF x.parent IS NOT NULL AND x.root IS DISTINCT FROM (
-                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = x.parent
-                    UNION ALL SELECT id, root FROM ended WHERE id = x.parent) AS r)
+            PERFORM refuse_ups(new_job.id, array_remove(new_job.named, NULL), ARRAY(
+                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text)
+                WHERE y.queue = ANY (new_job.reach)), new_job.reach);
+            IF new_job.parent IS NOT NULL AND new_job.root IS DISTINCT FROM (
+                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = new_job.parent
+                    UNION ALL SELECT id, root FROM ended WHERE id = new_job.parent) AS r)
             THEN
-                PERFORM refuse_up(coalesce(x.root, x.parent), x.id);
+                PERFORM refuse_up(coalesce(new_job.root, new_job.parent), new_job.id);
             END IF;
         END LOOP;
     END IF;
@@ -223,13 +221,13 @@ DECLARE
     stored text[] := ARRAY(
         (SELECT unnest(answers) UNION SELECT unnest(stored_upstreams(jobs, fresh))) EXCEPT SELECT unnest(fresh));
     circle text[] := '{}';
-    x record;
+    wait record;
 BEGIN
     IF cardinality(stored) > 0 THEN
         circle := waiting_for(self, stored);
     END IF;
     IF cardinality(circle) > 0 THEN
-        FOR x IN
+        FOR wait IN
             WITH RECURSIVE waits (id, answer) AS (
                 SELECT y.id, coalesce(answers[array_position(requested, u.up)], u.up)
                 FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -244,7 +242,8 @@ BEGIN
             WHERE y.id IN (SELECT r.id FROM reached r) AND y.id = ANY (fresh) AND a.answer = ANY (circle)
             ORDER BY y.n, u.m LIMIT 1
         LOOP
-            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001', DETAIL = json_build_array('circle', x.id, x.answer, self);
+            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001',
+                DETAIL = json_build_array('circle', wait.id, wait.answer, self);
         END LOOP;
     END IF;
     RETURN circle;
@@ -265,25 +264,26 @@ $$;
 CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    x record;
+    new_job record;
     named text;
 BEGIN
-    FOR x IN
+    FOR new_job IN
         SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, key text, reach text[]))
             WITH ORDINALITY AS y (id, task, key, reach, n)
         WHERE y.reach IS NOT NULL ORDER BY y.n
     LOOP
-        IF NOT queue_of(x.id) = ANY (x.reach) THEN
-            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.task);
+        IF NOT queue_of(new_job.id) = ANY (new_job.reach) THEN
+            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001',
+                DETAIL = json_build_array('beyond', new_job.id, new_job.task);
         END IF;
-        CONTINUE WHEN x.key IS NULL OR NOT x.id = ANY (fresh);
-        named := holder_of(x.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
-        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (x.reach)) OR EXISTS (
+        CONTINUE WHEN new_job.key IS NULL OR NOT new_job.id = ANY (fresh);
+        named := holder_of(new_job.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
+        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (new_job.reach)) OR EXISTS (
             SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
                 WITH ORDINALITY AS y (queue, key, n)
-            WHERE y.n < x.n AND y.key = x.key AND NOT y.queue = ANY (x.reach))
+            WHERE y.n < new_job.n AND y.key = new_job.key AND NOT y.queue = ANY (new_job.reach))
         THEN
-            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', x.key, '');
+            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', new_job.key, '');
         END IF;
     END LOOP;
 END $$;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,8 +33,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         for_treadle, own = split(argv[2:])
-        options = _Options(own)
-        handle_default_options(options)
+        handle_default_options(Namespace(settings=own.get("--settings"), pythonpath=own.get("--pythonpath")))
         for_children(own.get("--pythonpath"))
         leave(for_treadle or ["--help"], own.get("--backend"))
 
@@ -55,13 +54,6 @@ def leave(words: list[str], alias: str | None) -> None:
         code = USAGE
     if code:
         sys.exit(code)
-
-
-class _Options:
-    """The options that `handle_default_options` reads."""
-
-    def __init__(self, own: dict[str, str]) -> None:
-        self.settings, self.pythonpath = own.get("--settings"), own.get("--pythonpath")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -115,14 +107,12 @@ def queues(alias: str | None) -> list[str]:
     """The queues that a worker serves: those of the tasks, and QUEUES of the backends, because `.using` may name
     them."""
     from treadle.integrations.django.compat import task_backends
-    from treadle.integrations.django.job_store import first_alias, store_of, treadle_aliases
+    from treadle.integrations.django.job_store import first_alias, store_of
     from treadle.integrations.django.loading import prepare
 
     alias = alias or first_alias()
-    place = store_of(alias).options.place
-    same = [name for name, backend in treadle_aliases().items() if backend.place == place]
     known = {task.queue for task in prepare(alias).tasks.values()}
-    return sorted(known.union(*(task_backends[name].queues for name in same)))
+    return sorted(known.union(*(task_backends[name].queues for name in store_of(alias).backends)))
 
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
