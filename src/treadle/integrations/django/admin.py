@@ -35,7 +35,7 @@ NEW_LAYOUT: Final = django.VERSION >= (6, 1)  # the admin of 6.1 has other bread
 
 
 class Page(admin.ModelAdmin):
-    """The part that both pages share: no rows of a model, and no page to add one."""
+    """The base of both pages. They show no rows of a model, and have no page to add one."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

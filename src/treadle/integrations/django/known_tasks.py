@@ -26,7 +26,7 @@ class Known:
 
 
 class Raised:
-    """The exceptions of runs that ended their job, by its id, until the end is stored."""
+    """Keeps the exceptions of runs that ended their job, by the id of the job, until the end is stored."""
 
     def __init__(self) -> None:
         self._errors: dict[str, BaseException] = {}

@@ -113,7 +113,7 @@ def _first_start(row: Record) -> float | None:
 
 
 def _last_start(row: Record) -> float | None:
-    """When its last run began. A job that a test ran without a claim began when it ended."""
+    """When the last run of the job began. If a test ran it without a claim, that is when it ended."""
     return row.started_at if row.started_at is not None or not row.attempt else row.ended_at
 
 

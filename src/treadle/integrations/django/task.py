@@ -25,8 +25,8 @@ class TreadleTask(Task):
     """A task of Django with `options`: retry, timeout, key, limits, cost, lane, labels, headers, keep, keep_failed,
     deadline, expires, lease, max_lost, aging, after, when, wait_timeout, id.
 
-    Django 6.1 and the backport accept them in the decorator, `.using(...)` accepts them everywhere. Those of the
-    decorator count for every job, also for stored ones; those of `.using` for the jobs that it enqueues.
+    Django 6.1 and the backport accept them in the decorator, `.using(...)` accepts them everywhere. Options of the
+    decorator apply to every job, also to stored ones. Options of `.using` apply to the jobs that it enqueues.
     """
 
     options: dict[str, Any] = field(default_factory=dict, hash=False)

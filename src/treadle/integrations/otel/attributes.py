@@ -104,7 +104,7 @@ def span_name(operation: str, about: Mapping[str, object], key: str) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """The class of an exception; of one in another process, the class that it had there."""
+    """The class of an exception. For an exception of another process, it is the class that it had there."""
     if isinstance(error, RemoteFailure):
         return error.type or type(error).__name__
     kind = type(error)
@@ -137,8 +137,8 @@ class Failure:
 
 
 def _type_in(text: str) -> str:
-    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is no such
-    word: it may have ids, and each would be a series of its own."""
+    """The type of a failure that another program reported: "ValueError" in "ValueError: no". A sentence is not taken
+    for a type, because it may contain ids, and each of them would make a series of its own."""
     return text if _TYPE.fullmatch(text) else OTHER_ERROR
 
 

@@ -73,8 +73,8 @@ class Places:
 
 
 def due_after(record: Record) -> float:
-    """How many seconds after its enqueue a run was due. For later runs of a job the row does not hold that; then it is
-    the time of the claim."""
+    """How many seconds after its enqueue a run was due. The row does not hold that for later runs of a job; for these,
+    the time of the claim is used."""
     if record.started_at is None:
         return 0.0
     return record.started_at - record.created_at - (waited(record) or 0.0)

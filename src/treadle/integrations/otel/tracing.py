@@ -312,7 +312,7 @@ class Tracing(Middleware):
         span.end()
 
     def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
-        """A span from the claim until now, and the metrics, of a run that a runner in another language reported."""
+        """Record a run that a runner in another language reported: its metrics, and a span from the claim until now."""
         failed = error is not None and outcome.name in spans.FAILURES
         if (instruments := self._instruments()) is not None:
             kind = names.Failure(error or "").kind if failed else None

@@ -55,7 +55,7 @@ def of_row(record: Record, arguments: Arguments) -> AbstractContextManager[Scope
 
 
 def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments: Arguments) -> None:
-    """Add the job to each event of this scope; `arguments`: returns the arguments to add."""
+    """Add the job to each event of this scope. `arguments` returns the arguments to add."""
     job = record.job
     _name(scope, job.task, job.queue)
     scope.set_tag("treadle.job", job.id)

@@ -1,8 +1,8 @@
 """Enqueues that another transaction's lock holds up: which of their jobs wait, for whom, and a connection to wait on.
 
 A key or an id belongs to another open transaction until that ends, and that may be a user's, open for minutes. A call
-that meets one gives up after BRIEF ms. When it is repeated, it waits on a connection of its own, so that the pool stays
-free for others.
+that needs a locked one gives up after BRIEF ms. When it is repeated, it waits on a connection of its own, so that the
+pool stays free for others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from treadle.storage.postgres.topics import Caller
 
 SEATS: Final = 4  # connections on which calls wait; more calls take turns, BRIEF ms each
 LOOK: Final = 0.05  # s of waiting after which a call looks who holds the lock
-REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call has met it
+REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call had to wait for it
 
 # The transactions for which a process waits, directly or through others that wait. Behind a pooler the process is
 # unknown: then the oldest transaction that has called Treadle, which holds the lock of `begin_call`. pid 0: a prepared

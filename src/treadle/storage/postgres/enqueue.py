@@ -109,7 +109,7 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
 
 
 def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Each id once, then the jobs to be refused because an earlier job of the call has their id."""
+    """Returns a job for each id, and behind them the jobs that are refused because an earlier job has their id."""
     once = named_once(jobs)
     if len(once) == len(jobs):
         return list(once.values())

@@ -121,7 +121,7 @@ def refusal(code: str, message: str, where: str, context: str = "") -> StorageEr
 
 
 def translated(error: BaseException, where: str) -> BaseException:
-    """The error that a caller gets. Returns any other error unchanged."""
+    """Returns the error that a caller gets for an error of a driver or a connection, and any other error unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, Cut):

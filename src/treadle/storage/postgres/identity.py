@@ -67,7 +67,8 @@ def parameters(address: Address) -> list[Value]:
 
 
 class Identity:
-    """The identity in `known`; None: the storage was not opened, and no connection was checked yet."""
+    """Knows the identity of our database in `known`. None: the storage was not opened, and no connection was
+    checked."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -55,7 +55,7 @@ class _Where:
     def add(self, condition: str, *values: Any) -> _Where:
         self.parts.append(condition)
         self.values += values
-        return self  # so that one can be written as an expression
+        return self  # so that calls can be chained
 
     def and_(self, other: _Where) -> _Where:
         both = _Where(*self.parts, *other.parts)
@@ -170,8 +170,8 @@ def _due(query: Query, unfinished: set[State]) -> list[_Part]:
 
 
 def _behind(parts: list[_Part], order: str, cursor: tuple[Any, ...] | None) -> list[_Part]:
-    """The same behind a cursor. A queue behind a position has three parts, as no index compares all four columns in
-    these directions at once."""
+    """Limits the parts to the rows behind a cursor. A queue behind a position has three parts, because no index
+    compares all four columns in these directions at once."""
     if cursor is None:
         return parts
     cut: list[Any] = [escaped(part) if isinstance(part, str) else part for part in cursor]
@@ -307,8 +307,8 @@ def _stream(parts: Sequence[_Part], query: Query, most: int) -> tuple[str, list[
 
 
 def _merged(order: str) -> str:
-    """How the rows of several parts are put in order. Those of a queue follow one another: a part of one rank has no
-    order by rank that the planner could merge, and it would sort all rows."""
+    """The clause that merges the rows of several parts. The parts of a queue simply follow one another: a part of one
+    rank has no order by rank that the planner could merge, and it would sort all rows."""
     return "" if order == "queue" else f"ORDER BY {_sorts(order)}"
 
 

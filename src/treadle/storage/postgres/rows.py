@@ -281,7 +281,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
 
 
 def _later(job: NewJob) -> dict[str, Any] | None:
-    """Values that functions may need after the job is stored, and that have no column."""
+    """Values without a column of their own that functions may need after the job is stored."""
     fields: dict[str, Any] = {
         name: value
         for name, value in (

@@ -62,7 +62,8 @@ def channel_of(schema: str, kind: str) -> str:
 
 
 class Statements:
-    """Statements as written -> as sent. `{schema}` is the schema, each %s the next parameter."""
+    """Turns statements as we write them into those that are sent: `{schema}` is the schema, each %s the next
+    parameter."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema

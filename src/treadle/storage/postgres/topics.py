@@ -49,7 +49,7 @@ class Caller(Runner, Protocol):
 
 
 def noting(statement: str, columns: int) -> str:
-    """The statement with one more row at the end, whose last column, a text, holds the topics, or NULL."""
+    """Adds a row to the end of what the statement returns. Its last column has the topics as text, or NULL."""
     topics = "{schema}.noted_topics({schema}.channel('say'), {schema}.channel('ends'))"
     return f"{statement} UNION ALL SELECT {'NULL, ' * (columns - 1)}{topics}"
 

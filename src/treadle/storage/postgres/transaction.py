@@ -87,7 +87,8 @@ class _Joined(Caller):
 
 
 def unfit(given: object, isolation: str) -> BadSession:
-    """The error for a transaction that keeps an old snapshot: its job would wait for jobs that have ended since."""
+    """The error for a transaction that keeps an old snapshot, in which a job would wait for jobs that have ended
+    since."""
     return BadSession(
         f"a {type(given).__name__}",
         f"its isolation is {isolation}, and jobs need read committed; set that for the transaction",

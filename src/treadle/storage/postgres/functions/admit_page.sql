@@ -2,8 +2,8 @@
 -- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
 -- the rate, 100 jobs behind one limit cost 19 times as much. `claim_with_limits` starts the admitted jobs.
 --
--- They start not before starts recorded meanwhile, and not before the slots that count as free were freed. moment: the
--- time of the test's clock, or NULL.
+-- The jobs do not start before any start that was recorded meanwhile, or before the slots that count as free were
+-- freed. moment: the time of the test's clock, or NULL.
 CREATE FUNCTION admit_page(page claim_page, scan queue_scan, moment float8, t float8) RETURNS page_result
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -190,7 +190,8 @@ BEGIN
     RETURN result;
 END $$;
 
--- The jobs of a page up to this index are locked, or gone: strict order bars later jobs of their limits.
+-- Skips the jobs of a page up to this index, which are locked or gone. In strict order, later jobs of their limits are
+-- barred.
 CREATE FUNCTION skipped_until(result page_result, page claim_page, here int, own_limit text) RETURNS page_result
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -200,7 +201,7 @@ BEGIN
     RETURN result;
 END $$;
 
--- The first of these gates behind which there is no room for a job; NULL: there is room behind all.
+-- Returns the first of these gates that has no room for a job, or NULL.
 CREATE FUNCTION first_full_gate(gates int[], costs int[], begun boolean, slots int[], used_up bigint[], caps int[],
     levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -219,7 +220,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The first of these gates that blocks an earlier job, which needs more room than there is: cheap jobs would starve it.
+-- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Cheap jobs would starve it.
 CREATE FUNCTION gate_for_earlier(gates int[], candidate record, heads blocked_heads, slots int[], used_up bigint[],
     caps int[], levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -241,8 +242,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Strict order: whether an earlier job of one of these limits starts first all the same, although this claim cannot
--- take it.
+-- Whether, in strict order, an earlier job of one of these limits must start first, although this claim cannot take it.
 CREATE FUNCTION must_yield(gates int[], candidate record, barred text[], scan queue_scan, counts limit_counts, t float8)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -259,9 +259,9 @@ BEGIN
     RETURN false;
 END $$;
 
--- The first blocked job of a queue by limit; see limit_counts. A job that holds its slot is `kept`: only the rate
--- blocks it. A limit has none if nothing of it is used, because any job starts then, or nothing is left, because none
--- does.
+-- Returns the first blocked job of a queue for each limit, in the order of `counts`. A job that holds its slot is
+-- `kept`: only the rate blocks it. If nothing of a limit is used, any job starts, and if nothing of it is left, none
+-- does; then no job is returned for it.
 CREATE FUNCTION first_blocked(counts limit_counts, line text) RETURNS blocked_heads LANGUAGE plpgsql AS $$
 DECLARE
     heads blocked_heads;
@@ -279,7 +279,7 @@ BEGIN
     RETURN heads;
 END $$;
 
--- The first blocked jobs, after this job of the page was blocked too.
+-- Returns the first blocked jobs, after this job of the page was blocked too.
 CREATE FUNCTION with_blocked_job(heads blocked_heads, candidate record, gate int, cost int, kept boolean)
 RETURNS blocked_heads
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -297,7 +297,7 @@ BEGIN
     RETURN heads;
 END $$;
 
--- The limits that these texts name.
+-- Returns the limits that these texts name.
 CREATE FUNCTION named_limits(wants text[]) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     keys text[] := '{}';
@@ -309,8 +309,8 @@ BEGIN
     RETURN keys;
 END $$;
 
--- Record what the rates were charged by jobs that start at t: the difference of their levels before, at `counted_at`,
--- and now -> these limits.
+-- Records what the rates are charged for jobs that start at t: the difference between their levels at `counted_at` and
+-- now. Returns the limits that were charged.
 CREATE FUNCTION charge_rates(counts limit_counts, levels float8[], counted_at float8, t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -327,8 +327,8 @@ BEGIN
     RETURN charged.keys;
 END $$;
 
--- Those of these limits of which counted slots are being freed by an open transaction, or were freed since the count.
--- That transaction may have looked for blocked jobs already, and would not see those that this claim is about to block.
+-- Returns the limits of `wanted` whose counted slots an open transaction is freeing, or has freed since the count. That
+-- transaction may have looked for blocked jobs already, and would not see the jobs that this claim is about to block.
 -- The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
 CREATE FUNCTION limits_being_freed(counts limit_counts, wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -340,8 +340,8 @@ BEGIN
         WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
--- Whether a job that this limit blocks, or that was unblocked, is ahead of this one. If something was freed and no job
--- was unblocked yet, that happens now.
+-- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, it tries to
+-- unblock it first.
 CREATE FUNCTION has_earlier_job(limited text, candidate record, scan queue_scan, t float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

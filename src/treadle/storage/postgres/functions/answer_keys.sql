@@ -51,7 +51,7 @@ BEGIN
     END IF;
 END $$;
 
--- The same for the jobs of keys that some of them replace, in the order of the call.
+-- Does the same for keys that one of the jobs replaces, in the order of the call.
 CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OUT losers text[], OUT rivals text[],
     OUT denied text[]) LANGUAGE plpgsql AS $$
 DECLARE

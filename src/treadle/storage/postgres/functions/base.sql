@@ -1,5 +1,5 @@
--- Helpers of all verbs: read and lock a row, write a row, note a topic. Those for rows belong to the per-row path; the
--- bulk paths are in settle_and_claim.sql, settle.sql and enqueue.sql.
+-- Helpers of all verbs: they read, lock and write one row, and note topics. The per-row path uses them; the bulk paths
+-- are in settle_and_claim.sql, settle.sql and enqueue.sql.
 
 -- Collects the topics of a call in two settings of the transaction, one for each channel, as JSON strings. The process
 -- publishes them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
@@ -7,7 +7,7 @@ CREATE FUNCTION publish(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
--- topics: JSON strings separated by commas; too many become a pattern.
+-- Notes topics, which are JSON strings separated by commas. Too many become a pattern.
 CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     before text := coalesce(current_setting('treadle.' || kind, true), '');
@@ -22,7 +22,7 @@ BEGIN
     PERFORM set_config('treadle.' || kind, topics, true);
 END $$;
 
--- The topics to publish after this transaction has committed; NULL: none. say, ends: the channels. Each listening
+-- Returns the topics to publish after this transaction has committed, or NULL. say, ends: the channels. Each listening
 -- session holds a shared lock on the name of its channel; topics without a listener are left out. A user's transaction
 -- keeps all of them, because it may commit much later. The first element is the id of a user's transaction, else null.
 --
@@ -45,8 +45,8 @@ BEGIN
     RETURN '[null,' || nullif(concat_ws(',', of_say, of_ends), '') || ']';
 END $$;
 
--- A job, locked, from either table; NULL if there is none. `ending`: the row will be moved, so the lock also excludes
--- transactions that begin to wait for it.
+-- Locks a job in either table and returns it; NULL if there is none. ending: the row will be moved, so the lock also
+-- excludes transactions that begin to wait for the job.
 CREATE FUNCTION lock_row(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     job_row job;
@@ -69,7 +69,7 @@ BEGIN
     RETURN job_row;
 END $$;
 
--- Write an unfinished row, and the slots it holds.
+-- Writes an unfinished row, and the slots that it holds.
 CREATE FUNCTION update_job(job_row job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM note_count(job_row.queue, job_row.task, kind_of(j.state, j.queue_position, j.blocked_on),
@@ -99,7 +99,7 @@ BEGIN
     END IF;
 END $$;
 
--- Its queue position if it is queued at `moment`.
+-- Returns the queue position of a job that is queued at `moment`.
 CREATE FUNCTION queue_position_of(job_row job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     turn float8 := moment - coalesce((job_row.words ->> 'aging')::float8 * (job_row.words ->> 'priority')::int, 0);
@@ -120,7 +120,7 @@ BEGIN
     RETURN least(turn, head);
 END $$;
 
--- Queue a job: at its return position, or at a new one as of `moment`.
+-- Queues a job at its return position; without one, at a new position as of `moment`.
 CREATE FUNCTION queue_job(job_row job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     job_row.queue_position := coalesce(job_row.return_position, queue_position_of(job_row, moment));
@@ -131,6 +131,7 @@ BEGIN
     PERFORM update_job(job_row);
 END $$;
 
+-- Schedules a job for a later time.
 CREATE FUNCTION schedule_job(job_row job, run_at float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     job_row.state := 1;
@@ -143,7 +144,7 @@ BEGIN
     PERFORM publish('queue:' || job_row.queue);
 END $$;
 
--- End a wait: queue the job now, or when its delay is over. A promise keeps waiting until it is settled.
+-- Ends a wait: queues the job now, or when its delay is over. A promise keeps waiting until it is settled.
 CREATE FUNCTION end_wait(job_row job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     run_at float8 := job_row.created_at + (job_row.words ->> 'delay')::float8;
@@ -158,14 +159,14 @@ BEGIN
     END IF;
 END $$;
 
--- The checkpoints of an outcome: of those with the same name, the last one.
+-- Returns the checkpoints of an outcome. If several have the same name, the last one counts.
 CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
     SELECT s.at, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
     WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
 $$;
 
--- Store checkpoints: merged by name, in the order in which each name first came.
+-- Stores checkpoints. They are merged by name, and stay in the order in which each name came first.
 CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO checkpoints (id, name, value)
     SELECT wanted, s.name, s.value FROM checkpoints_of(steps) AS s ORDER BY s.at

@@ -1,6 +1,6 @@
 -- Unblocks jobs when a slot is freed or a rate opens. The caller holds the gate of the limit.
 
--- Those of these limits that block a job, or that must be checked when their rate opens.
+-- Returns the limits among `keys` that block a job, or that must be checked when their rate opens.
 CREATE FUNCTION blocking_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
@@ -8,13 +8,14 @@ BEGIN
             OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
 END $$;
 
--- The cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
+-- Returns the cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
 CREATE FUNCTION cost_of(job_row job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(job_row.costs[array_position(job_row.limits, limited)], 1)
 $$;
 
--- Store when the rate will admit the first blocked job of a queue: of those that hold a slot, or of the others.
--- starting: jobs that were charged already, and whose rows are not written yet
+-- Stores when the rate will admit the first blocked job of any queue. With hold = 'ended', that is the first job that
+-- holds a slot or the first one that does not. starting: jobs that were charged already, but whose rows are not written
+-- yet.
 CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limit_rule rule := rule_of(limited);
@@ -52,7 +53,7 @@ BEGIN
     UPDATE gate SET opens = moment WHERE key = limited AND opens IS DISTINCT FROM moment;
 END $$;
 
--- Unblock jobs of these limits while there is room; the caller holds their gates.
+-- Unblocks jobs of these limits while there is room; the caller holds their gates.
 CREATE FUNCTION unblock_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
@@ -65,9 +66,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- `unblock_limit` for all limits of the common kind, in a few statements instead of a dozen for each: slots and no
--- rate, and blocked jobs of one queue that cost 1 and hold no slot yet. -> the limits of other kinds, which are
--- unchanged.
+-- Does the same as `unblock_limit` for all limits of the common kind, in a few statements instead of a dozen for each.
+-- Such a limit has slots and no rate, and its blocked jobs belong to one queue, cost 1 and hold no slot yet. Returns
+-- the limits of other kinds, which it leaves unchanged.
 CREATE FUNCTION unblock_slot_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     alike record;
@@ -131,10 +132,10 @@ BEGIN
     RETURN ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(alike.keys)) || ARRAY(SELECT DISTINCT unnest(unlike));
 END $$;
 
--- Unblock jobs while there is room; the caller holds the gate. It goes queue by queue: an unblocked job of a queue that
--- is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an unblocked job
--- that is not claimed yet takes room only from those behind it. Locked rows are skipped: the transaction that changes
--- them checks the limit itself.
+-- Unblocks jobs while there is room; the caller holds the gate. It goes queue by queue, so that an unblocked job of a
+-- queue that is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an
+-- unblocked job that is not claimed yet takes room only from the jobs behind it. Locked rows are skipped: the
+-- transaction that changes them checks the limit itself.
 CREATE FUNCTION unblock_limit(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limit_rule rule := rule_of(limited);
@@ -160,9 +161,9 @@ BEGIN
     PERFORM set_opening(limited, t, '{}');
 END $$;
 
--- Unblocks the jobs of one queue. Behind the first one without a free slot, only those that hold theirs are unblocked,
--- or expensive jobs would be starved; behind the first one that the rate does not admit, none. It reads the index no
--- further than there is room: sorting all blocked jobs would cost more the more there are.
+-- Unblocks the jobs of one queue. Behind the first job without a free slot, only jobs that already hold their slot are
+-- unblocked; otherwise expensive jobs would be starved. Behind the first job that the rate does not admit, no job is
+-- unblocked. It reads the index no further than there is room: sorting all blocked jobs costs more the more there are.
 CREATE FUNCTION unblock_queue(limited text, limit_rule rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     -- OFFSET 0: otherwise the planner reads the whole queue to avoid a sort (149 blocks for 6,000 jobs)
@@ -219,8 +220,8 @@ BEGIN
     END IF;
 END $$;
 
--- Whether there is room for one job ('in') besides the unblocked jobs ahead of it (those of `back` from `next` on), or
--- what is used up ('slots', 'rate'). barred: no job that needs a slot gets one.
+-- Decides whether there is room for one job ('in') besides the unblocked jobs ahead of it, which are in `back` from
+-- `next` on. Otherwise it returns what is used up ('slots', 'rate'). slots_barred: no job that needs a slot gets one.
 CREATE FUNCTION check_room(limited text, limit_rule rule, candidate job, back job[], INOUT next int, INOUT taken bigint,
     INOUT rate float8, INOUT slots_barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -247,7 +248,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether one more job fits ('in') or what is used up; and what is then taken and left.
+-- Decides whether one more job fits ('in') or what is used up, and updates the slots taken and the rest of the rate.
 CREATE FUNCTION take_room(limit_rule rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean,
     OUT answer text)
 LANGUAGE plpgsql AS $$
@@ -269,9 +270,9 @@ BEGIN
     answer := 'in';
 END $$;
 
--- Note that this job may have freed a slot, or was unblocked and has left the queue: other jobs may be unblocked
--- instead. unblock_freed_limits does so at the end of the call, because gates are the last locks of a call. Rolling
--- back to a savepoint also drops the note.
+-- Notes that a job with these limits may have freed a slot, or has left the queue after it was unblocked. Other jobs
+-- may be unblocked instead. unblock_freed_limits does so at the end of the call, because gates are the last locks of a
+-- call. Rolling back to a savepoint also drops the note.
 CREATE FUNCTION note_freed(limits text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF limits IS NOT NULL THEN
@@ -280,8 +281,8 @@ BEGIN
     END IF;
 END $$;
 
--- Free the slots of ended jobs, all at once: each with the limits it names, as text, and all these limits. For few
--- limits two arrays take half the time; with many, older servers would try each id with each of them.
+-- Frees the slots of ended jobs, all at once. named: the limits of each job, as text; gates: all these limits. For few
+-- limits two arrays take half the time; with many, older servers would try each id with each limit.
 CREATE FUNCTION free_slots(ids text[], named text[], gates text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(gates) <= 4 THEN
@@ -294,9 +295,9 @@ BEGIN
     END IF;
 END $$;
 
--- Unblock jobs of the limits that this call has freed: those it noted and `also`. The limits whose gates other
--- transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that advances
--- due rows checks them again.
+-- Unblocks jobs of the limits that this call has freed: the ones that it noted, and `also`. The limits whose gates
+-- other transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that
+-- advances due rows checks them again.
 CREATE FUNCTION unblock_freed_limits(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
@@ -327,8 +328,9 @@ BEGIN
         FROM unnest(wanted) AS k;
 END $$;
 
--- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
--- that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks them.
+-- Checks the limits that got room while other transactions held their gates. A limit may be noted twice. A note of a
+-- call that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks
+-- them.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];
@@ -339,14 +341,14 @@ BEGIN
     END IF;
 END $$;
 
--- The caller holds the gates of these limits.
+-- Deletes the notes of these limits, whose gates the caller holds, and unblocks their jobs.
 CREATE FUNCTION unblock_noted_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM recheck WHERE key = ANY (keys);
     PERFORM unblock_limits(keys, t);
 END $$;
 
--- Check all limits that block a job.
+-- Checks all limits that block a job.
 CREATE FUNCTION unblock_all_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text := '';

@@ -5,7 +5,7 @@
 -- takes. No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last
 -- lock that an enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
 
--- Derive the row of `meta` from the facts.
+-- Derives the row of `meta` from the facts.
 CREATE FUNCTION derive_bounds() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM meta WHERE name = 'bounds';
@@ -16,14 +16,14 @@ BEGIN
     ) AS f HAVING count(f.max_waiting) > 0;
 END $$;
 
--- The bound of a queue: [max_waiting, when_full]; NULL: none.
+-- Returns the bound of a queue as [max_waiting, when_full], or NULL.
 CREATE FUNCTION bound_of(bounds json, line text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN b.bound ->> 0 IS NOT NULL THEN b.bound END
     FROM (SELECT coalesce(bounds -> ('queue:' || line), bounds -> 'queue') AS bound) AS b
 $$;
 
--- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has
--- no limit of its own: each holder only counts, sheds and commits.
+-- Locks the queues among `lines` that have a bound until the transaction ends, unless it is a user's. Returns these
+-- queues. The wait has no limit of its own: each holder only counts, sheds and commits.
 CREATE FUNCTION lock_bounds(bounds json, lines text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     bounded text[] := ARRAY(
@@ -54,8 +54,8 @@ CREATE FUNCTION count_waiting(line text) RETURNS bigint LANGUAGE sql AS $$
     ) AS a
 $$;
 
--- For the bulk paths: lock the bounded ones of these queues -> whether they have room for the jobs that this call has
--- inserted.
+-- Locks the queues that have a bound. Returns whether they have room for the jobs that this call has inserted. The bulk
+-- paths call it.
 CREATE FUNCTION has_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     line text;
@@ -68,8 +68,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make room for the new jobs of a call, which `prepare_jobs` has inserted: raise a refusal, or shed queued jobs ->
--- these. Their endings are still to be counted.
+-- Makes room for the new jobs of a call, which `prepare_jobs` has inserted: it raises a refusal, or sheds queued jobs
+-- and returns their ids. Their endings are still to be counted.
 CREATE FUNCTION make_room(bounds json, jobs json, t float8, requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
@@ -105,8 +105,8 @@ BEGIN
     RETURN chosen;
 END $$;
 
--- The new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue: an
--- earlier one of the call, or the stored holder of its key.
+-- Returns the new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue:
+-- an earlier one of the call, or the stored holder of its key.
 CREATE FUNCTION jobs_needing_room(bounds json, jobs json, t float8, fresh text[])
 RETURNS TABLE (queue text, rank smallint, n bigint) LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
@@ -128,7 +128,7 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
             AND j.queue = r.queue) END, false)
 $$;
 
--- The rows that the call returns, supersedes or waits for.
+-- Returns the rows that the call returns, supersedes or waits for; none of these may be shed.
 CREATE FUNCTION rows_in_use(jobs json, requested text[], answers text[], fresh text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT ARRAY(
@@ -141,8 +141,9 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
             LEFT JOIN unnest(requested, answers) AS a (id, answer) ON a.id = u.up)
 $$;
 
--- End up to `wanted` queued jobs of a queue -> their ids. First a short look, because the first jobs nearly always fit;
--- a longer one begins with the same jobs. A row that another transaction has locked is being claimed, and is skipped.
+-- Ends up to `wanted` queued jobs of a queue, and returns their ids. It looks at few jobs first, because the first ones
+-- nearly always fit; a longer look begins with the same jobs. A row that another transaction has locked is being
+-- claimed, and is skipped.
 CREATE FUNCTION shed_jobs(line text, bound json, wanted int, below smallint, needed text[], t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -169,7 +170,8 @@ BEGIN
     RETURN gone;
 END $$;
 
--- The first queued jobs by (position, id), of any rank; `lowest`: the last in queue order, the last one first.
+-- Returns the first queued jobs by (position, id), of any rank. lowest: the last jobs in queue order, the last one
+-- first.
 CREATE FUNCTION shedding_candidates(line text, lowest boolean, needed text[], depth int)
 RETURNS TABLE (id text, rank smallint, fit boolean) LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -196,8 +198,8 @@ BEGIN
     END IF;
 END $$;
 
--- Lock the jobs that an ending of this job may change -> false if another transaction has locked one of them. It does
--- not wait: this call has locked rows and ids already.
+-- Locks the jobs that an ending of this job may change. Returns false if another transaction has locked one of them. It
+-- does not wait, because this call has locked rows and ids already.
 CREATE FUNCTION lock_dependents(above text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM edge e WHERE e.up = above AND e.open) THEN

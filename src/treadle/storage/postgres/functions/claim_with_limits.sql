@@ -133,7 +133,7 @@ BEGIN
         least(next_due_time(claim.queues, claim.ids, t, true, false), CASE WHEN moving THEN t + 0.05 END), t);
 END $$;
 
--- The scan of the first queue of a claim, which has read nothing yet.
+-- Makes the scan of a claim that has read nothing yet.
 CREATE FUNCTION start_scan(claim claim_request) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     scan queue_scan;
@@ -150,8 +150,8 @@ BEGIN
     RETURN scan;
 END $$;
 
--- The queues to read, in order: each up to its share, then each as far as there is room. A single queue counts twice,
--- and takes all at once. For named ids: their queues.
+-- Returns the queues to read, in order: each up to its share, then each as far as there is room. A single queue takes
+-- all at once. For named ids these are their queues.
 CREATE FUNCTION claim_turns(claim claim_request, ruled boolean)
 RETURNS TABLE (queue text, share int, last boolean, own_limit text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -179,8 +179,8 @@ BEGIN
         THEN 'queue:' || line END;
 END $$;
 
--- Unblock jobs of a limit, and read the queue again from the first of them, if it is before the last job checked. From
--- the head, each blocked job would cost another read past all jobs that this claim cannot take.
+-- Unblocks jobs of a limit, and lets the scan read the queue again from the first of them, if that is before the last
+-- job checked. Reading again from the head would pass all jobs that this claim cannot take, once for each blocked job.
 CREATE FUNCTION return_to_unblocked(scan queue_scan, freed text, t float8) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     first record;
@@ -198,7 +198,7 @@ BEGIN
     RETURN scan;
 END $$;
 
--- Note which jobs a claim id has claimed.
+-- Stores which jobs a claim id has claimed.
 CREATE FUNCTION note_claim(claim claim_request, claimed text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(claimed) > 0 THEN

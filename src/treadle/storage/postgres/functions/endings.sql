@@ -5,10 +5,12 @@
 -- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead
 -- (lock_upstreams).
 
+-- Whether an ended job still holds its key, because its key window is open.
 CREATE FUNCTION keeps_key(job_row job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(job_row.created_at + (job_row.words ->> 'window')::float8 > t, false)
 $$;
 
+-- When the row of an ended job may be deleted.
 CREATE FUNCTION expires(job_row job, state smallint, ended_at float8, keep float8) RETURNS float8
 LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(
@@ -17,7 +19,7 @@ LANGUAGE sql IMMUTABLE AS $$
         job_row.created_at + (job_row.words ->> 'window')::float8)
 $$;
 
--- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
+-- Ends a job. Before the call is over, count_endings must count the ending for the jobs that wait for it.
 CREATE FUNCTION end_job(job_row job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -44,7 +46,7 @@ BEGIN
     END IF;
 END $$;
 
--- Count one ending for one waiting job -> whether that job is doomed and has ended too.
+-- Counts one ending for one waiting job. Returns true if that job is doomed, and has therefore ended too.
 CREATE FUNCTION count_down(above text, below text, ended_as int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     job_row job;
@@ -74,7 +76,8 @@ BEGIN
     RETURN false;
 END $$;
 
--- Keeps a list instead of recursing: a chain of any length may be doomed.
+-- Counts these endings for the jobs that wait for them. It keeps a list instead of recursing, because a chain of any
+-- length may be doomed.
 CREATE FUNCTION count_endings(ups text[], states int[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     n int := coalesce(cardinality(ups), 0);
@@ -103,8 +106,8 @@ END $$;
 
 -- --- waiting
 
--- Lock the jobs that are about to be waited for, in either table -> the unknown ids. These are held in the unique
--- index: a row inserted and deleted again makes any transaction that stores that id wait for this one.
+-- Locks the jobs that are about to be waited for, in either table. Returns the unknown ids. They are held in the unique
+-- index: a row is inserted and deleted again, so any transaction that stores that id waits for this one.
 CREATE FUNCTION lock_upstreams(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     missing text[];
@@ -133,9 +136,9 @@ BEGIN
     RETURN unknown;
 END $$;
 
--- Count the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
--- index of `awaited`. gone: upstreams without a row that count as successes. -> the jobs that this dooms, and how they
--- ended: the jobs that wait for them are not counted yet.
+-- Counts the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
+-- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that are doomed by
+-- this, and the states in which they ended; the jobs that wait for these are not counted yet.
 CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], t float8,
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
@@ -158,8 +161,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
--- still to be counted (`ups`, `states`). gone: upstreams without a row that count as successes.
+-- Makes a job wait for its upstreams, which are locked. Upstreams that have ended count at once, then the endings that
+-- are still to be counted (`ups`, `states`). gone: upstreams without a row, which count as successes.
 CREATE FUNCTION wait_for_upstreams(job_row job, t float8, ups text[], states int[], gone text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -186,10 +189,10 @@ END $$;
 
 -- --- the order of locks: keys, then rows, each sorted and for the whole call; gates last
 
--- Lock the rows that will change with these: jobs that wait for them, and for a failed one all that wait for those in
--- turn. They are locked together with `own`, sorted by id. patient: wait for locked rows; otherwise a locked row raises
--- an error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY
--- SHARE), which do not wait for the rows locked here.
+-- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and behind a
+-- failed one also the jobs that wait for these in turn. patient: wait for locked rows; otherwise a locked row raises an
+-- error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY SHARE),
+-- which do not wait for the rows locked here.
 CREATE FUNCTION lock_with_dependents(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
@@ -215,12 +218,13 @@ BEGIN
     END IF;
 END $$;
 
+-- The key of the lock that `waiting_for` needs.
 CREATE FUNCTION circle_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' circles', 0)
 $$;
 
--- The first locks of a call: the keys of its new jobs and of those it reopens, then the rows it changes. jobs: new
--- ones; own, failing: the jobs whose outcomes it settles, and those of them that do not succeed.
+-- Takes the first locks of a call: the keys of its new jobs and of the jobs that it reopens, then the rows that it
+-- changes. jobs: the new jobs; own: the jobs whose outcomes it settles; failing: the ones that do not succeed.
 CREATE FUNCTION lock_keys_and_rows(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
@@ -262,7 +266,7 @@ END $$;
 
 -- --- keys
 
--- Lock these keys until the end of the transaction.
+-- Locks these keys until the end of the transaction.
 CREATE FUNCTION lock_keys(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     -- missing and known keys in one order; WHERE false updates none, but locks them all
@@ -270,9 +274,9 @@ BEGIN
     ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
 END $$;
 
--- The holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended since t counts
--- as well, because a new job, created at t, would be a second one. An end that is later than the current time
--- (`moment`, or the clock) was written while the clock was ahead, and does not count.
+-- Returns the holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended after
+-- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An end that is later
+-- than the current time (`moment`, or the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -293,7 +297,7 @@ BEGIN
     RETURN named;
 END $$;
 
--- Those of the rows `among` that are the job `self` or wait for it, directly or through others; none without `self`.
+-- Returns the ids of `among` that are the job `self` or wait for it, directly or through others; none without `self`.
 -- Two outcomes that check at the same time would not see each other's edges, so only one at a time has the circle lock
 -- (see lock_keys_and_rows). It is requested without waiting, because rows are locked.
 CREATE FUNCTION waiting_for(self text, among text[]) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -316,8 +320,9 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Take the key -> the job to wait for: the holder, if it has begun, or the job that the superseded holder waited for.
--- Never `origin`, whose outcome created the job and which may wait for it, and never a job that waits for `origin`.
+-- Takes the key for `new`. Returns the job to wait for: the holder, if it has begun, or the job that the superseded
+-- holder waited for. It never returns `origin`, whose outcome created the job and which may wait for it, or a job that
+-- waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);

@@ -58,8 +58,8 @@ BEGIN
     END IF;
 END $$;
 
--- The clock was ahead of t: starts that it recorded count as now, and due rows keep the time they had left. Locked rows
--- are skipped, because their transactions write them anew.
+-- Corrects rows after the clock was ahead of t: starts that it recorded count as now, and due rows keep the time that
+-- they had left. Locked rows are skipped, because their transactions write them anew.
 CREATE FUNCTION correct_clock(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[] := ARRAY(
@@ -77,8 +77,8 @@ BEGIN
             AND j.queue_position IS NULL AND j.blocked_on IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
 
--- One renewal with a checkpoint or a note, or of an expired lease -> NULL: it was written; otherwise whether the job is
--- still held.
+-- Makes one renewal that has a checkpoint or a note, or whose lease has expired. Returns NULL if it was written,
+-- otherwise whether the job is still held.
 CREATE FUNCTION renew_lease(wanted text, of_version int, steps json, new_note text, reach text[], lease float8,
     t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -5,7 +5,7 @@ CREATE FUNCTION instant(moment float8) RETURNS float8 LANGUAGE sql VOLATILE AS $
     SELECT coalesce(moment, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
--- The rule of a limit: its own, else that of the name before the colon.
+-- Returns the rule of a limit: its own, otherwise the rule of the name before the colon.
 CREATE FUNCTION rule_of(limited text) RETURNS rule LANGUAGE plpgsql STABLE AS $$
 DECLARE
     limit_rule rule;
@@ -15,7 +15,7 @@ BEGIN
     RETURN limit_rule;
 END $$;
 
--- Slots in use. Those of a queue are counted from its jobs: a slot row for every job would slow down the many queues
+-- Returns the slots in use. For a queue, its jobs are counted: a slot row for every job would slow down the many queues
 -- that have no limit.
 CREATE FUNCTION slots_in_use(limited text, hold text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -35,18 +35,20 @@ BEGIN
     RETURN of_jobs + of_queue;
 END $$;
 
+-- Whether a job of this cost gets its slots.
 CREATE FUNCTION slots_fit(limit_rule rule, taken bigint, cost int) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT limit_rule.slots IS NULL
         OR (limit_rule.slots > 0 AND taken + least(cost, limit_rule.slots) <= limit_rule.slots)
 $$;
 
+-- The most that the rate admits at once.
 CREATE FUNCTION capacity(limit_rule rule) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN limit_rule.how = 'bucket' THEN coalesce(nullif(limit_rule.burst, 0), limit_rule.rate, 0)
         ELSE coalesce(limit_rule.rate, 0) END
 $$;
 
--- How much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at, or the
--- last bit would differ. The wider comparison next to it is for the index.
+-- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at,
+-- or the last bit would differ. The wider comparison next to it is for the index.
 CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     gate_row gate;
@@ -69,7 +71,7 @@ BEGIN
         OR (limit_rule.rate > 0 AND rate_level(limited, limit_rule, t) >= least(cost, capacity(limit_rule)) - 1e-9);
 END $$;
 
--- When the rate will admit `cost`; NULL if it does now, or never will by itself.
+-- Returns when the rate will admit `cost`, or NULL if it does now, or never will by itself.
 CREATE FUNCTION opens_at(limited text, limit_rule rule, cost int, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     missing float8;
@@ -94,9 +96,9 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- For each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now, or never
--- by itself. One statement: `rate_level` and `opens_at` for each limit took four times as long, and every `stats` reads
--- this.
+-- Returns how much each limit with a rate admits now, and when it admits one job; NULL: now, or never by itself. Limits
+-- that have started no jobs are left out. One statement: `rate_level` and `opens_at` took four times as long for each
+-- limit, and every `stats` reads this.
 CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
@@ -120,7 +122,7 @@ SET search_path FROM CURRENT SET jit = off AS $$
     FROM counted c
 $$;
 
--- The state of these limits at t. line: the queue that jobs are claimed from.
+-- Counts the state of these limits at t. line: the queue that jobs are claimed from.
 CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_counts LANGUAGE plpgsql AS $$
 DECLARE
     counts limit_counts;
@@ -159,8 +161,8 @@ BEGIN
     RETURN counts;
 END $$;
 
--- Record starts: the costs that these limits were charged at t. pers, gone: as counted by limit_states at `counted_at`;
--- levels: what is left of that.
+-- Records starts: the costs that these limits were charged at t. pers, gone: as limit_states counted them at
+-- `counted_at`; levels: what the rates admit after these starts.
 CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
     t float8)
 RETURNS void LANGUAGE plpgsql AS $$

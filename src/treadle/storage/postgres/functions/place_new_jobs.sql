@@ -1,9 +1,9 @@
 -- Handles the waits, keys and queue positions of new jobs that are stored (prepare_jobs.sql).
 
 -- Makes stored jobs wait, take their keys and join their queues, in one pass for each of these. Only jobs that replace
--- the holder of their key, or whose position in a lane depends on their age, go one by one. `ups`, `states`: endings
--- still to be counted; they are, before the first of these jobs is released. `origin`: the unfinished job that creates
--- them.
+-- the holder of their key, or whose position in a lane depends on their age, go one by one. ups, states: endings that
+-- are still to be counted, which happens before the first of these jobs is released. origin: the unfinished job that
+-- creates them.
 CREATE FUNCTION place_new_jobs(jobs json, t float8, requested text[], answers text[], fresh text[], origin text,
     ups text[], states int[])
 RETURNS void LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on AS $$
@@ -51,14 +51,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether jobs of the call move a lane other than by its stride, so that each finds another head of the queue.
+-- Whether jobs of the call change the order of a lane in another way than by its stride. Then each job finds another
+-- head of the queue, and they must go one by one.
 CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
     SELECT (mentions(jobs, 'aging') OR strpos(jobs::text, '"replace"') > 0) AND EXISTS (
         SELECT FROM json_to_recordset(jobs) AS x (conflict text, lane text, words jsonb)
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Jobs that name others of the call in `after` for which another row was returned: they wait for that row.
+-- Some jobs name others of the call in `after` for which another row is returned: makes them wait for that row.
 CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
@@ -77,7 +78,8 @@ SET jit = off SET enable_hashjoin = on AS $$
 $$;
 
 -- Makes the jobs with `after` wait, all at once, except those that replace a holder. Upstreams that have ended count at
--- once. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
+-- once. Returns the jobs that are doomed by this, and the states in which they ended; the jobs that wait for these are
+-- not counted yet.
 CREATE FUNCTION start_waits(jobs json, t float8, requested text[], answers text[], fresh text[], OUT ended_ups text[],
     OUT ended_states int[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
@@ -104,7 +106,8 @@ BEGIN
     SELECT * INTO ended_ups, ended_states FROM count_past_endings(awaited, waiting, '{}', t);
 END $$;
 
--- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as queue_position_of for each.
+-- Queues the jobs of the call that are in lanes and wait for nothing, in the order of the call. Their positions are
+-- those that queue_position_of would compute one by one.
 CREATE FUNCTION join_lanes(jobs json, t float8, fresh text[], all_fresh boolean) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     WITH y AS MATERIALIZED (
@@ -139,7 +142,7 @@ SET jit = off SET enable_hashjoin = on AS $$
     INSERT INTO count_change SELECT queue, task, 'w', 'q', count(*) FROM queued GROUP BY queue, task
 $$;
 
--- A job takes the key of its holder, and waits for the holder if that has begun.
+-- Gives a job the key of its holder. The job waits for the holder if that has begun.
 CREATE FUNCTION replace_holder(job_row job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     awaited bigint := (SELECT count(DISTINCT up) FROM unnest(job_row.after) AS a (up));

@@ -8,9 +8,9 @@ CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMU
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
 
--- Insert the jobs whose ids are new -> these ids. Jobs that affect no others get their final state at once; a key does
--- not matter, because a job that does not get it is deleted again. The others wait for place_new_jobs. No other
--- transaction sees them yet, and none can store these ids from here on.
+-- Inserts the jobs whose ids are new, and returns these ids. Jobs that affect no others get their final state at once.
+-- A key does not matter here, because a job that does not get its key is deleted again. The other jobs get their state
+-- in place_new_jobs. No other transaction sees the rows yet, and none can store these ids from here on.
 CREATE FUNCTION insert_jobs(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     fresh text[];
@@ -62,22 +62,22 @@ BEGIN
     RETURN coalesce(fresh, '{}');
 END $$;
 
--- How many failures are tolerated: one more would leave fewer endings than are required.
+-- Returns how many failures are tolerated: one more would leave fewer endings than are required.
 CREATE FUNCTION allowed_failures(failures_allowed int, required int, awaited bigint) RETURNS int
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL
         THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
--- The payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The pattern
--- cannot match inside an earlier text, because quotes are escaped there.
+-- Returns the payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The
+-- pattern cannot match inside an earlier text, because quotes are escaped there.
 CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
 $$;
 
--- Refuse the first job with a nonce, so with a chosen id, whose row has another task or payload and was not stored by
--- the same call; and the first with an id of Treadle's own whose row has another queue, root or parent. The rows that
--- this call stored are there already.
+-- Refuses the first job with a chosen id (it has a nonce) whose row has another task or payload and was not stored by
+-- the same call; and the first job with an id of Treadle's own whose row has another queue, root or parent. The rows
+-- that this call stored are there already.
 CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     refused record;
@@ -106,9 +106,9 @@ BEGIN
     END IF;
 END $$;
 
--- -> the requested ids, the row that is returned for each, and which of them are new. `leaving` gives up its key
--- meanwhile; `ups`: other jobs about to be waited for, which must be known. t: when the new jobs are created; moment:
--- the time of the test's clock, or NULL.
+-- Stores the new jobs. Returns the requested ids, the row that is returned for each, and the ids that are new. leaving:
+-- a job that gives up its key meanwhile. ups: other jobs that are about to be waited for, which must be known. t: when
+-- the new jobs are created; moment: the time of the test's clock, or NULL.
 CREATE FUNCTION prepare_jobs(jobs json, moment float8, t float8, leaving text, self text, ups text[],
     OUT requested text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
@@ -203,7 +203,7 @@ BEGIN
     ) AS q;
 END $$;
 
--- The stored rows that new jobs name in `after`; `fresh`: only these jobs.
+-- Returns the stored rows that new jobs name in `after`; with `fresh`, only of these jobs.
 CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -211,9 +211,9 @@ CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS t
         EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
 $$;
 
--- Of the rows returned for the jobs of an outcome, or named by them, those that are its job (`self`) or wait for it,
--- directly or through others. Refuses a job that `self` would wait for, directly or through others, and that would wait
--- for such a row.
+-- The jobs of an outcome are answered by rows, or name rows. Returns the rows among these that are the outcome's own
+-- job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such a row while
+-- `self` waits for that job, directly or through others.
 CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql AS $$
@@ -249,7 +249,8 @@ BEGIN
     RETURN circle;
 END $$;
 
--- The rows that a job waits for if it names `ups`: each once, or the row returned for it, but none of `circle`.
+-- Returns the rows that a job waits for if it names `ups`, each once. For a new job it is the row that is returned for
+-- it. Rows of `circle` are left out.
 CREATE FUNCTION awaited_rows(ups text[], requested text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT array_agg(x.up ORDER BY x.n) FROM (
@@ -259,7 +260,7 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     ) AS x WHERE NOT x.up = ANY (circle)
 $$;
 
--- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
+-- Refuses the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
 -- are there already, and the keys are locked.
 CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -292,7 +293,7 @@ CREATE FUNCTION queue_of(wanted text) RETURNS text LANGUAGE sql AS $$
     SELECT queue FROM job WHERE id = wanted UNION ALL SELECT queue FROM ended WHERE id = wanted
 $$;
 
--- Refuse a job that names others outside its reach. `but`: ids that it may name.
+-- Refuses a job that names others outside its reach. but: ids that it may name.
 CREATE FUNCTION refuse_ups(waiting text, ups text[], but text[], reach text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     up text;

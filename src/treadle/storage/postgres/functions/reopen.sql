@@ -1,4 +1,4 @@
--- An outcome for an ended job: change its retention, or reopen it with all jobs that ended because of it.
+-- Settles an outcome for an ended job: changes its retention, or reopens it with all jobs that ended because of it.
 CREATE FUNCTION settle_ended(job_row job, outcome job_outcome, t float8, OUT status text, OUT why text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -70,8 +70,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The job, each ancestor that failed because of its children, and all jobs that the endings of these have doomed. All
--- are locked.
+-- Locks and returns the job, each ancestor that failed because of its children, and all jobs that were doomed by the
+-- endings of these.
 CREATE FUNCTION jobs_to_reopen(job_row job) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     ids text[] := ARRAY[job_row.id];
@@ -104,7 +104,7 @@ BEGIN
     RETURN ids;
 END $$;
 
--- A job that still waits, and has counted this ending, waits for the next one.
+-- Undoes the count of this ending for a job that still waits: it waits for the next ending.
 CREATE FUNCTION undo_count_down(above text, below text, ended_as smallint, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     job_row job;
@@ -125,6 +125,7 @@ BEGIN
     END IF;
 END $$;
 
+-- Moves an ended row back, as a waiting job that has never run.
 CREATE FUNCTION reopen_row(job_row job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM ended WHERE id = job_row.id;
@@ -155,8 +156,8 @@ BEGIN
     INSERT INTO job SELECT (job_row).*;
 END $$;
 
--- Count anew what it waits for: those of its upstreams that were reopened have to end again. One without a row counts
--- as a success: it was pruned, and its ending would never come.
+-- Makes a reopened job wait again: its upstreams that were reopened have to end again. An upstream without a row counts
+-- as a success, because it was pruned and will not end again.
 CREATE FUNCTION restart_wait(wanted text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     job_row job;

@@ -7,7 +7,7 @@
 -- outcomes: an array of job_outcome, in the order of their ids. number: how many, because counting them in the text
 -- takes 2 % of a trip of 128. slow: some are not fast.
 --
--- -> for each that was not simply applied: n, status ('stale', 'refused'), and the reason.
+-- Returns a row for each outcome that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outcomes json, number int, slow boolean)
 RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -141,7 +141,7 @@ BEGIN
     END IF;
 END $$;
 
--- -> status: 'applied', 'stale' or 'refused', and the reason.
+-- Settles one outcome in a subtransaction. Returns the status ('applied', 'stale' or 'refused') and the reason.
 CREATE FUNCTION settle_one(outcome job_outcome, moment float8, t float8, OUT status text, OUT why text)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -160,6 +160,7 @@ EXCEPTION
         PERFORM set_config('lock_timeout', '10ms', true);   -- one second of waiting in all is enough
 END $$;
 
+-- Settles one outcome on the per-row path.
 CREATE FUNCTION settle_row(outcome job_outcome, moment float8, t float8, OUT status text, OUT why text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -271,8 +272,8 @@ BEGIN
     PERFORM note_freed(job_row.limits);
 END $$;
 
--- Whether this very outcome has been applied, and the row has not changed since. Of a person's acts only the same one
--- is a repetition, whatever another one assigned.
+-- Whether this very outcome has been applied, and the row has not changed since. A person's act is a repetition only if
+-- its nonce is stored, whatever values another act has assigned.
 CREATE FUNCTION is_repetition(outcome job_outcome, job_row job) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     nonce text;
@@ -311,8 +312,8 @@ BEGIN
         ORDER BY u.n LIMIT 1);
 END $$;
 
--- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait
--- meanwhile. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
+-- Locks the jobs that wait for these, which are deleted by now. Only jobs that began to wait meanwhile are not locked
+-- already. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
 CREATE FUNCTION lock_late_dependents(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);

@@ -71,7 +71,8 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- with a floor this is between two full scans, and due rows wait for the next: their indexes hold dead rows too
+    -- a claim with a floor is between two full scans; due rows wait for the next one, as their indexes hold dead rows
+    -- too
     IF claim.floors IS NULL AND (EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
         OR EXISTS (SELECT 1 FROM gate WHERE opens <= t) OR EXISTS (SELECT 1 FROM recheck))
@@ -145,31 +146,32 @@ BEGIN
         next_due_time(claim.queues, claim.ids, t, ruled, picked IS NOT NULL AND missing <= 0), t);
 END $$;
 
--- Those of these ids whose jobs are in these queues; never empty, because that would be a claim of the queues.
+-- Returns the ids whose jobs are in these queues. The result is never empty: an empty one would claim from the queues.
 CREATE FUNCTION ids_in_reach(ids text[], reach text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT j.id FROM unnest(ids) WITH ORDINALITY AS i (id, n) JOIN job j ON j.id = i.id
         WHERE j.queue = ANY (reach) ORDER BY i.n) || ''::text;
 END $$;
 
--- The row of an outcome that was not simply applied; n: its index in the call.
+-- Makes the row of an outcome that was not simply applied. n: its index in the call.
 CREATE FUNCTION outcome_row(n int, status text, why text) RETURNS stored_row LANGUAGE sql IMMUTABLE AS $$
     SELECT (status, -1, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, why)::stored_row
 $$;
 
--- The last row of a claim. again: 1 if this claim id was used before, 2 if more is left to scan (see claim_with_limits)
--- or this call has settled and gets no turn. blocked: how many jobs were blocked. due_at: the next due time.
+-- Makes the last row of a claim. again: 1 if this claim id was used before, 2 if more is left to scan (see
+-- claim_with_limits) or this call has settled and gets no turn. blocked: how many jobs were blocked. due_at: the next
+-- due time.
 CREATE FUNCTION claim_summary(again int, blocked int, due_at float8, t float8) RETURNS stored_row
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (NULL, NULL, again, blocked, NULL, NULL, NULL, NULL, due_at, t, NULL, NULL, NULL)::stored_row
 $$;
 
--- Queues whose rule has slots and nothing else, and how many of their jobs may start: the usual limit of a queue, for
--- which no job needs to be checked. The gates of these limits are held then. checked: the jobs must be checked after
--- all (claim_with_limits.sql), because a rule has a rate or an order to keep, rules are being changed, or there is less
--- room than `wanted` and some jobs need none. passed: other transactions hold the gates of some queues, which are left
--- out like queues without room. Six such queues cost 115 us of the server for a job when each was checked, at 100 jobs
--- a claim; now 56.
+-- Returns the queues whose rule has slots and nothing else, and how many of their jobs may start. This is the usual
+-- limit of a queue, for which no job needs to be checked; the gates of these limits are then held. checked: the jobs
+-- must be checked after all (claim_with_limits.sql), because a rule has a rate or strict order, because rules are being
+-- changed, or because there is less room than `wanted` and some jobs need no slot. passed: other transactions hold the
+-- gates of some queues, which are left out like queues without room. Six such queues cost 115 us of the server for a
+-- job when each was checked, at 100 jobs a claim; now 56.
 CREATE FUNCTION queue_rooms(queues text[], wanted int, OUT open_queues text[], OUT rooms int[], OUT checked boolean,
     OUT passed boolean)
 LANGUAGE plpgsql AS $$
@@ -207,8 +209,8 @@ BEGIN
     ) AS f;
 END $$;
 
--- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it; NULL: there are too
--- few, scan the whole queue.
+-- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: there are too
+-- few of them, so the whole queue must be scanned.
 CREATE FUNCTION lock_from_floor(claim claim_request, line text, share int) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
     at_rank constant smallint := claim.floors -> line ->> 0;
@@ -232,8 +234,8 @@ BEGIN
     RETURN CASE WHEN cardinality(locked) = share THEN locked END;
 END $$;
 
--- The next time that any row is due, or that a rate admits the next job of one of these queues. `ruled`: there may be
--- rules. `brief`: leases are not read, because a claim that got all it asked for does not wait.
+-- Returns the next time at which any row is due, or a rate admits the next job of one of these queues. ruled: there may
+-- be rules. brief: leases are not read, because a claim that got all that it wanted does not wait.
 CREATE FUNCTION next_due_time(queues text[], ids text[], t float8, ruled boolean, brief boolean) RETURNS float8
 LANGUAGE plpgsql AS $$
 DECLARE
