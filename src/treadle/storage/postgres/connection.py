@@ -231,31 +231,21 @@ class Connection:
 
     # --- its end
 
-    def lend(self) -> psycopg.AsyncConnection[Any]:
-        """Hand the connection over, to be used through psycopg. This object is closed."""
-        if self._limit is not None:
-            self._pg.exit_pipeline_mode()
-        self._let_go()
-        return self.raw
-
     def close(self) -> None:
-        if self._let_go():
-            self._pg.finish()
-
-    def _let_go(self) -> bool:
         if not self._open:
-            return False
+            return
         self._open = False
-        if self.process != os.getpid() or self.loop.is_closed():
-            return self.process == os.getpid()  # a forked child must not send the end of its parent's session
-        with contextlib.suppress(OSError, ValueError):
-            self.loop.remove_reader(self._fd)
-            self.loop.remove_writer(self._fd)
-        if not self._lost.done():
-            self._lost.set_result(None)
-        if self._answer is not None and not self._answer.done():  # otherwise its caller would wait until its timeout
-            self._answer.set_exception(Cut("the connection was closed"))
-        return True
+        if self.process != os.getpid():
+            return  # a forked child must not send the end of its parent's session
+        if not self.loop.is_closed():
+            with contextlib.suppress(OSError, ValueError):
+                self.loop.remove_reader(self._fd)
+                self.loop.remove_writer(self._fd)
+            if not self._lost.done():
+                self._lost.set_result(None)
+            if self._answer is not None and not self._answer.done():  # otherwise its caller would wait for its timeout
+                self._answer.set_exception(Cut("the connection was closed"))
+        self._pg.finish()
 
 
 def _field(result: Any, field: pq.DiagnosticField) -> str | None:

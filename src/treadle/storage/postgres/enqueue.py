@@ -100,17 +100,11 @@ async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) ->
     return [unescaped(id) for (id,) in rows]
 
 
-def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
-    """The jobs by id, in the order of the call; of an id that is named twice, the first job."""
+def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Returns a job for each id, and behind them the jobs that are refused because an earlier job has their id."""
     once: dict[str, NewJob] = {}
     for job in jobs:
         once.setdefault(job.id, job)
-    return once
-
-
-def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Returns a job for each id, and behind them the jobs that are refused because an earlier job has their id."""
-    once = named_once(jobs)
     if len(once) == len(jobs):
         return list(once.values())
     return [*once.values(), *(job for job in jobs if job is not once[job.id] and taken_by(job, once[job.id]))]

@@ -95,10 +95,6 @@ def numbers(values: Sequence[float]) -> str:
     return "{" + ",".join(map(repr, values)) + "}"
 
 
-def job_of(spec: str) -> NewJob:
-    return decode(spec)
-
-
 # --- rows
 
 
