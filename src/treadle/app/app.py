@@ -105,7 +105,7 @@ class App(Declarations):
         keys: Keys | None = None,
         redact: Sequence[str] = (),
     ) -> None:
-        if sum(given is not None for given in (url, storage, ports)) > 1:
+        if sum(source is not None for source in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
         three_ports, space = (None if ports is None else three(ports)), name_of_space(namespace, ports)
         by_url = storage is None and ports is None
@@ -227,9 +227,9 @@ class App(Declarations):
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before. Returns its argument."""
-        found = middleware.check(layer)
-        found.added(self)
-        self._core.layers.append(found)
+        checked = middleware.check(layer)
+        checked.added(self)
+        self._core.layers.append(checked)
         return layer
 
     # --- sending
@@ -359,7 +359,7 @@ def _wrap(blobs: object, offload: object, keys: object) -> Wrapping | None:
     return Wrapping.of(blobs, offload, keys)
 
 
-def _checked_outbox(given: object) -> Outbox:
+def _checked_outbox(outbox: object) -> Outbox:
     from treadle.outbox import check_outbox  # most apps have no outbox
 
-    return check_outbox(given)
+    return check_outbox(outbox)

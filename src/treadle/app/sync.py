@@ -187,9 +187,9 @@ class Portal:
                 return self._made(make())
             except (StorageUnavailable, LoopEnded) as error:
                 now = life.ownership
-                leaves = any(each is not None and each.state == "closing" for each in (before, now))
+                leaves = any(ownership is not None and ownership.state == "closing" for ownership in (before, now))
                 ended = isinstance(error, LoopEnded) or leaves or life.moves != moves
-                shut = any(each is not None and each.why == "closed" for each in (before, now))
+                shut = any(ownership is not None and ownership.why == "closed" for ownership in (before, now))
                 if not ended or shut or self._closed != closed:
                     if isinstance(error, LoopEnded):
                         raise StorageUnavailable(ENDED) from None
@@ -240,10 +240,10 @@ class Portal:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:

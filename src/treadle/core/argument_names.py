@@ -106,7 +106,9 @@ def refuse_unknown(what: str, given: Collection[str], known: Collection[str]) ->
             close = difflib.get_close_matches(name, known, 1)
             meant = ELSEWHERE.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
             hint = f"; did you mean {meant}?" if meant else ""
-            raise BadOption(what, f"unknown argument {name}={hint}; expected {', '.join(f'{each}=' for each in known)}")
+            raise BadOption(
+                what, f"unknown argument {name}={hint}; expected {', '.join(f'{parameter}=' for parameter in known)}"
+            )
 
 
 class _Meta(StructMeta):

@@ -132,10 +132,10 @@ class Emitter:
 
     def off(self, name: str, listener: Listener) -> None:
         """Remove the listener. Does nothing if it was not registered."""
-        found = self._listeners.get(name, [])
-        if listener in found:
-            found.remove(listener)
-            if not found:
+        listeners = self._listeners.get(name, [])
+        if listener in listeners:
+            listeners.remove(listener)
+            if not listeners:
                 del self._listeners[name]
                 self.silent = not self._listeners
 
@@ -193,8 +193,8 @@ class Emitter:
         """Wait up to `timeout` seconds for the async listeners that still run on this event loop."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         until = loop.time() + timeout
-        while (left := until - loop.time()) > 0:
+        while (rest := until - loop.time()) > 0:
             others = [task for task in list(self._tasks) if task is not me and task.get_loop() is loop]
             if not others:
                 return
-            await asyncio.wait(others, timeout=left)
+            await asyncio.wait(others, timeout=rest)

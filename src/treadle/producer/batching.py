@@ -103,8 +103,8 @@ class _Turns(Generic[A, B]):
                     await self._trip(group)
         finally:
             self.draining = False
-            left, self.waiting = self.waiting, []  # not empty only if this task was cancelled
-            for _, future in left:
+            unsent, self.waiting = self.waiting, []  # not empty only if this task was cancelled
+            for _, future in unsent:
                 future.cancel()
 
     def _take(self) -> list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]:
@@ -121,8 +121,8 @@ class _Turns(Generic[A, B]):
 
     async def _trip(self, group: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]) -> None:
         try:
-            asked = [item for items, _ in group for item in items]
-            answers = await self._call(asked) if asked else ()
+            wanted = [item for items, _ in group for item in items]
+            answers = await self._call(wanted) if wanted else ()
         except BaseException as error:
             if isinstance(error, Locked):
                 concerned = [self._waits(error, items) for items, _ in group]

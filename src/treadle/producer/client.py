@@ -298,16 +298,20 @@ class Client:
         [row] = await self._get([id])
         if row is not None or self.outbox is None:
             return row if row is not None else await self._look_at(id), id
-        found = await self.outbox.find(id)
-        if found is None:
+        delivery = await self.outbox.find(id)
+        if delivery is None:
             return await self._look_at(id), id  # it may have been delivered between the two reads
-        if found.became is None:
+        if delivery.became is None:
             return None, id
-        return await self._look_at(found.became), found.became
+        return await self._look_at(delivery.became), delivery.became
 
     async def _not_handed_over(self, id: str, limit: float | None) -> TimeoutError:
-        found = None if self.outbox is None else await self.outbox.find(id)
-        why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
+        delivery = None if self.outbox is None else await self.outbox.find(id)
+        why = (
+            f", and {delivery.tries} deliveries failed: {delivery.error}"
+            if delivery is not None and delivery.error
+            else ""
+        )
         after = f" after {limit:g} s" if limit else ""
         return TimeoutError(
             f"job {id} still waits in the outbox{after}{why}; `treadle storage relay list` shows such jobs, "

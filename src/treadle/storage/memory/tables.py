@@ -350,8 +350,8 @@ class Tables:
         """The jobs that hold the slot of this limit until they have ended."""
         return self.started[key] if keeps_slots(self.rules, key) else ()
 
-    def _asker(self, spot: Spot, key: str, kept: bool, aside: bool) -> Asker:
-        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, aside)
+    def _asker(self, spot: Spot, key: str, kept: bool, is_blocked: bool) -> Asker:
+        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, is_blocked)
 
     def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:

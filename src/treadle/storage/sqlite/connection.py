@@ -76,10 +76,10 @@ class OpenFile:
             opening.add_done_callback(_let_go)  # close what the thread still opens after the caller gave up
             self.threads.shutdown(wait=False)
             self._searches.shutdown(wait=False)
-            found = translated(error, self.path)
-            if found is error:
+            raised = translated(error, self.path)
+            if raised is error:
                 raise
-            raise found from error
+            raise raised from error
         self.db, self.look, self.search = opened.db, opened.look, opened.search
         self.lock, self.unwritable = opened.lock, opened.unwritable
         self._state = _state_of(self.path) if opened.still else None
@@ -122,8 +122,8 @@ class OpenFile:
             if now[0] == self._places[0] and not any(a and a != b for a, b in zip(now, self._places, strict=True)):
                 self._close_connections()
             else:  # SQLite would delete the log by its name, which belongs to another database now
-                for each in self._connections():
-                    forks.leave(each)
+                for connection in self._connections():
+                    forks.leave(connection)
         finally:
             self._replaced.clear()
             self.checkpoints.close()
@@ -131,14 +131,14 @@ class OpenFile:
                 self.lock.close()
 
     def _connections(self) -> list[sqlite3.Connection]:
-        found = (*self._replaced, self.search, self.look, self.checkpoints.db, self.checkpoints.keeper, self.db)
-        return [each for each in found if each is not None]
+        connections = (*self._replaced, self.search, self.look, self.checkpoints.db, self.checkpoints.keeper, self.db)
+        return [connection for connection in connections if connection is not None]
 
     def _close_connections(self) -> None:
         locked = self.lock is not None and patiently(self.lock)
         try:
-            for each in self._connections():
-                each.close()
+            for connection in self._connections():
+                connection.close()
         finally:
             if locked and self.lock is not None:
                 self.lock.unlock()
@@ -239,24 +239,24 @@ class OpenFile:
 def place_of(path: str) -> Place:
     """Device and inode of the file that a path names. None: there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _state_of(path: str) -> tuple[float, int, bool] | None:
     """When the file was changed last, its size, and whether it has a log. None: there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, os.path.exists(path + "-wal")
+    return status.st_mtime_ns, status.st_size, os.path.exists(path + "-wal")
 
 
 def _let_go(opening: ThreadFuture[Opened]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opened = opening.result()
-        for each in (opened.search, opened.look, opened.db, opened.lock):
-            if each is not None:
-                each.close()
+        for part in (opened.search, opened.look, opened.db, opened.lock):
+            if part is not None:
+                part.close()

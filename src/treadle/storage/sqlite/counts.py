@@ -73,13 +73,13 @@ def fold(execute: Execute) -> None:
 
 def added_up(changes: str) -> Groups:
     """The sum of these rows of changes."""
-    found: Groups = {}
+    total: Groups = {}
     for row in from_json(changes):
         for queue, task, kinds in row:
-            sums = found.setdefault((queue, task), {})
+            sums = total.setdefault((queue, task), {})
             for kind, jobs in kinds.items():
                 sums[kind] = sums.get(kind, 0) + jobs
-    return found
+    return total
 
 
 def rows_of(groups: Groups) -> list[Row]:
@@ -93,11 +93,11 @@ def rows_of(groups: Groups) -> list[Row]:
 def kept_rows(db: sqlite3.Connection) -> list[Row]:
     """The groups that have jobs."""
     stored, changes = db.execute(SQL["kept"]).fetchone()
-    found = added_up(changes)
+    groups = added_up(changes)
     for queue, task, kind, jobs in from_json(stored):
-        sums = found.setdefault((queue, task), {})
+        sums = groups.setdefault((queue, task), {})
         sums[kind] = sums.get(kind, 0) + jobs
-    return rows_of(found)
+    return rows_of(groups)
 
 
 def kept(db: sqlite3.Connection, now: float) -> KeptCounts:

@@ -89,10 +89,10 @@ def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> 
     now, answers = unit.now, list[Record]()
     for job in jobs:
         unit.topics.add(f"queue:{job.queue}")
-    for at in range(0, len(jobs), STEP):
-        if at:
+    for start in range(0, len(jobs), STEP):
+        if start:
             yield
-        part = jobs[at : at + STEP]
+        part = jobs[start : start + STEP]
         waited = waited_for(unit.ex, part) if edges else ()
         kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
         for seq, job in enumerate(part, top + 1):

@@ -83,11 +83,11 @@ def _own(task: str) -> Part:
 
 def filters(query: Query) -> Part:
     """All that a row must match, except for `ahead_of`."""
-    found = MEMBERS[query.order]
+    matches = MEMBERS[query.order]
     if query.state:
-        found &= _in_states(frozenset(query.state))
+        matches &= _in_states(frozenset(query.state))
     if query.ready is not None:
-        found &= READY[query.ready]
+        matches &= READY[query.ready]
     for value, condition in (
         (query.task, "j.task = ?"),
         (query.queue, "j.queue = ?"),
@@ -97,12 +97,12 @@ def filters(query: Query) -> Part:
         (query.since, "j.created_at >= ?"),
     ):
         if value is not None:
-            found &= Part(condition, (value,))
+            matches &= Part(condition, (value,))
     if query.root is not None:
-        found &= Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+        matches &= Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
     if query.ids:
-        found &= Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
-    return found
+        matches &= Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
+    return matches
 
 
 def sets(query: Query) -> Iterator[Part]:
@@ -153,28 +153,28 @@ def last_ended(query: Query, most: int, until: float | None) -> Part:
     if State.SUCCEEDED in states:
         kept = "SELECT seq FROM job WHERE expires_at IS NOT NULL AND state = 3 ORDER BY expires_at DESC"
         pieces.append(Part(f"SELECT * FROM ({kept} LIMIT {most})"))
-    whole = " UNION ALL ".join(each.sql for each in pieces) or "SELECT 0 WHERE FALSE"
-    return Part(f"j.seq IN ({whole})", tuple(value for each in pieces for value in each.values))
+    whole = " UNION ALL ".join(piece.sql for piece in pieces) or "SELECT 0 WHERE FALSE"
+    return Part(f"j.seq IN ({whole})", tuple(value for piece in pieces for value in piece.values))
 
 
 def ordered(query: Query) -> Part:
     """The rows of the order, narrowed by what its index can bound."""
-    found = MEMBERS[query.order]
+    rows = MEMBERS[query.order]
     if query.order in ("newest", "oldest"):
         if query.task is not None and query.task.startswith(OWN):
-            found = _own(query.task)
+            rows = _own(query.task)
         elif query.queue == defaults.SYSTEM_QUEUE:
-            found = SYSTEM
+            rows = SYSTEM
         for value, condition in ((query.before, "j.created_at < ?"), (query.since, "j.created_at >= ?")):
             if value is not None:
-                found &= Part(condition, (value,))
+                rows &= Part(condition, (value,))
     elif query.order == "ended" and by_ending(query):
-        found &= _bad(frozenset(query.state))
+        rows &= _bad(frozenset(query.state))
     elif query.order == "queue" and query.queue is not None:
-        found &= Part("j.queue = ?", (query.queue,))
+        rows &= Part("j.queue = ?", (query.queue,))
     elif query.order == "due" and query.ready == "scheduled":
-        found = READY["scheduled"] & found
-    return found
+        rows = READY["scheduled"] & rows
+    return rows
 
 
 def ahead(queue: str, rank: int, position: float, id: str) -> tuple[Part, ...]:

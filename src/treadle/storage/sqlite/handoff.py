@@ -37,12 +37,12 @@ class Mailbox:
     """An address of this storage object; see `treadle.storage.optional_parts.Post`. `asks`: a claim of it may be noted
     as open."""
 
-    def __init__(self, address: str, take: Take, left: Callable[[Mailbox], None]) -> None:
-        self.address, self.take, self._left = address, take, left
+    def __init__(self, address: str, take: Take, closed: Callable[[Mailbox], None]) -> None:
+        self.address, self.take, self._closed = address, take, closed
         self.asks = False
 
     def close(self) -> None:
-        self._left(self)
+        self._closed(self)
 
 
 class Inbox:
@@ -54,14 +54,14 @@ class Inbox:
 
     def deliver(self, word: str) -> None:
         """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
-        address, _, said = word.partition(" ")
+        address, _, content = word.partition(" ")
         mailbox = self.mailboxes.get(address)
         if mailbox is None:
             return
         row: Record | str | None
         try:
             self._file.check_process()  # a thread may be closing the file
-            row = _read(said)
+            row = _read(content)
             if isinstance(row, str):
                 [row] = queries.by_ids(self._file.look, [row])
         except Exception:
@@ -115,9 +115,9 @@ class Mailboxes:
             mailbox.asks = True
             # Only one job, not all that it had room for: a burst is faster by hint and claim, and a frozen process
             # holds back only one.
-            words = encode(replace(ask, limit=1, hand_off=None))
+            claim_text = encode(replace(ask, limit=1, hand_off=None))
             queues = tuple(queue for queue, _ in ask.queues)
-            self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
+            self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, claim_text), unit.now)
         return claimed
 
     # --- hand-off

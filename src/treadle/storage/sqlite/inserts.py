@@ -36,14 +36,14 @@ class Unit(QueueEnds, Protocol):
 
 def insert(ex: Execute, rows: BulkInsert, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
     """Insert all rows with few statements; return how many were inserted."""
-    at, left, done = 0, len(params) // width, 0
-    if left == 1:
+    start, rest, done = 0, len(params) // width, 0
+    if rest == 1:
         one: int = ex(rows[1], (*first, *params)).rowcount
         return one
     for size in BulkInsert.SIZES:
-        while left >= size:
-            done += ex(rows[size], (*first, *params[at : at + size * width])).rowcount
-            at, left = at + size * width, left - size
+        while rest >= size:
+            done += ex(rows[size], (*first, *params[start : start + size * width])).rowcount
+            start, rest = start + size * width, rest - size
     return done
 
 
@@ -118,10 +118,10 @@ class Batch:
             unit.counts.add(*kind, 1)
         if self._labels:
             unit.many(SQL["add_label"], self._labels)
-        for at in range(0, len(self._edges), STEP):
-            if at:
+        for start in range(0, len(self._edges), STEP):
+            if start:
                 yield
-            unit.wait_for(self._edges[at : at + STEP], 0)
+            unit.wait_for(self._edges[start : start + STEP], 0)
         for batch in (self._rows, self._bodies, self._kinds, self._labels, self._edges):
             batch.clear()
         self._heads.clear()

@@ -77,10 +77,10 @@ class Notifier:
             pass  # the folder is not readable or was deleted; listeners also poll the file
 
     def _publish(self, topics: set[str]) -> None:
-        words = [topic for topic in topics if topic.startswith(HAND)]
-        for word in words:
+        handed_over = [topic for topic in topics if topic.startswith(HAND)]
+        for word in handed_over:
             self._deliver(word)
-        if len(words) == len(topics):
+        if len(handed_over) == len(topics):
             return
         if self._seen is None and not os.access(self._folder, os.F_OK):
             return  # no process has ever listened: 1.5 us less than the error of the next line
@@ -172,29 +172,29 @@ class Notifier:
         """Create a socket at our address in the folder."""
         address = os.path.join(self._folder, self._name)
         self._place.make()
-        made = _new_socket()
+        receiver = _new_socket()
         try:
             if UNIX:
                 # Linux takes the mode from here; elsewhere the folder's mode protects it
                 with contextlib.suppress(OSError):
-                    os.fchmod(made.fileno(), FILE)
-                made.bind(address)
+                    os.fchmod(receiver.fileno(), FILE)
+                receiver.bind(address)
             else:
-                made.bind(("127.0.0.1", 0))
+                receiver.bind(("127.0.0.1", 0))
                 make_file(address)
                 with open(address, "w", encoding="ascii") as file:
-                    file.write(str(made.getsockname()[1]))
+                    file.write(str(receiver.getsockname()[1]))
             share(address, self._path)
         except BaseException:
-            made.close()
+            receiver.close()
             raise
-        return made
+        return receiver
 
     def forked(self) -> None:
         """Only the parent listens. A datagram sent to it after its death must find no socket."""
-        for each in (self._socket, self._sender):
-            if each is not None:
-                each.close()
+        for open_socket in (self._socket, self._sender):
+            if open_socket is not None:
+                open_socket.close()
         self._socket = self._sender = self._loop = self._net = None
         self._listeners = 0
         self._name = _name()
@@ -268,9 +268,9 @@ def _few(topics: set[str]) -> list[str]:
 
 
 def _new_socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX if UNIX else socket.AF_INET, socket.SOCK_DGRAM)
-    made.setblocking(False)
-    return made
+    new = socket.socket(socket.AF_UNIX if UNIX else socket.AF_INET, socket.SOCK_DGRAM)
+    new.setblocking(False)
+    return new
 
 
 def _port_of(address: str) -> tuple[str, int]:

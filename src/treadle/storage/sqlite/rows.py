@@ -65,18 +65,18 @@ def numbers_text(seqs: Sequence[int]) -> str:
     return text(seqs if run is None else [run])
 
 
-def numbers(found: str) -> list[int]:
+def numbers(stored: str) -> list[int]:
     """The row numbers that `numbers_text` wrote."""
     seqs = list[int]()
-    for each in from_json(found):
-        seqs += [each] if isinstance(each, int) else range(each[0], each[1] + 1)
+    for part in from_json(stored):
+        seqs += [part] if isinstance(part, int) else range(part[0], part[1] + 1)
     return seqs
 
 
 def decode_all(bodies: Iterable[bytes]) -> list[NewJob]:
     """Decode many bodies at once, joined to one array with a header in front: 0.4 us a job instead of 0.8."""
-    found = list(bodies)
-    return _decode_many(b"\xdd" + len(found).to_bytes(4) + b"".join(found))
+    parts = list(bodies)
+    return _decode_many(b"\xdd" + len(parts).to_bytes(4) + b"".join(parts))
 
 
 def flags_of(job: NewJob) -> int:

@@ -61,10 +61,10 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
     if mark is not None:
         return [gone(mark) for _ in outcomes]
     settled: list[Settled] = []
-    for at in range(0, len(outcomes), STEP):
-        if at:
+    for start in range(0, len(outcomes), STEP):
+        if start:
             yield
-        settled += yield from _some(unit, outcomes[at : at + STEP], bool(limited))
+        settled += yield from _some(unit, outcomes[start : start + STEP], bool(limited))
     return settled
 
 
@@ -76,10 +76,10 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
         freed = _freed(unit, (*wins, *ends), not others) if limited else None
-        left = _end_plain(unit, wins, ends, freed)
-        if not left and not others:
+        unapplied = _end_plain(unit, wins, ends, freed)
+        if not unapplied and not others:
             return [APPLIED] * len(outcomes)
-        rest = {id(out) for out in (*left, *others)}
+        rest = {id(out) for out in (*unapplied, *others)}
         slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
     else:
         slow = list(range(len(outcomes)))
@@ -169,14 +169,14 @@ def _end_plain(
     if done == len(outs):
         unit.topics.update([f"job:{out.id}" for out in outs])
         return ()
-    left = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
-    if len(outs) - len(left) != done:
+    unapplied = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
+    if len(outs) - len(unapplied) != done:
         # Some were one version further already. The per-row path can tell a repetition from a stale outcome; to it, the
         # outcomes that were just applied are repetitions.
-        left = set(range(len(outs)))
+        unapplied = set(range(len(outs)))
         unit.topics.update([f"job:{out.id}" for out in outs])
-    unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
-    return [outs[number] for number in sorted(left)]
+    unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in unapplied])
+    return [outs[number] for number in sorted(unapplied)]
 
 
 def _freed(unit: UnitOfWork, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:

@@ -115,9 +115,9 @@ class SharedTransactions:
                 if self._pending:
                     await asyncio.sleep(0)
         except BaseException as error:
-            told = StorageUnavailable(f"{self._file.path}: the transaction was interrupted ({error!r})")
+            interrupted = StorageUnavailable(f"{self._file.path}: the transaction was interrupted ({error!r})")
             for request in waiting:
-                _fail(request, told)
+                _fail(request, interrupted)
             raise
         finally:
             self._file.task = None
@@ -209,18 +209,20 @@ class SharedTransactions:
     def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> Steps[list[Any]]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
         thread."""
-        answers, at, begun = list[Any](), 0, time.perf_counter()
-        while at < len(group):
-            request, end = group[at], at + 1
+        answers, start, begun = list[Any](), 0, time.perf_counter()
+        while start < len(group):
+            request, end = group[start], start + 1
             if request.jobs is not None:
                 while end < len(group) and group[end].jobs is not None:
                     end += 1
-            if at and time.perf_counter() - begun > HELD:
+            if start and time.perf_counter() - begun > HELD:
                 yield None
                 begun = time.perf_counter()
             unit = UnitOfWork(self._file.db, self._file.now(), topics, counts, self._leases)
-            alone = end - at == 1
-            steps = request.run(unit) if alone else self._merge(unit, [each.jobs or () for each in group[at:end]])
+            alone = end - start == 1
+            steps = (
+                request.run(unit) if alone else self._merge(unit, [merged.jobs or () for merged in group[start:end]])
+            )
             try:
                 answer = yield from steps
                 answers += [answer] if alone else answer
@@ -228,7 +230,7 @@ class SharedTransactions:
                 if not alone:
                     raise
                 answers.append(refused)
-            at = end
+            start = end
         return answers
 
     def _commit(self, lock: LockFile) -> float:

@@ -9,11 +9,11 @@ from importlib.resources import files
 def load(file: str) -> dict[str, str]:
     """The statements of one file by name. Each begins with a line `-- name: ...`; comments are dropped."""
     text = files("treadle.storage.sqlite").joinpath(f"{file}.sql").read_text("utf-8")
-    found = {}
+    statements = {}
     for part in re.split(r"^-- name: *", text, flags=re.MULTILINE)[1:]:
         name, _, body = part.partition("\n")
-        found[name.strip()] = " ".join(re.sub(r"--.*", "", body).split()).rstrip(";")
-    return found
+        statements[name.strip()] = " ".join(re.sub(r"--.*", "", body).split()).rstrip(";")
+    return statements
 
 
 class BulkInsert:

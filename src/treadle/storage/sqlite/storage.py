@@ -138,8 +138,8 @@ class SqliteStorage:
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        found = self._calls.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
-        held: HeartbeatResult = await found
+        answer = self._calls.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
+        held: HeartbeatResult = await answer
         return held
 
     @guarded_settle
@@ -153,50 +153,50 @@ class SqliteStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        found = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
-        settled, claimed = await found
+        answer = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
+        settled, claimed = await answer
         return settled, claimed if claimed is not None else await self.claim(ask)
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         self._file.check_process()
-        found: list[Record | None] = []
+        rows: list[Record | None] = []
         try:
-            for at in range(0, len(ids), INLINE):
-                if at:
+            for start in range(0, len(ids), INLINE):
+                if start:
                     await _turn()
-                found += queries.by_ids(self._file.look, ids[at : at + INLINE])
+                rows += queries.by_ids(self._file.look, ids[start : start + INLINE])
         except Exception as error:
             raise translated(error, self.path) from error
-        return found
+        return rows
 
     async def find(self, query: Query) -> Page:
-        found: Found = await self._search(Search(query).run)
+        page: Found = await self._search(Search(query).run)
         rows = []
-        for at in range(0, len(found.seqs), INLINE):
-            if at:
+        for start in range(0, len(page.seqs), INLINE):
+            if start:
                 await _turn()
-            rows += queries.by_seqs(self._file.look, found.seqs[at : at + INLINE])
-        return Page(tuple(rows), found.cursor, found.total, found.scanned, found.scanned_to if query.scan else None)
+            rows += queries.by_seqs(self._file.look, page.seqs[start : start + INLINE])
+        return Page(tuple(rows), page.cursor, page.total, page.scanned, page.scanned_to if query.scan else None)
 
     async def stats(self) -> Stats:
         now = self._now()
-        found: Stats = await self._search(lambda db: looks.stats(db, now))
-        return found
+        stats: Stats = await self._search(lambda db: looks.stats(db, now))
+        return stats
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         while True:
-            found, repairs = await self._search(recount.compare)
-            repaired = partial(recount.repair, found=found, repairs=repairs)
-            if not (repair and found) or await self._calls.submit(repaired):
-                drifts: tuple[CountDrift, ...] = found
+            drifted, repairs = await self._search(recount.compare)
+            repaired = partial(recount.repair, drifted=drifted, repairs=repairs)
+            if not (repair and drifted) or await self._calls.submit(repaired):
+                drifts: tuple[CountDrift, ...] = drifted
                 return drifts
 
     async def glance(self, most: int = 10_000) -> Glance:
         now = self._now()
-        found: Glance = await self._search(lambda db: looks.glance(db, now, most))
-        return found
+        glance: Glance = await self._search(lambda db: looks.glance(db, now, most))
+        return glance
 
     async def _search(self, read: Callable[[Any], Any]) -> Any:
         try:
@@ -211,8 +211,8 @@ class SqliteStorage:
         if not use:
             return queries.limits(self._file.look)
         now = self._now()
-        found: tuple[LimitUse, ...] = await self._search(lambda db: looks.limits(db, now))
-        return found
+        uses: tuple[LimitUse, ...] = await self._search(lambda db: looks.limits(db, now))
+        return uses
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
@@ -235,8 +235,8 @@ class SqliteStorage:
             raise translated(error, self.path) from error
 
     async def risks(self) -> Sequence[Risk]:
-        found: Sequence[Risk] = await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
-        return found
+        risks: Sequence[Risk] = await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
+        return risks
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
@@ -262,10 +262,10 @@ class SqliteStorage:
         db = self._file.look
         seqs, jobs = transfer.page(db, cursor, limit + 1), list[Carried]()
         head = transfer.first(db) if cursor is None else Chunk()
-        for at in range(0, min(len(seqs), limit), INLINE):
-            if at:
+        for start in range(0, min(len(seqs), limit), INLINE):
+            if start:
                 await _turn()
-            jobs += transfer.jobs(db, seqs[at : min(at + INLINE, limit)])
+            jobs += transfer.jobs(db, seqs[start : min(start + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
         return Chunk(tuple(jobs), head.rules, head.rates, more, head.metrics)
 
