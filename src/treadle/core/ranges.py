@@ -109,8 +109,10 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
         an_id("id", job.id)
     if not 0 < len(job.queue) <= defaults.MAX_NAME or not job.queue.isprintable():
         a_name("queue", job.queue)
-    if job.task:
-        _check_task(job.task)
+    task = job.task
+    if task and (len(task) > defaults.MAX_NAME or " " in task or not task.isprintable()):
+        a_name("task", task)
+        raise BadOption("task", f"expected a name without spaces, found {shown(task)}")
     if len(job.payload) > MOST_DIGITS or not job.payload.isascii():
         a_text("payload", job.payload, defaults.MAX_PAYLOAD, json=True)
     if job.priority:
@@ -140,13 +142,6 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
 
 _is_id = ids.VALID.fullmatch
 _MOST: Final = defaults.MAX_DELAY
-
-
-def _check_task(name: str) -> None:
-    if len(name) > defaults.MAX_NAME or not name.isprintable():
-        a_name("task", name)
-    if " " in name:
-        raise BadOption("task", f"expected a name without spaces, found {shown(name)}")
 
 
 def _check_words(job: NewJob) -> None:

@@ -98,7 +98,7 @@ class Tables:
         old = self.jobs.get(job.id)
         if old is not None:
             self.take_out(old)
-        self._count(old, -1)
+            self._count(old, -1)
         self._count(row, 1)
         self.jobs[job.id] = row
         if row.queue_position is not None:
@@ -121,9 +121,8 @@ class Tables:
             for key, cost in costs(job):
                 self.started[key][job.id] = cost
 
-    def _count(self, row: Record | None, by: int) -> None:
-        if row is not None:
-            self.correct((row.job.queue, row.job.task, kind_of(row)), by)
+    def _count(self, row: Record, by: int) -> None:
+        self.correct((row.job.queue, row.job.task, kind_of(row)), by)
 
     def correct(self, group: tuple[str, str, Kind], by: int) -> None:
         """Change a count."""

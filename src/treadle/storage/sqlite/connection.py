@@ -145,7 +145,8 @@ class OpenFile:
 
     def check_process(self) -> None:
         """Raise unless this process opened the file and the file is still there."""
-        self._check_owner()
+        if self.loop is None or os.getpid() != self._pid:
+            self._check_owner()
         if self._state is not None:
             self._follow()
         if clock.monotonic() > self._look_at:

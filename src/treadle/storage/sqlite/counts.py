@@ -10,6 +10,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct, field
+
 from treadle.storage.bounds import WAITING
 from treadle.storage.count_groups import BY_STATE, LETTERS, KeptCounts, Row
 from treadle.storage.sqlite.rows import from_json, text
@@ -24,11 +26,10 @@ Groups = dict[tuple[str, str], dict[str, int]]
 """Queue, task -> kind as stored -> jobs: a third fewer instructions than with one key."""
 
 
-class Changes:
+class Changes(Struct):
     """The changes of one transaction to the kept counts. Changes are noted when the rows are written, not before."""
 
-    def __init__(self) -> None:
-        self._jobs: Groups = {}
+    _jobs: Groups = field(default_factory=dict)
 
     def add(self, queue: str, task: str, kind: str, jobs: int) -> None:
         kinds = self._jobs.setdefault((queue, task), {})

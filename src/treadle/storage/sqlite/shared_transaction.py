@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from msgspec import Struct
+
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import let_threads_start, starting
 from treadle.core.errors import Locked, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
-from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import LockFile, begin, begin_patiently
 from treadle.storage.sqlite.recent_leases import RecentLeases
-from treadle.storage.sqlite.single_caller import SingleCaller
 from treadle.storage.sqlite.threads import Relay, Steps
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -37,20 +37,78 @@ LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that d
 ROWS: Final = 4  # rows that storing a job writes, at least
 _OVER: Final[Any] = object()
 
+FEW: Final = 32  # jobs' worth of a request that may be served in the turn of its call
+AT_ONCE: Final = 0.001  # s of such requests after which the loop gets its turn
+CROWD: Final = 32  # requests that are grouped after two came in one turn
 
-class Request:
+MAX_JOBS: Final = 32  # jobs in a transaction that the loop commits itself; with more, a thread does
+FAST: Final = 0.000_5  # seconds that a fast commit may take
+WARMUP: Final = 20  # consecutive fast commits before the loop makes them
+BACKOFF: Final = 500  # the same after a commit that held the loop for longer than FAST
+
+
+class Request(Struct, eq=False):
     """A call: its steps within a transaction, and the future of its caller."""
 
-    __slots__ = ("future", "jobs", "run", "weight")
+    run: Callable[[UnitOfWork], Steps[Any]]
+    weight: int
+    future: asyncio.Future[Any]
+    jobs: Sequence[Any] | None
 
-    def __init__(
-        self,
-        run: Callable[[UnitOfWork], Steps[Any]],
-        weight: int,
-        future: asyncio.Future[Any],
-        jobs: Sequence[Any] | None,
-    ) -> None:
-        self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
+
+class SingleCaller:
+    """Detects whether one task makes all requests, one after the other. A single caller is served at once, in its turn
+    of the loop: a task for every request would cost three turns, each as much as a statement (90,000 instructions of
+    the 300,000 of a lone enqueue). Several callers wait for the end of the turn and share a transaction: 100 of them at
+    five times the rate."""
+
+    def __init__(self) -> None:
+        self._last = 0  # the task that made the last request
+        self._is_served = False  # whether a request was served at once in this turn
+        self._since = 0.0  # when the first of this turn was made
+        self._crowd = 0
+
+    def collide(self) -> None:
+        """Two requests came together: group requests for a while, else the first of each turn would be served alone."""
+        self._crowd = CROWD
+
+    def is_alone(self, loop: asyncio.AbstractEventLoop, weight: int) -> bool:
+        """Whether this request may be served at once. Not the first one of another task with many jobs: that is a batch
+        that several callers share already."""
+        me, last = id(asyncio.current_task(loop)), self._last
+        self._last = me
+        if me != last and (self._is_served or weight > 1):
+            self.collide()
+        if self._crowd:
+            self._crowd -= 1
+            return False
+        if not self._is_served:
+            self._is_served, self._since = True, time.perf_counter()
+            loop.call_soon(self._next_turn)
+        return weight <= FEW and time.perf_counter() - self._since < AT_ONCE
+
+    def _next_turn(self) -> None:
+        self._is_served = False
+
+
+class CommitLatency:
+    """Measures commits that sync, and decides whether the loop may make the next one itself. A commit in a thread costs
+    two hand-overs between threads, which is more than the sync of a fast disk. After one slow commit the disk is not
+    trusted for a while, so as not to hold the loop."""
+
+    def __init__(self) -> None:
+        self._fast_needed = WARMUP
+
+    def are_fast(self, jobs: int) -> bool:
+        """Whether the loop may commit this many jobs itself."""
+        return self._fast_needed <= 0 and jobs <= MAX_JOBS
+
+    def took(self, seconds: float, held: bool) -> None:
+        """Note the duration of a commit. `held`: the loop made it."""
+        if seconds < FAST:
+            self._fast_needed -= 1
+        else:
+            self._fast_needed = BACKOFF if held else max(self._fast_needed, WARMUP)
 
 
 class SharedTransactions:
@@ -85,7 +143,7 @@ class SharedTransactions:
         future: asyncio.Future[Any] = loop.create_future()
         self._pending.append(Request(run, weight, future, jobs))
         if self._file.task is not None:
-            self._callers.met()
+            self._callers.collide()
         elif self._callers.is_alone(loop, weight):
             self._file.task = begin_task(loop, self._work())
         else:
@@ -106,17 +164,22 @@ class SharedTransactions:
     # --- one transaction after the other
 
     async def _work(self) -> None:
-        waiting: list[Request] = []
+        pending, group = self._pending, list[Request]()
         try:
-            while self._pending:
-                waiting, weight = self._group()
-                if waiting:
-                    await self._transaction(waiting, weight)
-                if self._pending:
+            while pending:
+                group, weight = [], 0  # the requests that are not cancelled, up to the work of one turn
+                while pending and (not group or weight + pending[0].weight <= TURN):
+                    request = pending.popleft()
+                    if not request.future.cancelled():
+                        group.append(request)
+                        weight += request.weight
+                if group:
+                    await self._transaction(group, weight)
+                if pending:
                     await asyncio.sleep(0)
         except BaseException as error:
             interrupted = StorageUnavailable(f"{self._file.path}: the transaction was interrupted ({error!r})")
-            for request in waiting:
+            for request in group:
                 _fail(request, interrupted)
             raise
         finally:
@@ -124,22 +187,12 @@ class SharedTransactions:
             if self._pending and self._file.loop is not None and not self._file.loop.is_closed():
                 self._file.task = started(self._work(), loop=self._file.loop)
 
-    def _group(self) -> tuple[list[Request], int]:
-        """The requests of the next transaction that are not cancelled, up to the work of one turn; and that work."""
-        pending, group, weight = self._pending, list[Request](), 0
-        while pending and (not group or weight + pending[0].weight <= TURN):
-            request = pending.popleft()
-            if not request.future.cancelled():
-                group.append(request)
-                weight += request.weight
-        return group, weight
-
     async def _transaction(self, group: list[Request], weight: int) -> None:
         """All of them in one transaction; if that fails, each in one of its own. If it could not begin in time, all
         have waited: one by one, each would wait as long for every call before it."""
-        topics: set[str] = set()
+        topics, answers = set[str](), list[Any]()
         try:
-            answers = await self._run(group, weight, topics)
+            await self._run(group, weight, topics, answers)
         except Locked as error:
             for request in group:
                 _fail(request, copy.copy(error))
@@ -160,7 +213,7 @@ class SharedTransactions:
             if not request.future.cancelled():
                 await self._transaction([request], request.weight)
 
-    async def _run(self, group: list[Request], weight: int, topics: set[str]) -> list[Any]:
+    async def _run(self, group: list[Request], weight: int, topics: set[str], answers: list[Any]) -> None:
         file = self._file
         if file.lock is None or file.unwritable:
             file.check_writable()
@@ -168,14 +221,12 @@ class SharedTransactions:
         assert file.loop is not None
         if file.checkpoints.is_behind:
             await file.checkpoints.finish()
-        answers = list[Any]()
         steps = self._steps(file.lock, group, weight, topics, answers)
         wanted = next(steps, _OVER)
         if wanted is not _OVER:
             await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
         file.confirm()
         file.checkpoints.count(file.loop)
-        return answers
 
     def _steps(
         self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]

@@ -97,21 +97,19 @@ class Relay:
 
     async def _wait(self, pool: ThreadPoolExecutor) -> None:
         """Let the thread run the function, or the loop take a turn."""
+        needs_thread = self._thread is None or self._thread.done()
         if self._wanted is None:
-            if self._needs_thread():
+            if needs_thread:
                 self._thread = pool.submit(self._stand_by)
             await asyncio.sleep(0)
             return
         self._turn = self._loop.create_future()
-        if self._needs_thread():
+        if needs_thread:
             self._thread = pool.submit(self._begin)
         else:
             self._calls.put(True)
         if not self._end.done():
             await self._turn
-
-    def _needs_thread(self) -> bool:
-        return self._thread is None or self._thread.done()
 
     def _step(self) -> None:
         """Run one step. It must be called under `_stepping`."""
