@@ -51,6 +51,7 @@ class OpenFile:
         self._places: list[Place] = []  # of each of PARTS
         self._folder_seen = 0  # when the folder had last changed, as far as its files were checked
         self._look_at = 0.0
+        self._log = -1  # a descriptor of the log, on which SQLite holds no locks; -1: it is not watched
         self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
         self._replaced: list[sqlite3.Connection] = []  # its former connections: a search may still use one
 
@@ -88,6 +89,8 @@ class OpenFile:
         self.loop, self.closing = loop, False
         self._places, self._folder_seen = self._places_now(), 0
         self._look_at = clock.monotonic() + LOOK
+        if not self.unwritable and hasattr(os, "pread"):
+            self._log = os.open(f"{self.path}-wal", os.O_RDONLY)
         self.checkpoints = Checkpoints(self.path, self.synchronous, self._check_files)
 
     async def close(self) -> None:
@@ -119,14 +122,18 @@ class OpenFile:
         self._searches.shutdown(wait=True, cancel_futures=True)  # a search whose caller was cancelled may still read
         try:
             now = self._places_now()
-            if now[0] == self._places[0] and not any(a and a != b for a, b in zip(now, self._places, strict=True)):
+            is_replaced = now[0] != self._places[0] or any(a and a != b for a, b in zip(now, self._places, strict=True))
+            if not is_replaced and not self._is_log_cut():
                 self._close_connections()
-            else:  # SQLite would delete the log by its name, which belongs to another database now
+            else:  # SQLite would delete the log by its name, which is another database's, or move zeros into the file
                 for connection in self._connections():
                     forks.leave(connection)
         finally:
             self._replaced.clear()
             self.checkpoints.close()
+            if self._log >= 0:
+                os.close(self._log)
+                self._log = -1
             if self.lock is not None:
                 self.lock.close()
 
@@ -178,12 +185,12 @@ class OpenFile:
 
     def confirm(self) -> None:
         """Raise if the transaction that was just committed may be in a file that no other process reads. One `stat` of
-        the folder, 1.3 us, unless a file in it was created, deleted or renamed meanwhile."""
+        the folder, 1.3 us, unless a file in it was created, deleted or renamed meanwhile; and a byte of the log."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
             changed = -1
-        if changed != self._folder_seen:
+        if changed != self._folder_seen or self._is_log_cut():
             self._check_files()
             tick = TICK if changed % 1_000_000_000 else COARSE_TICK
             self._folder_seen = changed if time.time_ns() - changed > tick else 0
@@ -198,6 +205,17 @@ class OpenFile:
                     f"{self.named}{end} was deleted, moved or replaced while this process had it open, so other "
                     f"processes do not see its changes: restart this process, {cure}"
                 )
+        if self._is_log_cut():
+            self._look_at = 0.0
+            raise StorageUnavailable(
+                f"{self.named}-wal was truncated while this process had it open, so jobs that were confirmed before "
+                "are lost: restart this process, and every other one that has it open"
+            )
+
+    def _is_log_cut(self) -> bool:
+        """Whether the log has lost its header, although commits follow: they were written behind the end of a file that
+        is shorter now. After a checkpoint that truncates the log, the next commit begins with a header."""
+        return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 
     def _places_now(self) -> list[Place]:
         """Where the files are. One that is read without a log has none of it."""
