@@ -57,6 +57,11 @@ class Portal:
         core.client.portal = self
         self._forget()
         core.when_forked.append(self._forget)
+        # the calls of app.jobs, app.dead and the like, without await
+        self.jobs, self.dead = SyncJobs(self, core.jobs), SyncDead(self, core.dead)
+        self.queues, self.limits = SyncQueues(self, core.queues), SyncLimits(self, core.limits)
+        self.workflows, self.schedules = SyncWorkflows(self, core.workflows), SyncSchedules(self, core.schedules)
+        self.audit, self.metrics = SyncAudit(self, core.audit), SyncMetrics(self, core.metrics)
 
     def _forget(self) -> None:
         """Drop loop and thread, which do not exist in a forked child."""
@@ -107,40 +112,6 @@ class Portal:
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
         return self._again(lambda: _result(job, timeout))
-
-    # --- the calls of app.jobs, app.dead ... without await
-
-    @property
-    def jobs(self) -> SyncJobs:
-        return SyncJobs(self, self._core.jobs)
-
-    @property
-    def dead(self) -> SyncDead:
-        return SyncDead(self, self._core.dead)
-
-    @property
-    def queues(self) -> SyncQueues:
-        return SyncQueues(self, self._core.queues)
-
-    @property
-    def audit(self) -> SyncAudit:
-        return SyncAudit(self, self._core.audit)
-
-    @property
-    def workflows(self) -> SyncWorkflows:
-        return SyncWorkflows(self, self._core.workflows)
-
-    @property
-    def limits(self) -> SyncLimits:
-        return SyncLimits(self, self._core.limits)
-
-    @property
-    def metrics(self) -> SyncMetrics:
-        return SyncMetrics(self, self._core.metrics)
-
-    @property
-    def schedules(self) -> SyncSchedules:
-        return SyncSchedules(self, self._core.schedules)
 
     # --- any call
 

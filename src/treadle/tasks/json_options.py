@@ -159,25 +159,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
 
 
-# Options that are not offered everywhere. All others are the same in Python, over HTTP and for `treadle enqueue`.
-PYTHON_ONLY: Final = frozenset({"inline", "within"})  # they concern the process that enqueues
-NOT_IN_CLI: Final = frozenset(  # they belong to a task or to a program; a person rarely sets them for one job
-    {
-        "run_at",
-        "deadline",
-        "retry",
-        "lease",
-        "max_lost",
-        "cost",
-        "aging",
-        "keep",
-        "keep_failed",
-        "when",
-        "wait_timeout",
-        "pass_result",
-    }
-)
-
 DESCRIPTIONS: Final[dict[str, str]] = {
     field.name: field.type.__metadata__[0].description for field in fields(JobOptions)
 }

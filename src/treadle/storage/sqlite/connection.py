@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
@@ -28,6 +28,7 @@ PARTS: Final = ("", "-wal", "-shm")  # what SQLite keeps open
 TICK: Final = 20_000_000  # ns in which several changes of a folder may get the same time
 COARSE_TICK: Final = 2_100_000_000  # the same where a file system counts seconds
 
+T = TypeVar("T")
 Place = tuple[int, int] | None
 
 log = logging.getLogger("treadle.storage.sqlite")
@@ -242,12 +243,7 @@ class OpenFile:
 
     # --- threads
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
-        """Run a part of a transaction that waits."""
-        assert self.loop is not None
-        return await in_thread(self.loop, self.threads, call)
-
-    async def in_search(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
+    async def in_search(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run a long read in a thread, on a connection of its own. It should return few rows: the thread loses the GIL
         at each."""
         self.check_process()

@@ -1,4 +1,4 @@
-"""Reads rows by id, counts, workers and limits. It sees what is committed and changes nothing."""
+"""Reads rows by id, statistics, workers and limits. It sees what is committed and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence, Record
+from treadle.core.query_model import Glance, Stats
 from treadle.storage import queries
 from treadle.storage.admission import Usage, rate_use, rule_for
+from treadle.storage.sqlite import counts
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
@@ -73,3 +75,31 @@ def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> di
             starts = [] if rule.how == "bucket" else db.execute(SQL["window"], (key, rule.per, now)).fetchall()
             uses[key] = rate_use(rule, Usage(starts=starts, tokens=tokens, at=moment or 0.0), now)
     return uses
+
+
+# --- statistics, which programs repeat every few seconds. Call these in the thread of searches
+
+
+def stats(db: sqlite3.Connection, now: float) -> Stats:
+    db.execute("BEGIN")  # all statements below see one state of the file
+    try:
+        kept = counts.kept(db, now)
+        return Stats(counts=kept.counts(), workers=workers(db, now), limits=limits_in_use(db, now, kept.blocked()))
+    finally:
+        db.execute("COMMIT")
+
+
+def glance(db: sqlite3.Connection, now: float, most: int) -> Glance:
+    db.execute("BEGIN")
+    try:
+        kept, live = counts.kept(db, now), workers(db, now)
+        used = limits_in_use(db, now, kept.blocked())
+    finally:
+        db.execute("COMMIT")
+    queues, capped = kept.glance(most)
+    return Glance(at=now, queues=queues, workers=live, limits=used, capped=capped)
+
+
+def limits_now(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
+    """The limits and their use."""
+    return limits_in_use(db, now, counts.kept_blocked(db))

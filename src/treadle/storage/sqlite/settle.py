@@ -50,6 +50,8 @@ GROUPS = 8  # groups of one version and attempt; if there are more, each is smal
 ENDED = 10  # bytes that an ending adds to a plain row, in addition to its result
 SUCCEEDED = State.SUCCEEDED
 SUCCESS = BY_STATE[NUMBER[SUCCEEDED]]
+WIN, END, OTHER = range(3)  # kinds of outcomes
+NO_TEXTS = (None, None, None, None)
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
 
@@ -70,9 +72,9 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
 
 def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
     """Settle one step of outcomes. `limited`: some running jobs may hold slots."""
-    wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
+    wins, ends, others = kinds = list[Outcome](), list[Outcome](), list[Outcome]()
     for out in outcomes:
-        (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
+        kinds[_kind(out)].append(out)
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
         freed = _freed(unit, (*wins, *ends), not others) if limited else None
@@ -92,41 +94,21 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
     return [settled.get(number, APPLIED) for number in range(len(outcomes))]
 
 
-def _is_plain(out: Outcome) -> bool:
-    """Whether an outcome is an ending and nothing else. Text with NUL takes the per-row path: SQLite's JSON ends a
-    string there."""
-    return (
-        out.state.final
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and not out.reach
-        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-        and (out.keep is None or float(out.keep).is_integer())
-        and (out.error is None or "\0" not in out.error)
-        and (out.result is None or "\0" not in out.result)
-        and (out.value is None or "\0" not in out.value)
-        and (out.note is None or "\0" not in out.note)
-    )
-
-
-def _is_success(out: Outcome) -> bool:
-    """Whether an outcome is the most common plain ending: success, with a result or without."""
-    return (
-        out.state is SUCCEEDED
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and not out.reach
-        and out.value is None
-        and out.error is None
-        and out.reason is None
-        and out.note is None
-        and out.keep is None
-        and (out.result is None or "\0" not in out.result)
-    )
+def _kind(out: Outcome) -> int:
+    """WIN: the most common plain ending, a success with a result or without. END: another ending and nothing else.
+    OTHER: the rest. Text with NUL takes the per-row path: SQLite's JSON ends a string there."""
+    if out.followups or out.after or out.checkpoints or out.function_done or out.reach:
+        return OTHER
+    if out.result is not None and "\0" in out.result:
+        return OTHER
+    texts = (out.value, out.error, out.reason, out.note)
+    if out.state is SUCCEEDED and out.keep is None and texts == NO_TEXTS:
+        return WIN
+    if not out.state.final or out.reason in (ASKED, SUPERSEDED):
+        return OTHER
+    if (out.keep is not None and not float(out.keep).is_integer()) or any(text and "\0" in text for text in texts):
+        return OTHER
+    return END
 
 
 def _end_plain(

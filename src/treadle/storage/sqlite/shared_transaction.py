@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -30,6 +30,8 @@ from treadle.storage.sqlite.lockfile import LockFile, begin, begin_patiently
 from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.threads import Relay, Steps
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # seconds of statements after which the loop gets a turn between two requests
@@ -131,8 +133,8 @@ class SharedTransactions:
         self._callers = SingleCaller()
 
     def submit(
-        self, run: Callable[[UnitOfWork], Steps[Any]], weight: int = 1, jobs: Sequence[Any] | None = None
-    ) -> asyncio.Future[Any]:
+        self, run: Callable[[UnitOfWork], Steps[T]], weight: int = 1, jobs: Sequence[Any] | None = None
+    ) -> asyncio.Future[T]:
         """Run this call in the next transaction. With `jobs`, neighbouring calls of the same kind are merged into one
         insert. For a single caller the call is done when this returns, unless it needs a thread."""
         self._file.check_process()
@@ -140,7 +142,7 @@ class SharedTransactions:
         assert loop is not None
         if self._file.closing:
             raise StorageUnavailable(f"{self._file.path} is being closed")
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         self._pending.append(Request(run, weight, future, jobs))
         if self._file.task is not None:
             self._callers.collide()

@@ -20,11 +20,11 @@ ABSENT: Final = 0.05  # seconds without a turn of the loop after which a thread 
 
 
 async def in_thread(
-    loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], Any], finish: bool = True
-) -> Any:
+    loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], T], finish: bool = True
+) -> T:
     """Run a call in a thread. If it takes long, sleep here now and then: a loop that is busy with short callbacks never
     releases the GIL for long enough. `finish`: wait for the call even if the caller is cancelled."""
-    running: ThreadFuture[Any] = pool.submit(call)
+    running: ThreadFuture[T] = pool.submit(call)
     waiting = asyncio.wrap_future(running, loop=loop)
     nudge = loop.call_later(NUDGE, _nudge, loop, running)
     try:
