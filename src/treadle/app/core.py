@@ -29,6 +29,7 @@ from treadle.admin import (
     Workflows,
 )
 from treadle.admin.known_names import Names, without_rule
+from treadle.app.decorators import WaitOptions
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import clock as clocks
 from treadle.core.errors import BadOption, StorageUnavailable, UnknownTask
@@ -177,16 +178,13 @@ class AppCore:
     async def enqueue(
         self,
         specs: Sequence[Any],
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
+        unbegun: list[Any],
         within: Any = None,
-        unbegun: list[Any] | None = None,
+        **waits: Unpack[WaitOptions],
     ) -> Any:
         """See `App.enqueue`. `unbegun`: see `report_dropped`."""
-        if unbegun:
-            unbegun.clear()
-        flat, single = self.flatten(specs, after, when, wait_timeout)
+        unbegun.clear()
+        flat, single = self.flatten(specs, **waits)
         jobs = await self.client.send(flat, within) if flat else []
         return jobs[0] if single else jobs
 

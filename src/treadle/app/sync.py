@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from treadle.app.core import AppCore
+from treadle.app.decorators import EnqueueOptions
 from treadle.app.sync_views import (
     SyncAudit,
     SyncDead,
@@ -71,12 +72,16 @@ class Portal:
         self._closed = 0  # how often `close` was called
 
     @overload
-    def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
+    def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
+        self, spec: JobSpec[T], /, **options: Unpack[EnqueueOptions]
+    ) -> Job[T, T]: ...
     @overload
-    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Any) -> list[Job[T, T]]: ...
+    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Unpack[EnqueueOptions]) -> list[Job[T, T]]: ...
     @overload
-    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
-    def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
+    def enqueue(
+        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Unpack[EnqueueOptions]
+    ) -> list[Job[Any, Any]]: ...
+    def enqueue(self, *specs: Any, **options: Any) -> Any:
         """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
