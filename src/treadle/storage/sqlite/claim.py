@@ -35,7 +35,24 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("claim")
-LINES = {name: BulkRead(statement) for name, statement in SQL.items() if "page" in name}
+BY_LINE = "job j INDEXED BY job_line"
+OF_TASKS = "j.task IN (SELECT value FROM json_each(?3))"
+OF_ANY_TASKS = f"(?3 IS NULL OR {OF_TASKS})"
+BEHIND = "(-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)"
+
+
+def _page(source: str, *conditions: str) -> BulkRead:
+    return BulkRead(
+        SQL["page"].format(source=source, conditions="".join(f"AND {condition} " for condition in conditions))
+    )
+
+
+FIRST_PAGE, FIRST_PAGE_OF_TASKS = _page(BY_LINE), _page(BY_LINE, OF_TASKS)
+NEXT_PAGE = _page(BY_LINE, OF_ANY_TASKS, "j.rank <= ?4", BEHIND)
+EXEMPT_PAGE = _page(SQL["exempt"], OF_ANY_TASKS, BEHIND)
+PAGE_OF_IDS = _page("json_each(?7) e CROSS JOIN job j ON j.id = e.value", OF_ANY_TASKS, f"(?4 IS NULL OR {BEHIND})")
+LEASE = SQL["lease"].format(which="seq IN (SELECT value FROM json_each(?6))")
+LEASE_RUN = SQL["lease"].format(which="seq BETWEEN ?6 AND ?7")  # consecutive numbers: no list to parse and sort
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... of rows that may have limits
@@ -134,14 +151,14 @@ class ClaimWalk:
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return rows(LINES["page_of_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(PAGE_OF_IDS, (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return rows(LINES["exempt_page"], (queue, size, tasks, *position))
+            return rows(EXEMPT_PAGE, (queue, size, tasks, *position))
         if self._cursor is not None:
-            return rows(LINES["next_page"], (queue, size, tasks, *position))
+            return rows(NEXT_PAGE, (queue, size, tasks, *position))
         if tasks is None:
-            return rows(LINES["first_page"], (queue, size))
-        return rows(LINES["first_page_of_tasks"], (queue, size, tasks))
+            return rows(FIRST_PAGE, (queue, size))
+        return rows(FIRST_PAGE_OF_TASKS, (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.unit.rules, f"queue:{queue}") is not None
@@ -294,9 +311,9 @@ class ClaimWalk:
             values = until, self.ask.worker, self.unit.now, flag, LEASED + len(self.ask.worker)
             run = run_of(seqs)
             if run is None:
-                self.unit.ex(SQL["lease"], (*values, text(seqs)))
+                self.unit.ex(LEASE, (*values, text(seqs)))
             else:
-                self.unit.ex(SQL["lease_run"], (*values, *run))
+                self.unit.ex(LEASE_RUN, (*values, *run))
         slots.take(self.unit, self._slots)
         self._plain.clear()
         self._slots.clear()

@@ -106,11 +106,6 @@ def kept(db: sqlite3.Connection, now: float) -> KeptCounts:
     return KeptCounts(kept_rows(db), dict(db.execute(SQL["heads"]).fetchall()), now)
 
 
-def kept_blocked(db: sqlite3.Connection) -> dict[str, int]:
-    """How many jobs each limit blocks."""
-    return KeptCounts(kept_rows(db), {}, 0.0).blocked()
-
-
 def kept_ended(db: sqlite3.Connection) -> int:
     """How many jobs have ended."""
     stored, changes = db.execute(SQL["kept_ended"]).fetchone()

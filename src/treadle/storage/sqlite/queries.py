@@ -11,6 +11,7 @@ from treadle.core.model import Presence, Record
 from treadle.core.query_model import Glance, Stats
 from treadle.storage import queries
 from treadle.storage.admission import Usage, rate_use, rule_for
+from treadle.storage.count_groups import KeptCounts
 from treadle.storage.sqlite import counts
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
@@ -102,4 +103,4 @@ def glance(db: sqlite3.Connection, now: float, most: int) -> Glance:
 
 def limits_now(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
     """The limits and their use."""
-    return limits_in_use(db, now, counts.kept_blocked(db))
+    return limits_in_use(db, now, KeptCounts(counts.kept_rows(db), {}, now).blocked())

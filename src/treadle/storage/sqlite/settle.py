@@ -35,9 +35,16 @@ from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.transfer import gone
 
 SQL = load("settle")
-BY_ID, BY_SEQ = (SQL["succeed"].format(which=f"job.{column} = e.key") for column in ("id", "seq"))
+BY_ID, BY_SEQ = (
+    SQL["succeed"].format(
+        result="e.value",
+        room=":room + coalesce(length(e.value), 0)",
+        rows=f"FROM json_each(:rows) e WHERE job.{column} = e.key",
+    )
+    for column in ("id", "seq")
+)
 ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
-    SQL["succeed_alike"].format(which=which)
+    SQL["succeed"].format(result=":result", room=":room", rows=f"WHERE {which}")
     for which in (
         "id IN (SELECT value FROM json_each(:rows))",
         "seq IN (SELECT value FROM json_each(:rows))",

@@ -8,6 +8,7 @@ is slow, checkpoints, searches. If the loop is blocked in the middle of a transa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import sqlite3
 import time
@@ -253,7 +254,9 @@ class SharedTransactions:
                 self._syncs.took(took, inline)
         except BaseException:
             self._leases.forget()  # rows stored in the same transaction are gone, and so are their numbers
-            self._roll_back()
+            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself; the next BEGIN shows it
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
             raise
         finally:
             if lock.is_held:
@@ -292,13 +295,6 @@ class SharedTransactions:
         self._file.db.execute("COMMIT")
         lock.unlock()
         return time.perf_counter() - begun
-
-    def _roll_back(self) -> None:
-        try:
-            if self._file.db.in_transaction:
-                self._file.db.execute("ROLLBACK")
-        except sqlite3.Error:
-            pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
 
 def _fail(request: Request, error: BaseException) -> None:
