@@ -61,7 +61,7 @@ class Rows(Protocol):
     def hiding(self, row: Record) -> Callable[[str], str]: ...
 
 
-class Looked:
+class Look:
     """One look at a value: what it may cost, whether its texts are looked at, which keys are hidden, the secrets, and
     whether anything was hidden. Raises TooMuch for JSON with more values than its size allows."""
 
@@ -160,7 +160,7 @@ class Redaction:
         if len(text) > LARGEST:
             return Raw(_encode(_whole(text)))
         try:
-            look = Looked(text, place, Effort(len(text)))
+            look = Look(text, place, Effort(len(text)))
             return Raw(_encode(self._without(_decode(text), above, look)))
         except TooMuch:
             return Raw(_encode(_whole(text)))
@@ -227,7 +227,7 @@ class Redaction:
             return "texts"
         return "texts" if len(text) > LARGEST or b"\\u" in text or _in_text(signs, folded) else "keys"
 
-    def _without(self, value: Any, path: tuple[str, ...], look: Looked) -> Any:
+    def _without(self, value: Any, path: tuple[str, ...], look: Look) -> Any:
         """The value without secrets. `path`: the keys above it. Raises TooMuch."""
         if isinstance(value, str):
             if not look.texts or len(value) < SHORTEST:
@@ -246,11 +246,11 @@ class Redaction:
             return [self._without(name, path, look), self._value(name, below, path, look, self.hides(name))]
         return self._items(value, look, path)
 
-    def _items(self, values: list[Any], look: Looked, path: tuple[str, ...] = ()) -> list[Any]:
+    def _items(self, values: list[Any], look: Look, path: tuple[str, ...] = ()) -> list[Any]:
         plain = self._plain(values, look)
         return [value if type(value) in plain else self._without(value, path, look) for value in values]
 
-    def _mapping(self, value: dict[str, Any], path: tuple[str, ...], look: Looked) -> dict[str, Any]:
+    def _mapping(self, value: dict[str, Any], path: tuple[str, ...], look: Look) -> dict[str, Any]:
         plain, hides = self._plain(value.values(), look), look.hides
         shown = {}
         for name, part in value.items():
@@ -263,7 +263,7 @@ class Redaction:
                 shown[name] = self._value(name, part, path, look, is_hidden)
         return shown
 
-    def _plain(self, values: Collection[Any], look: Looked) -> frozenset[type]:
+    def _plain(self, values: Collection[Any], look: Look) -> frozenset[type]:
         """The types of the values that have no secret. All texts are checked together."""
         if look.texts and (texts := [value for value in values if type(value) is str]):
             look.effort.spend(TEXT)
@@ -271,7 +271,7 @@ class Redaction:
                 return _NUMBERS
         return _SCALARS
 
-    def _value(self, key: str, value: Any, path: tuple[str, ...], look: Looked, is_hidden: bool) -> Any:
+    def _value(self, key: str, value: Any, path: tuple[str, ...], look: Look, is_hidden: bool) -> Any:
         below = path
         if self._paths and key not in ("v", "$t"):  # in tagged JSON the fields of an object are below "v"
             below = (*path, key.casefold())
@@ -295,7 +295,7 @@ class Redaction:
         if len(raw) > LARGEST:
             return _encode([_whole(raw)]).decode(), []
         try:
-            look = Looked(raw, place, effort)
+            look = Look(raw, place, effort)
             tree = _decode(raw)
             places = tree if isinstance(tree, list) else tree.get("args") if isinstance(tree, dict) else None
             if names and isinstance(places, list):
@@ -319,7 +319,7 @@ class Redaction:
             if len(text) > LARGEST:
                 raise TooMuch
             if text[:1] != b'"':
-                Looked(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
+                Look(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
             return shape_of(_decode(text))
         except TooMuch:
             return f"JSON({len(text)})"

@@ -83,10 +83,10 @@ async def test_nothing_is_sent_to_the_orphan_of_a_killed_worker(tmp_path: Path) 
             async with opened(path) as storage:
                 [name] = names(storage._notifier._folder)
                 address = f"hand:{name}:0"
-                assert storage._notifier.is_heard(address)
+                assert storage._notifier.is_alive(address)
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
-                assert not storage._notifier.is_heard(address)
+                assert not storage._notifier.is_alive(address)
                 await storage.enqueue([job("a")])
                 assert names(storage._notifier._folder) == []
         finally:

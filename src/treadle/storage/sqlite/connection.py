@@ -86,7 +86,7 @@ class OpenFile:
         self.lock, self.unwritable = opened.lock, opened.unwritable
         self._state = _state_of(self.path) if opened.still else None
         if self.lock is not None:
-            self.asks = WaitingWorkers(self.lock)
+            self.waiting_workers = WaitingWorkers(self.lock)
         self.loop, self.closing = loop, False
         self._places, self._folder_seen = self._places_now(), 0
         self._look_at = clock.monotonic() + LOOK

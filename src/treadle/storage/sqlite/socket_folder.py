@@ -33,8 +33,8 @@ class SocketFolder:
         self._file = path
         self.path = folder_for(path)
         self.beside = self.path == f"{path}-wake"  # then all processes that can read in it may also read the file
-        self._judged: tuple[int, int, int] | None = None  # inode, owner and mode that passed the check
-        self._is_told = False
+        self._checked: tuple[int, int, int] | None = None  # inode, owner and mode that passed the check
+        self._is_logged = False
 
     def make(self) -> None:
         """Create the folder if it is missing. Raises OSError if there can be none."""
@@ -50,8 +50,8 @@ class SocketFolder:
                     share(self.path, self._file)
             self.changed()
         except Refused as refused:
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.warning("%s", refused)
             raise
 
@@ -59,10 +59,10 @@ class SocketFolder:
         """When it was last changed, in nanoseconds. Raises OSError if there is none, Refused if another user may have
         prepared it."""
         status = os.lstat(self.path)
-        if (status.st_ino, status.st_uid, status.st_mode) != self._judged:
+        if (status.st_ino, status.st_uid, status.st_mode) != self._checked:
             if POSIX:
                 _check(self.path, status, *self._allowed(status.st_gid))
-            self._judged = status.st_ino, status.st_uid, status.st_mode
+            self._checked = status.st_ino, status.st_uid, status.st_mode
         return status.st_mtime_ns
 
     def _allowed(self, group: int) -> tuple[int, bool, frozenset[int]]:

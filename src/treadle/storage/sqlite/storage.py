@@ -86,7 +86,7 @@ class SqliteStorage:
         self._limit = ""  # the key of the last limit that prune checked
         self._inbox = Inbox(self._file)
         self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version, self._inbox.deliver)
-        self._posts = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
+        self._mailboxes = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
 
     @property
     def path(self) -> str:
@@ -126,15 +126,15 @@ class SqliteStorage:
         self, unit: UnitOfWork, insert: Callable[[UnitOfWork], Generator[None, None, list[Record]]]
     ) -> Generator[None, None, list[Record]]:
         """Insert one job, and claim it for a worker that waits for one."""
-        waiting = self._file.asks.all()
+        waiting = self._file.waiting_workers.all()
         if not waiting:
             return insert(unit)
-        return self._posts.insert_and_hand_over(unit, insert, waiting)
+        return self._mailboxes.insert_and_hand_over(unit, insert, waiting)
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
         while True:  # each step is a transaction; others run in between
-            claimed = await self._calls.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
+            claimed = await self._calls.submit(lambda unit: self._mailboxes.claim(unit, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
@@ -152,7 +152,7 @@ class SqliteStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        both = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
+        both = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._mailboxes), work)
         settled, claimed = await both
         return settled, claimed if claimed is not None else await self.claim(ask)
 
@@ -239,7 +239,7 @@ class SqliteStorage:
     def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
         """A hand-off address for a worker. None on Windows, where a process cannot tell whether its receiver still
         lives."""
-        return self._posts.open(take)
+        return self._mailboxes.open(take)
 
     # --- moves
 
@@ -292,7 +292,7 @@ class SqliteStorage:
 
 
 def _settle_claim(
-    unit: UnitOfWork, outcomes: Sequence[Outcome], ask: Claim, posts: Mailboxes
+    unit: UnitOfWork, outcomes: Sequence[Outcome], ask: Claim, mailboxes: Mailboxes
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
@@ -300,7 +300,7 @@ def _settle_claim(
     unit = unit.again()
     if outcomes and unit.shut():
         return settled, Claimed()
-    return settled, (yield from posts.claim(unit, ask))
+    return settled, (yield from mailboxes.claim(unit, ask))
 
 
 def _nothing(unit: UnitOfWork) -> Generator[None, None, None]:

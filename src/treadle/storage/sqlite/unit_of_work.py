@@ -76,12 +76,12 @@ class UnitOfWork:
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
         self._bounds: Bounds | None = None  # bounds of queues; None: not read yet
-        self._looked = False  # whether the mark of a move was read: once a call, 1.5 us
+        self._has_read_mark = False  # whether the mark of a move was read: once a call, 1.5 us
 
     def again(self) -> UnitOfWork:
         """An empty unit of work in the same transaction, after this one was synced."""
         unit = UnitOfWork(self._db, self.now, self.topics, self.counts, self.leases)
-        unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
+        unit._rules, unit._has_read_mark, unit._move = self._rules, self._has_read_mark, self._move
         unit._bounds = self._bounds
         return unit
 
@@ -94,17 +94,17 @@ class UnitOfWork:
 
     def shut(self, *but: str) -> MoveState | None:
         """The mark of a move that stops a method; under the roles `but` the method works as always."""
-        if not self._looked:
+        if not self._has_read_mark:
             self.saw(*self.ex(SQL["mark_and_bounds"]).fetchone())
         return shut(self._move, *but)
 
     def saw_mark(self, mark: bytes | None) -> None:
         """Note the stored mark, which was read together with other data; None: there is none."""
-        self._looked, self._move = True, None if mark is None else decode_mark(mark)
+        self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
 
     def saw(self, mark: bytes | None, bounds: bytes | None) -> None:
         """Note the stored mark and the bounds of queues, which were read together with other data; None: none."""
-        self._looked, self._move = True, None if mark is None else decode_mark(mark)
+        self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
         self._bounds = {} if bounds is None else decode_bounds(bounds)
 
     def refuse(self, *but: str) -> None:

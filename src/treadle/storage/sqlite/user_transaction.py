@@ -74,7 +74,7 @@ class UserTransaction:
     """The methods on the user's `session`. Each call looks at it again, because it may have ended meanwhile."""
 
     def __init__(self, session: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
-        self._of_user, self._file, self._path, self._now = session, file, file.path, now
+        self._user_session, self._file, self._path, self._now = session, file, file.path, now
         self._topics = set[str]() if topics is None else topics
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
@@ -95,7 +95,7 @@ class UserTransaction:
         return await (await self._session()).call(read)
 
     async def _session(self) -> FileSession:
-        return cast("FileSession", await session_of(self._of_user, "sqlite", f"the SQLite file {self._path}"))
+        return cast("FileSession", await session_of(self._user_session, "sqlite", f"the SQLite file {self._path}"))
 
     async def _do(self, steps: Steps[T]) -> T:
         """Run the steps as soon as this connection has the write lock. The event loop must run meanwhile: the lock may
@@ -150,7 +150,7 @@ class UserTransaction:
             raw.execute(statement)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                raise stale(self._of_user) from error
+                raise stale(self._user_session) from error
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 raise _Busy from error
             raise self._translated(raw, error) from error
