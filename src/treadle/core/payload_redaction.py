@@ -214,9 +214,7 @@ class Redaction:
                 folded = text.decode(errors="replace").casefold().encode()
             for letter, plain in LETTERS:
                 folded = folded.replace(letter, plain)
-        if any(pattern.search(folded) for pattern in VALUES) or (
-            b"@" in folded and BEFORE_AT.search(folded) is not None
-        ):
+        if any(form.search(folded) for form in VALUES) or (b"@" in folded and BEFORE_AT.search(folded) is not None):
             return "texts"
         if self._foreign and b"\\u" in text:
             return "texts"
