@@ -87,7 +87,6 @@ class Portal:
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
         within = options.pop("within", None)
-        _check_sync(within)
         flat, single = self._core.flatten(specs, **options)
         jobs = self._send(flat, within) if flat else []
         return jobs[0] if single else jobs

@@ -81,6 +81,18 @@ def _own(task: str) -> Part:
     return Part("j.task >= 'treadle.' AND j.task < 'treadle/' AND j.task = ?", (task,))
 
 
+def _small_sets(query: Query) -> Iterator[Part]:
+    """The conditions of a query whose rows an index lists."""
+    if query.ids:
+        yield Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
+    if query.label is not None:
+        yield Part("j.seq IN (SELECT job FROM label WHERE label = ?)", (query.label,))
+    if query.parent is not None:
+        yield Part("j.parent = ?", (query.parent,))
+    if query.root is not None:
+        yield Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+
+
 def filters(query: Query) -> Part:
     """All that a row must match, except for `ahead_of`."""
     matches = MEMBERS[query.order]
@@ -91,30 +103,19 @@ def filters(query: Query) -> Part:
     for value, condition in (
         (query.task, "j.task = ?"),
         (query.queue, "j.queue = ?"),
-        (query.parent, "j.parent = ?"),
-        (query.label, "j.seq IN (SELECT job FROM label WHERE label = ?)"),
         (query.before, "j.created_at < ?"),
         (query.since, "j.created_at >= ?"),
     ):
         if value is not None:
             matches &= Part(condition, (value,))
-    if query.root is not None:
-        matches &= Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
-    if query.ids:
-        matches &= Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
+    for part in _small_sets(query):
+        matches &= part
     return matches
 
 
 def sets(query: Query) -> Iterator[Part]:
     """Sets of rows that an index lists and that have every match."""
-    if query.ids:
-        yield Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
-    if query.label is not None:
-        yield Part("j.seq IN (SELECT job FROM label WHERE label = ?)", (query.label,))
-    if query.parent is not None:
-        yield Part("j.parent = ?", (query.parent,))
-    if query.root is not None:
-        yield Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+    yield from _small_sets(query)
     if query.task is not None and query.task.startswith(OWN):
         yield _own(query.task)
     if query.queue == defaults.SYSTEM_QUEUE:
