@@ -23,7 +23,7 @@ V = TypeVar("V", bound=Value)
 
 
 class WaitOptions(TypedDict, total=False):
-    """What all jobs of a call wait for."""
+    """Options that make all jobs of a call wait."""
 
     after: HasId | str | Iterable[HasId | str] | None
     when: When | None

@@ -341,7 +341,7 @@ def test_a_truncated_log_is_noticed_before_the_next_answer(tmp_path: Path) -> No
             assert "jobs.db-wal was truncated" in said
             assert "restart this process" in said
         assert other.wait() == 0
-    assert sql(path, "SELECT id FROM job") == [("a",)], "what was in the file before"
+    assert sql(path, "SELECT id FROM job") == [("a",)], "the rows that a checkpoint had moved into the file"
     assert integrity(path) == "ok"
 
 
