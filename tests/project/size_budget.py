@@ -9,7 +9,7 @@ from __future__ import annotations
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (10, 0),
     "treadle/admin": (6_404, 228),
-    "treadle/app": (1_101, 1),
+    "treadle/app": (1_105, 1),
     "treadle/blobs": (824, 22),
     "treadle/cli": (5_704, 135),
     "treadle/concurrency": (463, 5),

@@ -249,7 +249,11 @@ class App(Declarations):
         **options: Unpack[EnqueueOptions],
     ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...
     @answers_coroutine
-    def enqueue(self, *specs: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+    def enqueue(
+        self,
+        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        **options: Unpack[EnqueueOptions],
+    ) -> Coroutine[Any, Any, Any]:
         """Store specs and flows in one round trip, all or none; the jobs are durable when it returns.
 
         Returns one Job for one spec or flow, otherwise a list. The Job of a flow ends when the whole flow has ended.
