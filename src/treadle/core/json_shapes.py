@@ -12,10 +12,10 @@ SHOWN: Final = 10  # items of a list
 def shape_of(value: Any) -> Any:
     """The types and lengths of a JSON value. Keys stay if they look like names."""
     if isinstance(value, dict):
-        return {key_shape(name): shape_of(each) for name, each in value.items()}
+        return {key_shape(name): shape_of(part) for name, part in value.items()}
     if isinstance(value, list):
         more = [f"{len(value) - SHOWN:,} more"] if len(value) > SHOWN else []
-        return [shape_of(each) for each in value[:SHOWN]] + more
+        return [shape_of(part) for part in value[:SHOWN]] + more
     if isinstance(value, str):
         return f"text({len(value)})"
     if value is None:

@@ -32,7 +32,7 @@ AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follow
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
 # Behind a word that names a value in a text of JSON: letters, also beyond ASCII, and one of these signs.
 LETTERS_BEHIND: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]*+")
-SIGNS_BEHIND: Final = frozenset(each.encode() for each in "\\' \t\n\r\f\v,:=")
+SIGNS_BEHIND: Final = frozenset(sign.encode() for sign in "\\' \t\n\r\f\v,:=")
 LETTERS: Final = ((b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"), (b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"))  # as `folded`
 # Secrets without a name, see TextMask.
 VALUES: Final = tuple(
@@ -61,7 +61,7 @@ class Rows(Protocol):
     def hiding(self, row: Record) -> Callable[[str], str]: ...
 
 
-class Looked:
+class Look:
     """One look at a value: what it may cost, whether its texts are looked at, which keys are hidden, the secrets, and
     whether anything was hidden. Raises TooMuch for JSON with more values than its size allows."""
 
@@ -96,13 +96,13 @@ class Redaction:
         done: bool = False,
     ) -> None:
         extra = tuple(extra)
-        given = frozenset(each.casefold() for each in extra)
-        self._paths = frozenset(tuple(each.split(".")) for each in given if "." in each)
-        self._extra = given
-        self._reveal = frozenset(each.casefold() for each in reveal)
+        folded = frozenset(name.casefold() for name in extra)
+        self._paths = frozenset(tuple(path.split(".")) for path in folded if "." in path)
+        self._extra = folded
+        self._reveal = frozenset(name.casefold() for name in reveal)
         self.shapes, self.rows, self._done = shapes, rows, done
         names = {*self._extra, *(path[-1] for path in self._paths)}
-        self._words = tuple(each.encode() for each in (*WORDS, *names))
+        self._words = tuple(word.encode() for word in (*WORDS, *names))
         self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
         self._text = TextMask([*WORDS, *sorted(self._extra)])
 
@@ -160,8 +160,8 @@ class Redaction:
         if len(text) > LARGEST:
             return Raw(_encode(_whole(text)))
         try:
-            looked = Looked(text, place, Effort(len(text)))
-            return Raw(_encode(self._without(_decode(text), above, looked)))
+            look = Look(text, place, Effort(len(text)))
+            return Raw(_encode(self._without(_decode(text), above, look)))
         except TooMuch:
             return Raw(_encode(_whole(text)))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -178,18 +178,18 @@ class Redaction:
     def args(self, values: Any) -> Any:
         """The arguments by position. `values`: a sequence, or its JSON."""
         if _is_large(values) or (self._done and isinstance(values, Raw)):
-            found = self.json(values)
-            return found if bytes(found)[:1] == b"[" else [found]
-        return [self.json(each) for each in _items(values, list[Raw])]
+            shown = self.json(values)
+            return shown if bytes(shown)[:1] == b"[" else [shown]
+        return [self.json(value) for value in _items(values, list[Raw])]
 
     def kwargs(self, values: Any) -> Any:
         """The arguments by name. `values`: a mapping, or its JSON."""
         if _is_large(values) or (self._done and isinstance(values, Raw)):
-            found = self.json(values)
-            return found if bytes(found)[:1] == b"{" else {"(all)": found}
+            shown = self.json(values)
+            return shown if bytes(shown)[:1] == b"{" else {"(all)": shown}
         return {
-            key_shape(name) if self.shapes else name: self.named(name, each)
-            for name, each in _items(values, dict[str, Raw]).items()
+            key_shape(name) if self.shapes else name: self.named(name, value)
+            for name, value in _items(values, dict[str, Raw]).items()
         }
 
     def named(self, name: str, value: Any) -> Raw:
@@ -214,73 +214,73 @@ class Redaction:
                 folded = text.decode(errors="replace").casefold().encode()
             for letter, plain in LETTERS:
                 folded = folded.replace(letter, plain)
-        if any(each.search(folded) for each in VALUES) or (b"@" in folded and BEFORE_AT.search(folded) is not None):
+        if any(form.search(folded) for form in VALUES) or (b"@" in folded and BEFORE_AT.search(folded) is not None):
             return "texts"
         if self._foreign and b"\\u" in text:
             return "texts"
-        words = [word for word in self._words if word in folded]
-        if not words or (len(text) > LARGEST and not _as_key(words, folded)):
+        signs = [word for word in self._words if word in folded]
+        if not signs or (len(text) > LARGEST and not _as_key(signs, folded)):
             return "nowhere"
         if effort is not None and effort.room < 0:
             return "texts"
-        return "texts" if len(text) > LARGEST or b"\\u" in text or _in_text(words, folded) else "keys"
+        return "texts" if len(text) > LARGEST or b"\\u" in text or _in_text(signs, folded) else "keys"
 
-    def _without(self, value: Any, path: tuple[str, ...], looked: Looked) -> Any:
+    def _without(self, value: Any, path: tuple[str, ...], look: Look) -> Any:
         """The value without secrets. `path`: the keys above it. Raises TooMuch."""
         if isinstance(value, str):
-            if not looked.texts or len(value) < SHORTEST:
+            if not look.texts or len(value) < SHORTEST:
                 return value
-            looked.effort.spend(TEXT)
-            shown = self._text.hidden(value, looked.effort)
-            looked.has_hidden |= shown is not value
+            look.effort.spend(TEXT)
+            shown = self._text.hidden(value, look.effort)
+            look.has_hidden |= shown is not value
             return shown
         if isinstance(value, dict):
-            return self._mapping(value, path, looked)
+            return self._mapping(value, path, look)
         if not isinstance(value, list):
             return value
         if len(value) == 2 and isinstance(value[0], str):
-            looked.effort.spend(KEY)
+            look.effort.spend(KEY)
             name, below = value  # an item of a mapping that JSON cannot represent
-            return [self._without(name, path, looked), self._value(name, below, path, looked, self.hides(name))]
-        return self._items(value, looked, path)
+            return [self._without(name, path, look), self._value(name, below, path, look, self.hides(name))]
+        return self._items(value, look, path)
 
-    def _items(self, values: list[Any], looked: Looked, path: tuple[str, ...] = ()) -> list[Any]:
-        plain = self._plain(values, looked)
-        return [each if type(each) in plain else self._without(each, path, looked) for each in values]
+    def _items(self, values: list[Any], look: Look, path: tuple[str, ...] = ()) -> list[Any]:
+        plain = self._plain(values, look)
+        return [value if type(value) in plain else self._without(value, path, look) for value in values]
 
-    def _mapping(self, value: dict[str, Any], path: tuple[str, ...], looked: Looked) -> dict[str, Any]:
-        plain, hides = self._plain(value.values(), looked), looked.hides
+    def _mapping(self, value: dict[str, Any], path: tuple[str, ...], look: Look) -> dict[str, Any]:
+        plain, hides = self._plain(value.values(), look), look.hides
         shown = {}
-        for name, each in value.items():
+        for name, part in value.items():
             if (is_hidden := hides.get(name)) is None:  # records have the same keys
-                looked.effort.spend(KEY)
+                look.effort.spend(KEY)
                 is_hidden = hides[name] = self.hides(name)
-            if not is_hidden and not self._paths and type(each) in plain:
-                shown[name] = each
+            if not is_hidden and not self._paths and type(part) in plain:
+                shown[name] = part
             else:
-                shown[name] = self._value(name, each, path, looked, is_hidden)
+                shown[name] = self._value(name, part, path, look, is_hidden)
         return shown
 
-    def _plain(self, values: Collection[Any], looked: Looked) -> frozenset[type]:
-        """The types of the values that have no secret. All texts are looked at together."""
-        if looked.texts and (texts := [each for each in values if type(each) is str]):
-            looked.effort.spend(TEXT)
+    def _plain(self, values: Collection[Any], look: Look) -> frozenset[type]:
+        """The types of the values that have no secret. All texts are checked together."""
+        if look.texts and (texts := [value for value in values if type(value) is str]):
+            look.effort.spend(TEXT)
             if self._text.may_have("\0".join(texts)):
                 return _NUMBERS
         return _SCALARS
 
-    def _value(self, key: str, value: Any, path: tuple[str, ...], looked: Looked, is_hidden: bool) -> Any:
+    def _value(self, key: str, value: Any, path: tuple[str, ...], look: Look, is_hidden: bool) -> Any:
         below = path
         if self._paths and key not in ("v", "$t"):  # in tagged JSON the fields of an object are below "v"
             below = (*path, key.casefold())
         if value is None or not (is_hidden or (self._paths and self._is_below(below))):
-            return self._without(value, below, looked)
-        looked.secrets.append(value)
-        looked.has_hidden = True
+            return self._without(value, below, look)
+        look.secrets.append(value)
+        look.has_hidden = True
         return HIDDEN
 
     def _is_below(self, path: tuple[str, ...]) -> bool:
-        return any(path[-len(each) :] == each for each in self._paths)
+        return any(path[-len(tail) :] == tail for tail in self._paths)
 
     def split(self, text: str, effort: Effort, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
         """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
@@ -293,19 +293,19 @@ class Redaction:
         if len(raw) > LARGEST:
             return _encode([_whole(raw)]).decode(), []
         try:
-            looked = Looked(raw, place, effort)
+            look = Look(raw, place, effort)
             tree = _decode(raw)
             places = tree if isinstance(tree, list) else tree.get("args") if isinstance(tree, dict) else None
             if names and isinstance(places, list):
                 places[:] = [
-                    self._value(name, each, (), looked, self.hides(name)) if name else self._without(each, (), looked)
-                    for name, each in zip_longest(names[: len(places)], places, fillvalue="")
+                    self._value(name, part, (), look, self.hides(name)) if name else self._without(part, (), look)
+                    for name, part in zip_longest(names[: len(places)], places, fillvalue="")
                 ]
             elif isinstance(tree, list):  # not as an item of a mapping, even if it has two values
-                tree = self._items(tree, looked)
+                tree = self._items(tree, look)
             if not isinstance(tree, list):
-                tree = self._without(tree, (), looked)
-            return (_encode(tree).decode(), looked.secrets) if looked.has_hidden else None
+                tree = self._without(tree, (), look)
+            return (_encode(tree).decode(), look.secrets) if look.has_hidden else None
         except TooMuch:
             return _encode([_whole(raw)]).decode(), []
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -317,7 +317,7 @@ class Redaction:
             if len(text) > LARGEST:
                 raise TooMuch
             if text[:1] != b'"':
-                Looked(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
+                Look(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
             return shape_of(_decode(text))
         except TooMuch:
             return f"JSON({len(text)})"
@@ -328,8 +328,8 @@ class Redaction:
 
     def text(self, text: str | None, effort: Effort | None = None) -> str | None:
         """A line of a log, the text of a progress, or another text of a job."""
-        if text is None or (words := readable(text)) is not text:
-            return None if text is None else words
+        if text is None or (plain := readable(text)) is not text:
+            return None if text is None else plain
         if self.shapes:
             return f"text({len(text)})"
         try:
@@ -341,8 +341,8 @@ class Redaction:
         """An error with its traceback; of a token without a right to payloads, the class of the error."""
         if text is None or not self.shapes:
             return self.text(text)
-        found = re.match(r"[A-Za-z_][\w.]{0,200}(?=:|\Z)", error_line(text), re.ASCII)
-        return found[0] if found else "error"
+        kind = re.match(r"[A-Za-z_][\w.]{0,200}(?=:|\Z)", error_line(text), re.ASCII)
+        return kind[0] if kind else "error"
 
     def within(self, sentence: str, error: str | None) -> str:
         """A sentence of ours that may quote the last line of this error."""
@@ -355,35 +355,35 @@ def _whole(text: bytes) -> str:
     return f"{HIDDEN} ({len(text):,} bytes of JSON with a hidden key)"
 
 
-def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
+def _as_key(signs: Sequence[bytes], folded: bytes) -> bool:
     """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
     places."""
     hits = 0
-    for word in words:
-        at = folded.find(word)
-        while at >= 0:
+    for word in signs:
+        place = folded.find(word)
+        while place >= 0:
             hits += 1
-            end = at + len(word)
+            end = place + len(word)
             if hits > HITS or AS_KEY.match(folded, end) is not None or AS_NAME.match(folded, end) is not None:
                 return True
-            at = folded.find(word, end)
+            place = folded.find(word, end)
     return False
 
 
-def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
+def _in_text(signs: Sequence[bytes], folded: bytes) -> bool:
     """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
     A key ends with a quote that is not escaped."""
     hits, most = 0, 64 + len(folded) // 64
-    for word in words:
-        at = folded.find(word)
-        while at >= 0:
+    for word in signs:
+        place = folded.find(word)
+        while place >= 0:
             hits += 1
-            run = LETTERS_BEHIND.match(folded, at + len(word))
-            end = at if run is None else run.end()
+            run = LETTERS_BEHIND.match(folded, place + len(word))
+            end = place if run is None else run.end()
             if hits > most or folded[end : end + 1] in SIGNS_BEHIND:
                 return True
             # Before the same sign it would be the same again; a word may go beyond it.
-            at = folded.find(word, max(at + len(word), end - len(word) + 1))
+            place = folded.find(word, max(place + len(word), end - len(word) + 1))
     return False
 
 
