@@ -97,7 +97,7 @@ async def test_a_hint_that_fails_does_not_fail_the_call(pair: tuple[PostgresStor
     first, _ = pair
     assert first._notifier is not None
     assert first._notifier._line is not None
-    pid = first._notifier._line.made.info.backend_pid
+    pid = first._notifier._line.raw.info.backend_pid
     watch = watched(first, "queue:default")
     await asyncio.sleep(0)
     support.admin().execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))

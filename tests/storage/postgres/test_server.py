@@ -294,8 +294,8 @@ async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
         " current_setting('extra_float_digits')"
     )
     assert await storage._pool.run(said, []) == [(0, "15s", "1")]
-    line.made.pgconn.exit_pipeline_mode()
-    result = line.made.pgconn.exec_(said.encode())
+    line.raw.pgconn.exit_pipeline_mode()
+    result = line.raw.pgconn.exec_(said.encode())
     assert [result.get_value(0, column) for column in range(3)] == [b"0", b"0", b"1"]
     await storage.close()
 

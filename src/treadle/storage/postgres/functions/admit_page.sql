@@ -67,8 +67,7 @@ END $$;
 -- another claim would skip locked rows and find nothing. A job that names a gate which is not held is skipped.
 -- result: the decisions so far.
 CREATE FUNCTION check_jobs(result page_result, page claim_page, scan queue_scan, counts limit_counts)
-RETURNS page_result
-LANGUAGE plpgsql AS $$
+RETURNS page_result LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     by_task constant boolean := scan.tasks IS NOT NULL AND (scan.named OR scan.rooms IS NOT NULL);
@@ -105,8 +104,7 @@ BEGIN
     LOOP
         IF ids[result.next] = candidate.id THEN
             result.next := result.next + 1;
-        -- those before it are locked, or gone
-        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN
+        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- earlier ones are locked
             result := skipped_until(result, page, array_position(ids, candidate.id, result.next), scan.own_limit);
             result.next := result.next + 1;
         END IF;
@@ -124,8 +122,7 @@ BEGIN
             END LOOP;
         END IF;
         full_gate := NULL;
-        -- a job whose function is done passes all limits
-        IF scan.ruled AND NOT absent AND NOT candidate.function_done THEN
+        IF scan.ruled AND NOT absent AND NOT candidate.function_done THEN   -- a done function passes all limits
             full_gate := first_full_gate(gates, candidate.costs, candidate.begun, slots, used_up, caps, levels, keeps);
             IF full_gate IS NULL AND 1 < ANY ((result.heads).costs) THEN
                 full_gate := gate_for_earlier(gates, candidate, result.heads, slots, used_up, caps, levels, keeps);
@@ -145,8 +142,7 @@ BEGIN
                 blocked_spots := blocked_spots || candidate.spot;
                 blocked_on := blocked_on || counts.keys[full_gate];
                 result.heads := with_blocked_job(result.heads, candidate, full_gate,
-                    candidate.costs[array_position(gates, full_gate)],
-                    candidate.begun AND keeps[full_gate]);
+                    candidate.costs[array_position(gates, full_gate)], candidate.begun AND keeps[full_gate]);
                 result.late := clock_timestamp() > scan.until;
                 result.freed := CASE WHEN candidate.was_blocked_on <> counts.keys[full_gate]
                     THEN candidate.was_blocked_on END;
@@ -281,8 +277,7 @@ END $$;
 
 -- Returns the first blocked jobs, after this job of the page was blocked too.
 CREATE FUNCTION with_blocked_job(heads blocked_heads, candidate record, gate int, cost int, kept boolean)
-RETURNS blocked_heads
-LANGUAGE plpgsql IMMUTABLE AS $$
+RETURNS blocked_heads LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF heads.costs[gate] IS NULL
         OR (-candidate.rank, candidate.queue_position, candidate.id)

@@ -89,9 +89,8 @@ BEGIN
             IF cardinality(result.taken) > 0 THEN
                 RETURN QUERY WITH begun AS (
                     UPDATE job SET state = 2, version = job.version + 1, queue_position = NULL, blocked_on = NULL,
-                        worker = claim.worker, started_at = t, updated_at = t, due_at = t
-                            + coalesce(nullif(job.lease, 0), claim.leases[array_position(claim.tasks, job.task)],
-                                claim.lease),
+                        worker = claim.worker, started_at = t, updated_at = t, due_at = t + coalesce(
+                            nullif(job.lease, 0), claim.leases[array_position(claim.tasks, job.task)], claim.lease),
                         key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL
                             ELSE key END
                     WHERE ctid = ANY (result.spots)
