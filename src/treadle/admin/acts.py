@@ -155,10 +155,10 @@ class Acts:
             if row.function_done or (row.state is State.WAITING and row.started_at is not None)
         }
         ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
-        found = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
-        found = [row for row in found if tree or not row.job.task]
-        seen.update(row.job.id for row in found)
-        return found
+        children = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
+        children = [row for row in children if tree or not row.job.task]
+        seen.update(row.job.id for row in children)
+        return children
 
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
         """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""

@@ -214,7 +214,7 @@ class Audit:
 
     async def begin(self, act: Act) -> Begun:
         """Store the entry of an act that begins now. Raises StorageError."""
-        found = Act(
+        cut = Act(
             _text(act.by),
             act.source,
             _text(act.act),
@@ -222,31 +222,31 @@ class Audit:
             None if act.filter is None else _text(act.filter),
         )
         storage = await self._storage()
-        if found.source == "api" and storage.capabilities.remote:
-            found = replace(found, source="server")  # the other server has not seen the token
+        if cut.source == "api" and storage.capabilities.remote:
+            cut = replace(cut, source="server")  # the other server has not seen the token
         new = NewJob(
             id=f"{PREFIX}{self._new_id()}",
             task=TASK,
             queue=defaults.SYSTEM_QUEUE,
-            payload=msgspec.json.encode(found).decode(),
+            payload=msgspec.json.encode(cut).decode(),
             delay=defaults.MAX_DELAY,  # never queued
             keep=KEEP,
         )
         [row] = await storage.enqueue([new])
         await self._clean(storage)
-        return Begun(row, found)
+        return Begun(row, cut)
 
     async def end(self, begun: Begun, receipt: Receipt) -> None:
         """Complete an entry, and log its line. Never raises StorageError."""
         ending, act, row = receipt.ending(), begun.act, begun.row
-        words = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
+        line = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
         if act.filter is not None:
-            words += f" ({act.filter})"
+            line += f" ({act.filter})"
         if ending.done is not None:
-            words += f", {ending.done} done"
+            line += f", {ending.done} done"
         if ending.error is not None:
-            words += f", {ending.error}"
-        log.info("%s", in_line(words))
+            line += f", {ending.error}"
+        log.info("%s", in_line(line))
         if receipt.stored == ending:
             return
         outcome = begun.completed(ending) if receipt.stored is None else begun.corrected(ending)
@@ -348,5 +348,5 @@ def whoami() -> str:
 
 def _text(text: str) -> str:
     """A text of an entry: on one line, without secrets, and not too long."""
-    found = in_line(without_secrets(text[: 4 * LONGEST]))
-    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+    line = in_line(without_secrets(text[: 4 * LONGEST]))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

@@ -71,10 +71,10 @@ class EmptiedWatch:
         marks = await storage.read_metrics(AT, AT + SPAN)
         await self._compare(storage, marks)
         moments = [mark.emptied for row in marks if (mark := _read(row)).emptied is not None]
-        at = max([each for each in moments if self._now() - each < RECENT], default=self._noticed)
-        if at is None:
+        emptied_at = max([moment for moment in moments if self._now() - moment < RECENT], default=self._noticed)
+        if emptied_at is None:
             return None
-        return f"the storage was found empty at {moment_text(at)}, and the jobs that it had before are gone"
+        return f"the storage was found empty at {moment_text(emptied_at)}, and the jobs that it had before are gone"
 
     async def _compare(self, storage: Storage, marks: Sequence[MetricsRow]) -> None:
         """Compare with the marks seen before. A lost mark alone proves nothing: Redis may drop metrics, which are the

@@ -65,8 +65,8 @@ class EventFeed:
 
     async def _look(self, storage: Storage) -> list[Event]:
         known, events = list(self._told), list[Event]()
-        for at in range(0, len(known), PAGE):
-            chunk = known[at : at + PAGE]
+        for start in range(0, len(known), PAGE):
+            chunk = known[start : start + PAGE]
             for id, row in zip(chunk, await storage.get(chunk), strict=True):
                 before = self._told[id]
                 if row is None or row.state.final:
@@ -87,7 +87,7 @@ class EventFeed:
         """The user's jobs created since the last poll, oldest first."""
         if self._latest > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
             self._latest, self._at_latest = self._now() - AHEAD, set()
-        found: list[Record] = []
+        rows: list[Record] = []
         latest, at_latest, cursor = self._latest, self._at_latest, None
         while True:
             page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
@@ -96,16 +96,16 @@ class EventFeed:
                 for row in page.records
                 if row.created_at > latest or (row.created_at == latest and row.job.id not in at_latest)
             ]
-            found += fresh
+            rows += fresh
             cursor = page.cursor
-            if cursor is None or len(fresh) < len(page.records) or len(found) >= TRACKED:
+            if cursor is None or len(fresh) < len(page.records) or len(rows) >= TRACKED:
                 break
-        self._note_newest(found)
-        told = [row for row in reversed(found) if _ours(row) and row.job.id not in self._new_ones]
-        self._new_ones.update(dict.fromkeys(row.job.id for row in told))
+        self._note_newest(rows)
+        new = [row for row in reversed(rows) if _ours(row) and row.job.id not in self._new_ones]
+        self._new_ones.update(dict.fromkeys(row.job.id for row in new))
         while len(self._new_ones) > TRACKED:
             del self._new_ones[next(iter(self._new_ones))]
-        return told
+        return new
 
     def _note_newest(self, rows: list[Record] | tuple[Record, ...]) -> None:
         newest = max((row.created_at for row in rows), default=self._latest)

@@ -96,8 +96,8 @@ def key_of(row: Record) -> GroupKey:
 def read_key(text: str) -> GroupKey:
     """The parts of a key. Raises BadOption if the text is no key."""
     try:
-        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(found, type=GroupKey)
+        decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return msgspec.json.decode(decoded, type=GroupKey)
     except UNREADABLE:
         raise BadOption("group", f"expected the key of a group of failures, found {text!r:.80}") from None
 
@@ -105,15 +105,15 @@ def read_key(text: str) -> GroupKey:
 def grouped(rows: Iterable[Record], signed: dict[str, str] | None = None) -> list[FailureGroup]:
     """The groups of these failed jobs, the largest first, then the latest. `signed`: known signatures by error line."""
     signed = {} if signed is None else signed
-    found: dict[tuple[str, str, str], list[Record]] = {}
+    groups_of: dict[tuple[str, str, str], list[Record]] = {}
     for row in rows:
         line = error_line(row.error)
         if line not in signed:
             signed[line] = signature(row.error)
-        found.setdefault((row.job.queue, row.job.task, signed[line]), []).append(row)
-    times = [_ended(row) for group in found.values() for row in group]
+        groups_of.setdefault((row.job.queue, row.job.task, signed[line]), []).append(row)
+    times = [_ended(row) for group in groups_of.values() for row in group]
     since, until = min(times, default=0.0), max(times, default=0.0)
-    groups = [_group(rows, text, since, until) for (_, _, text), rows in found.items()]
+    groups = [_group(rows, text, since, until) for (_, _, text), rows in groups_of.items()]
     return sorted(groups, key=lambda group: (-group.jobs, -group.last, group.key))
 
 
@@ -162,13 +162,13 @@ async def read_groups(
         raise BadOption("scan", f"expected 1 to {MOST:,} jobs, found {scan!r}")
     rows: list[Record] = []
     signed: dict[str, str] = {}
-    looked, is_first = 0, cursor is None
-    while looked < scan:
+    read, is_first = 0, cursor is None
+    while read < scan:
         query = Query(
-            state=(State.FAILED,), queue=queue, task=task, cursor=cursor, order="ended", limit=min(STEP, scan - looked)
+            state=(State.FAILED,), queue=queue, task=task, cursor=cursor, order="ended", limit=min(STEP, scan - read)
         )
         page = await storage.find(query)
-        looked += len(page.records)
+        read += len(page.records)
         seen = [shown(row) for row in page.records if row.job.task and (not queues or row.job.queue in queues)]
         rows += seen
         signed.update((line, signature(line)) for line in {error_line(row.error) for row in seen} - signed.keys())
@@ -184,7 +184,7 @@ async def read_groups(
         groups=grouped(rows, signed),
         total=max(total, len(rows)),
         capped=capped,
-        scanned=len(rows) if queues else looked,  # no hint at the failures of other queues
+        scanned=len(rows) if queues else read,  # no hint at the failures of other queues
         scanned_to=min(ends, default=None) if cursor is not None else None,
         cursor=cursor,
         since=min(ends, default=None),
@@ -195,5 +195,5 @@ async def read_groups(
 async def _total(storage: Storage, queue: str | None, queues: Sequence[str]) -> tuple[int, bool]:
     glance = await storage.glance(COUNTED)
     wanted = {queue} if queue is not None else set(queues)
-    jobs = sum(each.failed for each in glance.queues if not wanted or each.name in wanted)
+    jobs = sum(counts.failed for counts in glance.queues if not wanted or counts.name in wanted)
     return jobs, "failed" in glance.capped

@@ -16,7 +16,7 @@ ENDED: Final = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 def words_of(query: Query, text: str | None = None, signature: str | None = None) -> str:
     """`failed jobs of task 'mail' in queue 'default', created before 2026-11-25 14:02 UTC`."""
     parts = [f"{_kind(query)} jobs"]
-    for value, words in (
+    for value, label in (
         (query.task, "of task"),
         (query.queue, "in queue"),
         (query.label, "with the label"),
@@ -26,10 +26,10 @@ def words_of(query: Query, text: str | None = None, signature: str | None = None
         (signature, "with the error"),
     ):
         if value is not None:
-            parts.append(f"{words} {value!r}")
-    found = " ".join(parts)
+            parts.append(f"{label} {value!r}")
+    jobs = " ".join(parts)
     times = [("since", query.since), ("before", query.before)]
-    return found + "".join(f", created {word} {_moment(at)}" for word, at in times if at is not None)
+    return jobs + "".join(f", created {word} {_moment(bound)}" for word, bound in times if bound is not None)
 
 
 def _kind(query: Query) -> str:

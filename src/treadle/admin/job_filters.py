@@ -53,10 +53,10 @@ def query_of(filters: Mapping[str, Any], **rest: Any) -> Query:
 
 def text_of(filters: Mapping[str, Any]) -> str | None:
     """The text that the filters search for. Raises BadOption."""
-    found = filters.get("search")
-    if found is not None and (not isinstance(found, str) or not 0 < len(found) <= LONGEST):
-        raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {found!r:.80}")
-    return found
+    text = filters.get("search")
+    if text is not None and (not isinstance(text, str) or not 0 < len(text) <= LONGEST):
+        raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {text!r:.80}")
+    return text
 
 
 def worker_of(given: object, filters: Mapping[str, Any]) -> str | None:
@@ -96,8 +96,8 @@ def _status(value: Any) -> str | None:
 def _states(value: Any) -> tuple[State, ...]:
     if value is None:
         return ()
-    found: Iterable[Any] = [value] if isinstance(value, str) else value
+    states: Iterable[Any] = [value] if isinstance(value, str) else value
     try:
-        return tuple(State(each) for each in found)
+        return tuple(State(state) for state in states)
     except (TypeError, ValueError):
         raise BadOption("state", f"expected one or more of {', '.join(State)}, found {value!r}") from None

@@ -103,18 +103,18 @@ def _texts(value: Any, name: str) -> Iterator[str]:
     """The texts of a value that are searched: `name=value` for each field of a mapping, and each item of a list."""
     look = [(value, name, 0)]
     while look:
-        each, name, depth = look.pop()
-        if isinstance(each, str):
-            yield name + each
+        part, name, depth = look.pop()
+        if isinstance(part, str):
+            yield name + part
         elif depth > DEEPEST:
             continue
-        elif isinstance(each, Mapping):
-            look += [(below, f"{key}=", depth + 1) for key, below in each.items()]
-        elif isinstance(each, list | tuple | set | frozenset):
+        elif isinstance(part, Mapping):
+            look += [(below, f"{key}=", depth + 1) for key, below in part.items()]
+        elif isinstance(part, list | tuple | set | frozenset):
             yield name
-            look += [(below, "", depth + 1) for below in each]
+            look += [(below, "", depth + 1) for below in part]
         else:
-            yield name + _text(each)
+            yield name + _text(part)
 
 
 def _text(value: object) -> str:
@@ -137,13 +137,13 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
     """
     if search is not None and query.cursor is None and (direct := await _by_id(storage, query, search.text)):
         return Page(tuple(row for row in direct if worker is None or is_run_by(row, worker)), scanned=len(direct))
-    left = scan_of(storage, query.scan)
+    budget = scan_of(storage, query.scan)
     records: list[Record] = []
     scanned, cursor, seen = 0, query.cursor, 0
     while True:
-        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(left, LOOKED)))
-        looked = page.scanned if page.scanned is not None else len(page.records)
-        scanned, left = scanned + looked, left - looked
+        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(budget, LOOKED)))
+        examined = page.scanned if page.scanned is not None else len(page.records)
+        scanned, budget = scanned + examined, budget - examined
         for row in page.records:
             if search is not None and (seen := seen + len(row.job.payload) + len(row.error or "")) > PART:
                 seen = 0
@@ -156,7 +156,7 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
                 cursor = None if is_last else cursor_of(row, query.order)
                 return Page(tuple(records), cursor, scanned=scanned, scanned_to=moment_of(row, query.order))
         cursor = page.cursor
-        if cursor is None or left <= 0 or not looked:
+        if cursor is None or budget <= 0 or not examined:
             return Page(tuple(records), cursor, scanned=scanned, scanned_to=page.scanned_to)
         await asyncio.sleep(0)
 
@@ -173,10 +173,10 @@ async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...
     [row] = await storage.get([text])
     if row is not None:
         return (row,) if matches(row, query) else ()
-    made = _made_with(query, text)
-    if made is None:
+    by_time = _made_with(query, text)
+    if by_time is None:
         return ()
-    page = await storage.find(replace(made, scan=scan_of(storage, query.scan)))
+    page = await storage.find(replace(by_time, scan=scan_of(storage, query.scan)))
     return tuple(row for row in page.records if row.job.id.startswith(text))[: query.limit]
 
 

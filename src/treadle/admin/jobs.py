@@ -255,12 +255,12 @@ class Jobs:
         made one after the other.
         """
         facts, storage = await self._facts(job), await self._storage()
-        row, said = facts.row, explain(facts)
+        row, explanation = facts.row, explain(facts)
         if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
-            return Estimate(id=row.job.id, at=facts.now, explanation=said)
+            return Estimate(id=row.job.id, at=facts.now, explanation=explanation)
         seen = limits_within(await storage.glance(), self.reach)
         copy = await Copying(storage, self.reach).of_job(facts.waiting_row, seen, facts.ahead)
-        return await in_turn(lambda: estimates.estimate(copy, row, said, self.reach))
+        return await in_turn(lambda: estimates.estimate(copy, row, explanation, self.reach))
 
     async def _facts(self, job: HasId | str) -> Facts:
         storage = await self._storage()

@@ -80,10 +80,10 @@ _heard: ContextVar[Heard | None] = ContextVar("treadle_heard", default=None)
 @contextmanager
 def heard(visible: Visible | None = None) -> Iterator[Heard]:
     """Collect the warnings of the calls inside the block, instead of passing them to Python's `warnings`."""
-    found = Heard(visible or _all, [])
-    mark = _heard.set(found)
+    collected = Heard(visible or _all, [])
+    mark = _heard.set(collected)
     try:
-        yield found
+        yield collected
     finally:
         _heard.reset(mark)
 
@@ -169,7 +169,7 @@ class Names:
         self._met |= strange
         if known is None:
             return
-        unknown = (each for each in sorted(strange) if not known.has(*each))
+        unknown = (name for name in sorted(strange) if not known.has(*name))
         for kind, name in list(itertools.islice(unknown, WARNED)):
             words = self._mistyped(known, kind, name)
             if words is not None and not await _soon(self._appeared(kind, name, begun)):
@@ -294,26 +294,26 @@ def used(tasks: Mapping[str, TaskCore], stats: Stats) -> Known:
     """The names that code and the storage use. A paused limit counts as used."""
     keys = {use.key for use in stats.limits if not use.key.startswith(OWN)}
     queues = {key.removeprefix("queue:") for key in keys if key.startswith("queue:")}
-    found = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
+    queues_of = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
     for count in stats.counts:
         if count.queue == defaults.SYSTEM_QUEUE:
             continue
         if count.task:
-            found.setdefault(count.task, set()).add(frozenset((count.queue,)))
+            queues_of.setdefault(count.task, set()).add(frozenset((count.queue,)))
         queues.add(count.queue)
     for worker in stats.workers:
         queues.update(worker.queues)
         for name in worker.tasks:
-            found.setdefault(name, set()).add(frozenset(worker.queues))
+            queues_of.setdefault(name, set()).add(frozenset(worker.queues))
     queues |= {task.queue for task in tasks.values()}
     limits = keys | {limit for task in tasks.values() for limit in limits_of(task)}
-    return Known(found, queues, limits, len(tasks), monotonic())
+    return Known(queues_of, queues, limits, len(tasks), monotonic())
 
 
 def limits_of(task: TaskCore) -> Iterable[str]:
     """The limits that a task names in code."""
-    found: Iterable[str] = task.declared.constants.get("limits", ())
-    return found
+    limits: Iterable[str] = task.declared.constants.get("limits", ())
+    return limits
 
 
 def _unused(kind: str, name: str, like: str) -> str:

@@ -43,8 +43,8 @@ class LimitHolds:
                 id=record.job.id, version=record.version, state=State.FAILED, attempt=1, reason=ABORTED, error=text
             )
         until = record.created_at + held.seconds
-        left = until - now
-        await self._limits.hold(held.limit, until, left > 0)
-        if left > 0:
-            return Outcome(id=record.job.id, version=record.version, state=State.READY, delay=left)
+        remaining = until - now
+        await self._limits.hold(held.limit, until, remaining > 0)
+        if remaining > 0:
+            return Outcome(id=record.job.id, version=record.version, state=State.READY, delay=remaining)
         return Outcome(id=record.job.id, version=record.version, state=State.SUCCEEDED, result="null")

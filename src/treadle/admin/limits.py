@@ -52,9 +52,9 @@ class Limits:
         """
         for rule in limits:
             check(rule)
-        found = [await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name) for rule in limits]
+        warnings = [await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name) for rule in limits]
         await self.change(*limits)
-        for words in found:
+        for words in warnings:
             warn(words)
 
     async def change(self, *limits: Limit) -> None:
@@ -96,9 +96,9 @@ class Limits:
 
         A paused limit has 0 slots. `use=False` counts nothing, so that the time does not depend on the number of jobs.
         """
-        found = await (await self._storage()).limits(use)
+        uses = await (await self._storage()).limits(use)
         await self._moved.looked("app.limits.list")
-        return [each for each in found if not each.key.startswith(OWN)]
+        return [use for use in uses if not use.key.startswith(OWN)]
 
     async def store(self) -> None:
         """Store the declared rules, and a rule whose absence shows that the storage was emptied.
@@ -110,7 +110,7 @@ class Limits:
 
     async def is_stored(self) -> bool:
         """Whether the storage has that rule, and so the declared ones. Reads only the rules."""
-        return any(each.key == STORED.name for each in await (await self._storage()).limits(use=False))
+        return any(use.key == STORED.name for use in await (await self._storage()).limits(use=False))
 
     @property
     def declarations(self) -> Mapping[str, Limit]:
@@ -145,9 +145,9 @@ def check(rule: Limit) -> None:
     per = cast("Any", rule.per)
     if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per <= LONGEST:
         raise BadOption(option, f"per: expected more than 0 s and at most 31 days, found {per!r}")
-    for name, value, words in (("how", rule.how, ("window", "bucket")), ("hold", rule.hold, ("running", "ended"))):
-        if value not in words:
-            raise BadOption(option, f"{name}: expected {words[0]!r} or {words[1]!r}, found {value!r}")
+    for name, value, allowed in (("how", rule.how, ("window", "bucket")), ("hold", rule.hold, ("running", "ended"))):
+        if value not in allowed:
+            raise BadOption(option, f"{name}: expected {allowed[0]!r} or {allowed[1]!r}, found {value!r}")
     if rule.burst is not None and rule.how == "window":
         raise BadOption(option, 'burst needs how="bucket"')
     if rule.max_waiting is not None or rule.when_full != "refuse":

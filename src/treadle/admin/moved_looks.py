@@ -31,11 +31,11 @@ class Moved:
 
     async def looked(self, call: str) -> None:
         """Warn (OldRows) if the rows that this call returns are old. Raises nothing."""
-        if (found := await self.words()) is not None:
+        if (warning := await self.words()) is not None:
             if not self._logged:
                 self._logged = True
-                log.warning("%s", found)
-            warn(f"{call}: {found}", OldRows)
+                log.warning("%s", warning)
+            warn(f"{call}: {warning}", OldRows)
 
     async def words(self) -> str | None:
         """The warning about a storage that is part of a move; None if its jobs are here, or if the read fails."""
@@ -53,10 +53,10 @@ class Moved:
             self._read = monotonic()  # set before reading, so that concurrent calls do not read it too
             try:
                 async with asyncio.timeout(READING):
-                    found = await mark_of(await self._storage())
+                    mark = await mark_of(await self._storage())
             except (StorageError, TimeoutError):
-                found = self._mark
-            self._mark = found if found is not None and found.role in NOT_HERE else None
+                mark = self._mark
+            self._mark = mark if mark is not None and mark.role in NOT_HERE else None
         return self._mark
 
     def forget(self) -> None:

@@ -24,7 +24,7 @@ async def read(storage: Storage) -> Stats:
         for queue in storage.capabilities.queues or (None,)  # a bound token must name one
         for row in (await storage.find(Query(queue=queue, limit=NEWEST, scan=NEWEST))).records
     ]
-    names = {(row.job.queue, row.job.task) for row in rows} | {(each.name, "") for each in seen.queues}
+    names = {(row.job.queue, row.job.task) for row in rows} | {(queue.name, "") for queue in seen.queues}
     counts = tuple(Count(queue=queue, task=task, state=State.READY, jobs=1) for queue, task in sorted(names))
     return Stats(counts=counts, workers=seen.workers, limits=seen.limits)
 

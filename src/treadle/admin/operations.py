@@ -183,8 +183,8 @@ class Operations:
 
     def _forget(self) -> None:
         ended = [run.shown for run in self._runs.values() if run.shown.ended_at is not None]
-        old = [each.id for each in ended if self._now() - (each.ended_at or 0.0) > KEPT]
-        for id in {*old, *(each.id for each in ended[:-LISTED])}:
+        old = [operation.id for operation in ended if self._now() - (operation.ended_at or 0.0) > KEPT]
+        for id in {*old, *(operation.id for operation in ended[:-LISTED])}:
             del self._runs[id]
 
     def _tell(self, run: _Run) -> None:
@@ -216,7 +216,7 @@ class Operations:
     async def _all(self, run: _Run) -> bool:
         """Act on all rows -> False if it was stopped before."""
         own = Acts(self._client, self._storage, run.selection.queues).noting(run.note)
-        async for rows, looked, others in run.selection.read(await self._storage()):
+        async for rows, examined, others in run.selection.read(await self._storage()):
             if self._stops(run):
                 return False
             for reason, count in others.items():
@@ -228,7 +228,7 @@ class Operations:
                 if self._stops(run) and start + acts.GROUP < len(rows):
                     self._update(run, scanned=run.shown.scanned + start + len(part))
                     return False
-            self._update(run, scanned=run.shown.scanned + looked)
+            self._update(run, scanned=run.shown.scanned + examined)
             await asyncio.sleep(0)
         return True
 

@@ -45,16 +45,16 @@ class Queues:
 
     async def stats(self) -> Stats:
         """The counts by queue, task and state, the workers, and the limits."""
-        found = await (await self._storage()).stats()
+        stats = await (await self._storage()).stats()
         await self._moved.looked("app.queues.stats")
-        return replace(found, limits=_of_users(found.limits))
+        return replace(stats, limits=_of_users(stats.limits))
 
     async def glance(self, most: int = 10_000) -> Glance:
         """The queues with unfinished or failed jobs, the workers, and the limits, for repeated calls: up to `most`
         queued jobs are counted in each queue, and up to `most` jobs of each other kind."""
-        found = await (await self._storage()).glance(most)
+        glance = await (await self._storage()).glance(most)
         await self._moved.looked("app.queues.glance")
-        return replace(found, limits=_of_users(found.limits))
+        return replace(glance, limits=_of_users(glance.limits))
 
     async def plan(self, queue: str, within: tuple[str, ...] = ()) -> QueuePlan:
         """Estimate when a queue is empty, what its jobs wait for most, and what would change that.

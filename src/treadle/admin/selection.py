@@ -82,19 +82,19 @@ class Selection(Struct, frozen=True, kw_only=True):
             cursor: str | None = None
             while True:
                 page = await self._page(storage, replace(query, cursor=cursor))
-                looked = len(page.records) if page.scanned is None or self.queues else page.scanned
-                yield [row for row in page.records if self._may(row) and self._in_group(row)], looked, {}
+                examined = len(page.records) if page.scanned is None or self.queues else page.scanned
+                yield [row for row in page.records if self._may(row) and self._in_group(row)], examined, {}
                 cursor = page.cursor
                 if cursor is None:
                     break
 
     async def preview(self, storage: Storage) -> Preview:
         """Count the jobs, up to 10,000 matches, looking at as many rows as a bounded query does."""
-        matches, looked, samples = 0, 0, list[Record]()
+        matches, examined, samples = 0, 0, list[Record]()
         async for rows, more, _ in self.read(storage):
             samples += rows[: SAMPLES - len(samples)]
-            matches, looked = matches + len(rows), looked + more
-            if matches >= MATCHED or looked >= storage.capabilities.scan:
+            matches, examined = matches + len(rows), examined + more
+            if matches >= MATCHED or examined >= storage.capabilities.scan:
                 return Preview(matches=min(matches, MATCHED), capped=True, samples=samples)
             await asyncio.sleep(0)
         unknown: Sequence[str] = ()
@@ -105,10 +105,10 @@ class Selection(Struct, frozen=True, kw_only=True):
 
     def _bounded(self) -> Query:
         before = self.before if self.query.before is None else min(self.before, self.query.before)
-        found = replace(self.query, before=before, order="oldest", limit=STEP, scan=LOOKED)
+        query = replace(self.query, before=before, order="oldest", limit=STEP, scan=LOOKED)
         if self.group is None:
-            return found
-        return replace(found, queue=self.group.queue, task=self.group.task, state=(State.FAILED,))
+            return query
+        return replace(query, queue=self.group.queue, task=self.group.task, state=(State.FAILED,))
 
     def _queries(self) -> Iterator[Query]:
         """One query, or one for each queue of the caller."""

@@ -173,11 +173,11 @@ async def move(
         await run.mark_source("gone")
     running = await _running(source.storage)
     await _carry(run, arriving if resumed else None, step, told)
-    found = await compare(source, target, step=step, told=told)
-    if not found.same:
-        raise MoveFailed(_differing(source, target, found))
-    await run.mark_target("arrived", jobs=found.target.jobs)
-    return Moved(found.source.jobs, running, found.source.rules, found.source.digest, resumed)
+    comparison = await compare(source, target, step=step, told=told)
+    if not comparison.same:
+        raise MoveFailed(_differing(source, target, comparison))
+    await run.mark_target("arrived", jobs=comparison.target.jobs)
+    return Moved(comparison.source.jobs, running, comparison.source.rules, comparison.source.digest, resumed)
 
 
 async def _close(run: _Run, undo: bool) -> None:
@@ -275,7 +275,7 @@ async def _settled(storage: Storage, wait: float, told: Told) -> None:
 
 
 async def _running(storage: Storage) -> int:
-    return sum(each.running for each in (await storage.glance()).queues)
+    return sum(queue.running for queue in (await storage.glance()).queues)
 
 
 async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> None:
@@ -286,12 +286,12 @@ async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> N
     reached, first = cursor, cursor is None
     while cursor is not None or first:
         load = await source.movable.unload(cursor, step)
-        moved = tuple(replace(each, record=handed_over(each.record)) for each in load.jobs)
+        moved = tuple(replace(job, record=handed_over(job.record)) for job in load.jobs)
         cursor, done, first = load.cursor, done + len(moved), False
         # The last load returns no cursor: keep the previous one, so that a resumed run repeats only that load.
         reached = cursor or reached
-        given, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
-        await run.patiently(target, functools.partial(target.movable.load, given, mark))
+        target_load, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
+        await run.patiently(target, functools.partial(target.movable.load, target_load, mark))
         told("carrying", done, total)
 
 
@@ -312,7 +312,7 @@ async def _side(place: OpenStorage, step: int, told: Told) -> Side:
     while cursor is not None or first:
         load = await place.movable.unload(cursor, step)
         rules += len(load.rules)
-        counts.update(_kind(each) for each in load.jobs)
+        counts.update(_kind(job) for job in load.jobs)
         sum_ = (sum_ + digest(load.jobs)) % 2**128
         cursor, first, done = load.cursor, False, done + len(load.jobs)
         told("comparing", done, total)

@@ -40,8 +40,8 @@ raw = msgspec.json.Decoder(msgspec.Raw).decode
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments as plain values, or the payload as the only argument. Of arguments that cannot
     be read here, the words say where they are."""
-    if (words := placeholder(payload)) is not None:
-        return (words,), {}
+    if (where := placeholder(payload)) is not None:
+        return (where,), {}
     try:
         return call_codec.decode_foreign_call(payload)
     except Exception:
@@ -50,8 +50,8 @@ def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def value(text: str | None) -> Any:
     """The decoded result, or its text if it cannot be decoded."""
-    if text is None or (words := placeholder(text)) is not None:
-        return None if text is None else words
+    if text is None or (where := placeholder(text)) is not None:
+        return None if text is None else where
     try:
         return call_codec.decode_any(text)
     except Exception:
@@ -92,8 +92,8 @@ def carried_call(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call as encoded JSON, or the payload as the only argument."""
     try:
-        return [msgspec.Raw(encode(each)) for each in args], {
-            utf8(name): msgspec.Raw(encode(each)) for name, each in kwargs.items()
+        return [msgspec.Raw(encode(arg)) for arg in args], {
+            utf8(name): msgspec.Raw(encode(arg)) for name, arg in kwargs.items()
         }
     except Exception:
         return [utf8(payload)], {}

@@ -120,7 +120,7 @@ def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]
     """The ids in an order in which arrows lead forward, what each job leads to, and whether these are all arrows."""
     edges: list[Edge] = []
     children = {id: _children(row, jobs) for id, row in jobs.items()}
-    continued = {id for id, found in children.items() if found and jobs[id].job.task != FLOW}
+    continued = {id for id, below in children.items() if below and jobs[id].job.task != FLOW}
     ends = _Ends(children, jobs)
     for id, row in jobs.items():
         for up in _ups(row)[: max(0, ARROWS - len(edges))]:
@@ -163,23 +163,23 @@ class _Ends:
         return self._found[id]
 
     def _look(self, id: str) -> list[str]:
-        found: list[str] = []
-        left, seen = list(self._children[id]), {id}
-        while left:
-            one = left.pop()
+        ends: list[str] = []
+        pending, seen = list(self._children[id]), {id}
+        while pending:
+            one = pending.pop()
             if one in seen:
                 continue
             seen.add(one)
             below = self._children[one]
-            self._left -= 1 + sum(len(_ups(self._jobs[each])) for each in below)
-            if len(found) > ENDS or self._left < 0:
+            self._left -= 1 + sum(len(_ups(self._jobs[child])) for child in below)
+            if len(ends) > ENDS or self._left < 0:
                 return []
-            waited = {up for each in below for up in _ups(self._jobs[each])}
+            waited = {up for child in below for up in _ups(self._jobs[child])}
             if below:
-                left += [each for each in below if each not in waited]
+                pending += [child for child in below if child not in waited]
             else:
-                found.append(one)
-        return found if len(found) <= ENDS else []
+                ends.append(one)
+        return ends if len(ends) <= ENDS else []
 
 
 # --- folding

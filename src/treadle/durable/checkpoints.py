@@ -144,14 +144,14 @@ class Checkpoints:
         place = _place()
         if self._root is None:
             self._root = Branch(self, place, "")
-        found = _branch.get()
-        if found is None or found.checkpoints is not self:
-            found = self._root
-        if found.place != place:
-            last = found.last if found.last.endswith(("&", ">")) else f"{found.last}&"
-            found = Branch(self, place, last)
-        _branch.set(found)
-        return found
+        branch = _branch.get()
+        if branch is None or branch.checkpoints is not self:
+            branch = self._root
+        if branch.place != place:
+            last = branch.last if branch.last.endswith(("&", ">")) else f"{branch.last}&"
+            branch = Branch(self, place, last)
+        _branch.set(branch)
+        return branch
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
         before = _plain(after)

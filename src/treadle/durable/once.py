@@ -36,14 +36,14 @@ _read = msgspec.json.Decoder(KeptLock).decode
 
 def locks_of(checkpoints: Pairs) -> list[KeptLock]:
     """The last keys that a job got, in order. Entries that cannot be read are left out."""
-    found = []
+    locks = []
     for name, text in checkpoints:
         if name.startswith(ONCE):
             try:
-                found.append(_read(text))
+                locks.append(_read(text))
             except UNREADABLE:  # another program has stored it
                 continue
-    return sorted(found, key=lambda lock: lock.number)
+    return sorted(locks, key=lambda lock: lock.number)
 
 
 class KeptLocks:
@@ -91,8 +91,8 @@ class Once(AbstractAsyncContextManager[bool]):
             await self._durable.give_back(self._key)
 
     def __enter__(self) -> bool:
-        found: bool = self._durable.wait_here(self._durable.win(self._key, self._keep))
-        return found
+        is_first: bool = self._durable.wait_here(self._durable.win(self._key, self._keep))
+        return is_first
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
         if isinstance(error, Exception):

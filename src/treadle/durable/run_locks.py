@@ -50,8 +50,8 @@ class RunLocks:
 
     async def win(self, key: str, keep: float) -> bool:
         """Whether the job of this run holds the lock. Stores the lock if it is free."""
-        asked = once_lock(f"{ONCE}{os.urandom(8).hex()}", self._record, key, keep)
-        won = await self._calls.make(self._store(key, asked))
+        lock = once_lock(f"{ONCE}{os.urandom(8).hex()}", self._record, key, keep)
+        won = await self._calls.make(self._store(key, lock))
         if won:
             await self._save()  # raises here, before the effect, if the lease was lost
             self._unused.discard(key)
@@ -59,28 +59,28 @@ class RunLocks:
 
     async def _store(self, key: str, asked: NewJob) -> bool:
         async with self._in_order:
-            found = await self._stored(asked)
-            if winner(found) != self._record.job.id:
+            row = await self._stored(asked)
+            if winner(row) != self._record.job.id:
                 return False
-            self._held[key] = found
-            if found.job.id == asked.id:
+            self._held[key] = row
+            if row.job.id == asked.id:
                 self._unused.add(key)
-            self._note(self._kept.won(key, found.deadline_at))
+            self._note(self._kept.won(key, row.deadline_at))
             return True
 
     async def _stored(self, asked: NewJob) -> Record:
         """The row of the lock: this one, or the one that holds the key."""
-        found = await self._backend.store(asked)
-        check_place(found, asked.queue, None, None)
-        if found.job.id == asked.id or found.deadline_at is None or found.deadline_at > self._moment():
-            return found
+        row = await self._backend.store(asked)
+        check_place(row, asked.queue, None, None)
+        if row.job.id == asked.id or row.deadline_at is None or row.deadline_at > self._moment():
+            return row
         # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next lock.
         await self._backend.settle(
-            [Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")]
+            [Outcome(id=row.job.id, version=row.version, state=State.FAILED, reason=EXPIRED, error="over")]
         )
-        found = await self._backend.store(asked)
-        check_place(found, asked.queue, None, None)
-        return found
+        row = await self._backend.store(asked)
+        check_place(row, asked.queue, None, None)
+        return row
 
     async def give_back(self, *keys: str) -> None:
         """Release these locks, except those that this run did not get."""

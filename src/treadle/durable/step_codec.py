@@ -35,12 +35,12 @@ def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -
 def signature_of_kind(kind: Any, name: str, codec: Codec | None = None) -> CallCodec:
     """The codec of a value of this type."""
     try:
-        made = _kept(kind, typing.cast("Any", codec))
+        codec_of = _kept(kind, typing.cast("Any", codec))
     except TypeError:  # not hashable
-        made = _new(kind, codec)
-    made = copy.copy(made)
-    made.name = name  # for its errors
-    return made
+        codec_of = _new(kind, codec)
+    codec_of = copy.copy(codec_of)
+    codec_of.name = name  # for its errors
+    return codec_of
 
 
 def _returned(function: Callable[..., Any]) -> Any:

@@ -126,15 +126,15 @@ class Durable:
         self._stay(name)
         if _is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        asked = self.checkpoints.ask(name)
-        signature = self._signature(asked.key, function)
-        if asked.entry is not None:
-            return self._recorded(asked, signature)
-        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
+        request = self.checkpoints.ask(name)
+        signature = self._signature(request.key, function)
+        if request.entry is not None:
+            return self._recorded(request, signature)
+        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             value = function(*args, **kwargs)
-        self._keep(asked, signature, value)
+        self._keep(request, signature, value)
         self.wait_here(self.backend.save(self.run))
-        return self._recorded(asked, signature)
+        return self._recorded(request, signature)
 
     def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> None:
         """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
@@ -163,10 +163,10 @@ class Durable:
         """The idempotency key of a step: the same in every run, also after a retry of a dead job."""
         if name is not None:
             return f"{self.run.record.job.id}:{name}"
-        found = running_step()
-        if found is None:
+        key = running_step()
+        if key is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
-        return found
+        return key
 
     # --- sleeping and waiting
 
@@ -175,16 +175,16 @@ class Durable:
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give seconds or until=, not both")
         if entry is None:
-            left = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
+            remaining = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            left = 0.0 if self._came_due(asked.key) else entry.until - now
+            remaining = 0.0 if self._came_due(asked.key) else entry.until - now
             if length is not None:
-                left = min(left, seconds(length, "sleep"))
+                remaining = min(remaining, seconds(length, "sleep"))
         else:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
-        if left > EARLY:
-            self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + left))
-            self._leave(judge.asleep(self.run.record, asked.key, left, now))
+        if remaining > EARLY:
+            self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + remaining))
+            self._leave(judge.asleep(self.run.record, asked.key, remaining, now))
         if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
             # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
             self.checkpoints.keep(asked, Checkpoint(entry.after, until=now))
@@ -221,18 +221,18 @@ class Durable:
         if name in self._received:
             raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
         row, used = self.run.record, self._waited.get(name, 0)
-        turn, found = await self._row(name, used, timeout is not None)
-        if found is None and timeout != 0:
-            left = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
-            limits = [each for each in (timeout, left) if each is not None]
+        turn, signal = await self._row(name, used, timeout is not None)
+        if signal is None and timeout != 0:
+            to_deadline = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
+            limits = [limit for limit in (timeout, to_deadline) if limit is not None]
             # The row of an ended job ends at its deadline: while it is open, the workflow cannot be pruned.
             new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
             self._leave(judge.awaiting(row, (new.id,), (new,)))
-        if found is not None and found.state is State.SUCCEEDED:
-            return valued(asked, found.result or "null", False, turn)
-        if found is not None and not found.state.final and timeout != 0:
-            self._leave(judge.awaiting(row, (found.id,)))
-        return Checkpoint(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
+        if signal is not None and signal.state is State.SUCCEEDED:
+            return valued(asked, signal.result or "null", False, turn)
+        if signal is not None and not signal.state.final and timeout != 0:
+            self._leave(judge.awaiting(row, (signal.id,)))
+        return Checkpoint(asked.after, gave_up=True, turn=turn if signal is not None and signal.state.final else used)
 
     async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
         """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row
@@ -241,11 +241,11 @@ class Durable:
         while True:
             turns = range(start, start + SEEN_AT_ONCE)
             rows = await self.backend.get([signal_id(row.job.id, name, turn) for turn in turns])
-            for turn, found in zip(turns, rows, strict=True):
-                if found is not None:
-                    check_signal(found, row)
-                if found is None or usable(found, row, timed):
-                    return turn, found
+            for turn, signal in zip(turns, rows, strict=True):
+                if signal is not None:
+                    check_signal(signal, row)
+                if signal is None or usable(signal, row, timed):
+                    return turn, signal
             start += SEEN_AT_ONCE
 
     def _moment(self) -> float:
@@ -364,7 +364,7 @@ REPLACED = (
 def is_suspension(error: BaseException | None) -> bool:
     """Whether this is a Suspend, or an exception group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
-        return all(is_suspension(each) for each in error.exceptions)
+        return all(is_suspension(part) for part in error.exceptions)
     return isinstance(error, Suspend)
 
 

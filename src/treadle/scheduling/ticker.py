@@ -219,14 +219,14 @@ class Ticker:
     ) -> tuple[tuple[NewJob, ...], Exception | None]:
         """The jobs of these instants, and the error of those that could not be made."""
         followups, problem = [], None
-        for at in moments:
+        for instant in moments:
             try:
                 job = definition.job if known is None else known.job()
                 assert job is not None
             except Exception as error:
                 problem = error
             else:
-                followups.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(at)}", at))
+                followups.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(instant)}", instant))
         try:
             return await self._prepare(followups), problem
         except Exception as error:  # of a middleware

@@ -39,17 +39,17 @@ def misfits(signature: CallCodec, text: str, first_later: bool = False) -> list[
         args, kwargs, tags = _parts(signature, text)
     except BadArgument as error:
         return [error]
-    found = [*_of_shape(signature.name, plan, args, kwargs)]
-    given, named = _bound(plan, args, kwargs)
-    for param, value, name in (*((plan.at(n), value, None) for n, value in enumerate(given)), *named):
+    errors = [*_of_shape(signature.name, plan, args, kwargs)]
+    by_place, named = _bound(plan, args, kwargs)
+    for param, value, name in (*((plan.at(n), value, None) for n, value in enumerate(by_place)), *named):
         try:
             if isinstance(value, msgspec.Raw):
                 signature._read(param, value, name)
             else:
                 signature._accept(param, value, name, tags)
         except BadArgument as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def first_misfit(signature: CallCodec, value: object) -> BadArgument | None:
@@ -88,22 +88,22 @@ def _no_payload(signature: CallCodec, error: BaseException) -> BadArgument:
 def _of_shape(task: str, plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[BadArgument]:
     """The arguments that are missing, unknown, given twice or too many. `Parameters.bind` raises for the first of these
     only."""
-    found: list[BadArgument] = []
-    left, more = list(args), dict(kwargs)
+    errors: list[BadArgument] = []
+    by_place, more = list(args), dict(kwargs)
     while True:
         try:
-            plan.bind(task, left, more)
+            plan.bind(task, by_place, more)
         except BadArgument as error:
-            found.append(error)
-            if error.parameter is None and len(left) > plan.high:
-                del left[plan.high :]
+            errors.append(error)
+            if error.parameter is None and len(by_place) > plan.high:
+                del by_place[plan.high :]
             elif error.parameter in more:
                 del more[error.parameter]
             else:
-                found += [*_missing(task, plan, left, more)][1:]
-                return found
+                errors += [*_missing(task, plan, by_place, more)][1:]
+                return errors
         else:
-            return found
+            return errors
 
 
 def _missing(task: str, plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[BadArgument]:

@@ -44,20 +44,20 @@ def acyclic(jobs: Iterable[NewJob]) -> None:
         on_path: set[str] = set()
         stack: list[tuple[str, int]] = [(start, 0)]
         while stack:
-            id, at = stack.pop()
-            if at == 0:
+            id, index = stack.pop()
+            if index == 0:
                 if id in done:
                     continue
                 path.append(id)
                 on_path.add(id)
             ups = waits.get(id, ())
-            if at < len(ups):
-                stack.append((id, at + 1))
-                if ups[at] in on_path:
-                    circle = [*path[path.index(ups[at]) :], ups[at]]
+            if index < len(ups):
+                stack.append((id, index + 1))
+                if ups[index] in on_path:
+                    circle = [*path[path.index(ups[index]) :], ups[index]]
                     raise miscombined("after", f"these jobs wait for each other: {' -> '.join(circle)}")
-                if ups[at] in waits:
-                    stack.append((ups[at], 0))
+                if ups[index] in waits:
+                    stack.append((ups[index], 0))
             else:
                 done.add(id)
                 on_path.discard(path.pop())

@@ -70,8 +70,8 @@ def _followups_of(
 def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:
     for spec in specs:
         if source is not None and spec.source is not None and spec.source is not source:
-            words = f"{spec!r} belongs to another app than the task that returns it; enqueue it there"
-            raise BadOption("return", words)
+            problem = f"{spec!r} belongs to another app than the task that returns it; enqueue it there"
+            raise BadOption("return", problem)
 
 
 def _sized(text: str, most: int) -> str:

@@ -85,8 +85,8 @@ def signal_name(row: Record) -> str | None:
     """The name of the signal of this row; None if the row is not a signal's, or its payload cannot be read."""
     if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
-    asked = _signal_of(row)
-    return None if asked is None else asked.signal
+    signal = _signal_of(row)
+    return None if signal is None else signal.signal
 
 
 def _signal_of(row: Record) -> SignalRow | None:
@@ -121,24 +121,29 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
     for start in count(1, SEEN_AT_ONCE):
         turns = range(start, start + SEEN_AT_ONCE)
         rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
-        for turn, found in zip(turns, rows, strict=True):
-            if found is None:
+        for turn, existing in zip(turns, rows, strict=True):
+            if existing is None:
                 new = replace(signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True), reach=reach)
-                [found] = await patiently(partial(storage.enqueue, [new]))
-            check_signal(found, row)
-            while not found.state.final:
+                [existing] = await patiently(partial(storage.enqueue, [new]))
+            check_signal(existing, row)
+            while not existing.state.final:
                 # A repeated outcome must have the same `value`, so of two senders only one gets "applied".
                 out = Outcome(
-                    id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce, reach=reach
+                    id=existing.id,
+                    version=existing.version,
+                    state=State.SUCCEEDED,
+                    result=text,
+                    value=nonce,
+                    reach=reach,
                 )
                 [answer] = await storage.settle([out])
                 if answer.status == "applied":
                     return
-                [again] = await storage.get([found.id])
+                [again] = await storage.get([existing.id])
                 if again is None:
                     break
-                found = again
-            if found.state is State.SUCCEEDED:
+                existing = again
+            if existing.state is State.SUCCEEDED:
                 raise Signalled(row.job.id, name)
 
 

@@ -98,13 +98,13 @@ class _Check:
         stats = await self._storage.stats()
         counts = stats.counts
         self._places = PlacementChecks(self._core.tasks, stats.workers, self._findings)
-        unfinished = [each for each in counts if each.state in UNFINISHED and self._counts(each.queue, each.task)]
-        self._jobs = sum(each.jobs for each in unfinished)
+        unfinished = [count for count in counts if count.state in UNFINISHED and self._counts(count.queue, count.task)]
+        self._jobs = sum(count.jobs for count in unfinished)
         async for page in self._pages():
             await self._page(page)
             self._progress(self._looked, self._jobs)
-        found = await self._storage.limits(use=False)
-        mine = [use for use in found if not use.key.startswith("treadle")]
+        rules = await self._storage.limits(use=False)
+        mine = [use for use in rules if not use.key.startswith("treadle")]
         limits.look(mine, self._core.limits.declarations, self._limits, self._findings)
         sampled = self._options.sample is not None and self._looked < self._jobs
         return Report(
@@ -174,15 +174,15 @@ class _Check:
 
     async def _related(self, rows: Sequence[Record], wanted: dict[str, Sequence[str]]) -> None:
         """Check what needs the rows of other jobs."""
-        found = {row.job.id: row for row in rows}
-        missing = dict.fromkeys(id for ids in wanted.values() for id in ids if id not in found)
+        row_of = {row.job.id: row for row in rows}
+        missing = dict.fromkeys(id for ids in wanted.values() for id in ids if id not in row_of)
         for ids in _parts(list(missing)):
-            found |= {row.job.id: row for row in await self._storage.get(ids) if row is not None}
+            row_of |= {row.job.id: row for row in await self._storage.get(ids) if row is not None}
         for row in rows:
             if row.job.id in wanted and not row.job.task:
-                self._rows.signal(row, found.get(row.job.parent or ""))
+                self._rows.signal(row, row_of.get(row.job.parent or ""))
             elif row.job.id in wanted:
-                self._results.look(row, found)
+                self._results.look(row, row_of)
 
     def _call(self, job: NewJob) -> str | None:
         """Why this code cannot run the job of a schedule."""
@@ -195,5 +195,5 @@ class _Check:
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(ids), PAGE):
-        yield ids[at : at + PAGE]
+    for start in range(0, len(ids), PAGE):
+        yield ids[start : start + PAGE]

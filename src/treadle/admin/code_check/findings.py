@@ -58,17 +58,17 @@ class Findings:
         state: str | None = None,
     ) -> None:
         """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`."""
-        words = signature(what) if len(self._groups) < GROUPS else ""
-        key = kind, subject, f"{place} {words}"
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = Finding(
+        wording = signature(what) if len(self._groups) < GROUPS else ""
+        key = kind, subject, f"{place} {wording}"
+        finding = self._groups.get(key)
+        if finding is None:
+            finding = self._groups[key] = Finding(
                 level=level, kind=kind, subject=subject, what=what, advice=advice, states={}, example=example
             )
-        found.jobs += 1
+        finding.jobs += 1
         if state is not None:
             state = self.place or state
-            found.states[state] = found.states.get(state, 0) + 1
+            finding.states[state] = finding.states.get(state, 0) + 1
 
     def sorted(self) -> list[Finding]:
         """Breaks first; of each level, those of the most jobs first."""
@@ -92,4 +92,4 @@ class Report(Struct, kw_only=True):
 
     def fails(self, strict: bool = False) -> bool:
         """Whether anything breaks; `strict`: or is worth a note."""
-        return any(strict or each.level == "break" for each in self.findings)
+        return any(strict or finding.level == "break" for finding in self.findings)

@@ -18,17 +18,17 @@ class PlacementChecks:
         self._findings = findings
         self._lacking: dict[str, str] = {}
         for name, task in tasks.items():
-            if workers and task.needs is not None and (words := never(task.needs, workers)) is not None:
-                self._lacking[name] = words
+            if workers and task.needs is not None and (lacks := never(task.needs, workers)) is not None:
+                self._lacking[name] = lacks
 
     def look(self, row: Record) -> None:
         """Check a row of a user's task."""
-        words = self._lacking.get(row.job.task)
-        if words is not None and not row.function_done:
+        lacks = self._lacking.get(row.job.task)
+        if lacks is not None and not row.function_done:
             self._findings.add(
                 "worker",
                 row.job.task,
-                words,
+                lacks,
                 "start a worker with these labels and resources, or change what @app.task says",
                 level="note",
                 example=row.job.id,

@@ -85,10 +85,10 @@ class RowChecks:
 
     def _misfits(self, row: Record, task: TaskCore, later: bool) -> None:
         try:
-            found = misfits(task.signature, row.job.payload, later)
+            errors = misfits(task.signature, row.job.payload, later)
         except BadTask as error:
-            found = [BadArgument(task.name, None, str(error))]
-        for misfit in found:
+            errors = [BadArgument(task.name, None, str(error))]
+        for misfit in errors:
             self._findings.add(
                 "arguments",
                 task.name,

@@ -36,17 +36,17 @@ class Waits:
 
     def is_empty(self, fleet: VirtualFleet) -> bool:
         """Note now and then what the jobs wait for, then say whether none does."""
-        left = len(fleet.open[self._queue])
-        if left and not fleet.steps % LOOK:
+        unstarted = len(fleet.open[self._queue])
+        if unstarted and not fleet.steps % LOOK:
             self._note(fleet, self._passing)
-        return not left
+        return not unstarted
 
     def _note(self, fleet: VirtualFleet, found: dict[str, float]) -> None:
-        left = fleet.open[self._queue]
-        rows, uses = fleet.rows(islice(left, ROWS)), _by_key(fleet)
+        unstarted = fleet.open[self._queue]
+        rows, uses = fleet.rows(islice(unstarted, ROWS)), _by_key(fleet)
         for row in rows:
             if (wait := wait_of(row, fleet, self._copy, uses)) is not None:
-                found[wait.what] += len(left) / len(rows)
+                found[wait.what] += len(unstarted) / len(rows)
 
     def count(self, fleet: VirtualFleet, began: float, drained: bool) -> None:
         """A run has ended. The jobs that are left of a queue that is never empty count more than all before."""
@@ -61,8 +61,8 @@ class Waits:
     @property
     def bottleneck(self) -> str | None:
         """The most frequent cause, as words; None: no job waited."""
-        found = self._lasting or self._passing
-        return max(found, key=found.__getitem__) if found else None
+        causes = self._lasting or self._passing
+        return max(causes, key=causes.__getitem__) if causes else None
 
 
 def never_starts(fleet: VirtualFleet, copy: Snapshot, id: str) -> bool:
@@ -93,12 +93,12 @@ def _has_room(use: LimitUse) -> bool:
 
 
 def _limit(use: LimitUse | None, key: str) -> Wait:
-    words = f"the limit {key!r}"
+    limit = f"the limit {key!r}"
     if use is None or (use.rule.slots != 0 and use.rule.rate != 0):
-        return Wait(words)
+        return Wait(limit)
     if any(pause.why == "paused" for pause in use.pauses) or not use.pauses:
-        return Wait(f"{words}, which is paused", for_ever=True)
-    return Wait(f"{words}, which rests")
+        return Wait(f"{limit}, which is paused", for_ever=True)
+    return Wait(f"{limit}, which rests")
 
 
 def _workers(row: Record, fleet: VirtualFleet, copy: Snapshot) -> Wait | None:

@@ -69,12 +69,12 @@ def _of_limits(copy: Snapshot, keys: Collection[str]) -> Iterator[Option]:
 def _more_workers(model: Presence) -> Iterator[Option]:
     [queue, *_] = model.queues
     start = _plain(start_worker(queue, "--concurrency", str(model.slots), *options_of(model)))
-    place = [label_text(*each) for each in model.labels]
+    place = [label_text(*label) for label in model.labels]
     place += [f"{amount:,} {name}" for name, amount, _ in model.resources]
     for number in (1, 2):
-        each = " each" if number > 1 else ""
+        apiece = " each" if number > 1 else ""
         has = f" ({', '.join(place)})" if place else ""
-        what = f"{count(number, 'more worker')} with {count(model.slots, 'slot')}{each}{has}"
+        what = f"{count(number, 'more worker')} with {count(model.slots, 'slot')}{apiece}{has}"
         yield Option(what, start, Extra(workers=number, like=model))
 
 

@@ -134,17 +134,17 @@ class VirtualWorker:
 
 def crew_of(copy: Snapshot, extra: Extra, clock: Callable[[], float]) -> list[VirtualWorker]:
     """The workers with a recent heartbeat, and the additional ones."""
-    left = [row for row in copy.rows if released_by(row) is not None]
-    found = list[VirtualWorker]()
-    for each in copy.workers:
-        if each.queues and not is_silent(each):
-            starts = copy.now + max(0.0, each.paused - each.age)
-            found.append(VirtualWorker(each, starts, clock, _left_by(each, left, copy)))
+    misfits = [row for row in copy.rows if released_by(row) is not None]
+    crew = list[VirtualWorker]()
+    for worker in copy.workers:
+        if worker.queues and not is_silent(worker):
+            starts = copy.now + max(0.0, worker.paused - worker.age)
+            crew.append(VirtualWorker(worker, starts, clock, _left_by(worker, misfits, copy)))
     if (like := extra.like) is not None:
-        out = _left_by(like, left, copy)
+        out = _left_by(like, misfits, copy)
         more = (replace(like, worker=f"more-{number}") for number in range(extra.workers))
-        found += [VirtualWorker(each, copy.now, clock, out) for each in more]
-    return found
+        crew += [VirtualWorker(worker, copy.now, clock, out) for worker in more]
+    return crew
 
 
 def _left_by(worker: Presence, left: list[Record], copy: Snapshot) -> list[str]:

@@ -211,14 +211,14 @@ class VirtualFleet:
 
     def _heads(self, tasks: Iterable[str]) -> list[Head]:
         """The first queued job of each of these tasks, by queue."""
-        found: dict[tuple[str, str], Head] = {}
+        heads: dict[tuple[str, str], Head] = {}
         for row in self.rows(id for task in tasks for id in self._of_heavy.get(task, ())):
             if row.state is State.READY and row.queue_position is not None:
                 head = Head(row.job.task, row.job.queue, order(row))
                 key = head.task, head.queue
-                if key not in found or head.turn < found[key].turn:
-                    found[key] = head
-        return list(found.values())
+                if key not in heads or head.turn < heads[key].turn:
+                    heads[key] = head
+        return list(heads.values())
 
     def _wakes(self, moment: float) -> None:
         if self.now < moment < self._wake or self._wake <= self.now:
@@ -240,13 +240,13 @@ class VirtualFleet:
     def _runs(self, row: Record, worker: VirtualWorker | None, elapsed: float) -> None:
         queue, task = row.job.queue, row.job.task
         if row.function_done or row.job.id in self._fail_at_once:
-            left = 0.0
+            remaining = 0.0
         elif elapsed > 0:
-            left = self._times.rest(queue, task, elapsed)
+            remaining = self._times.rest(queue, task, elapsed)
         else:
-            left = self._times.draw(queue, task)
-        self.ended.setdefault(row.job.id, self.now + left)
-        self._at(self.now + left, lambda: self._ends(row, worker))
+            remaining = self._times.draw(queue, task)
+        self.ended.setdefault(row.job.id, self.now + remaining)
+        self._at(self.now + remaining, lambda: self._ends(row, worker))
 
     def _ends(self, row: Record, worker: VirtualWorker | None) -> None:
         job, attempt = row.job, row.attempt + 1
@@ -299,5 +299,5 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
         try:
             call.send(None)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result

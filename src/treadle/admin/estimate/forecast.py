@@ -59,7 +59,7 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
         explanation=explanation,
         start=None if row.state is State.RUNNING else start,
         end=range_of(list(ends.values()), copy.now) if start is not None and ends else None,
-        ahead=sum(_is_ahead(each, row) for each in copy.rows),
+        ahead=sum(_is_ahead(other, row) for other in copy.rows),
         left_out=copy.left_out,
         simulations=len(moments),
         changes=_worthwhile(watch, run, options, moments, copy.now),
@@ -145,10 +145,10 @@ class _Watch:
         return (time.thread_time() - self._began) / CPU
 
     def repeat(self, run: Run, extra: Extra, most: int, share: float) -> Moments:
-        found: Moments = []
-        while len(found) < most and (self.spent() < share or (not found and self.spent() < 1)):
-            found.append(run(len(found), extra))
-        return found
+        moments: Moments = []
+        while len(moments) < most and (self.spent() < share or (not moments and self.spent() < 1)):
+            moments.append(run(len(moments), extra))
+        return moments
 
 
 def _worthwhile(
@@ -159,7 +159,7 @@ def _worthwhile(
     now: float,
 ) -> tuple[Change, ...]:
     """The changes that make a difference, the most effective first. Each is compared under the same seeds."""
-    found, workers = list[Change](), list[Range | None]()
+    worthwhile, workers = list[Change](), list[Range | None]()
     for number, option in enumerate(options, 1):
         share = SHARE + (1 - SHARE) * number / len(options)
         moments = watch.repeat(run, option.extra, min(TRIES, len(before)), share)
@@ -169,8 +169,8 @@ def _worthwhile(
         elif option.extra.workers:
             workers.append(then)
         if then is not None and _saves(then, was, now):
-            found.append(Change(what=option.what, when=then, command=option.command))
-    return tuple(sorted(found, key=lambda each: each.when.median if each.when else 0.0)[:CHANGES])
+            worthwhile.append(Change(what=option.what, when=then, command=option.command))
+    return tuple(sorted(worthwhile, key=lambda each: each.when.median if each.when else 0.0)[:CHANGES])
 
 
 def _saves(then: Range, was: Range | None, now: float) -> bool:

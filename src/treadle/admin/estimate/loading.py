@@ -49,8 +49,8 @@ def _edges(row: Record, rows: dict[str, Record]) -> Iterator[Edge]:
 def _behind(use: LimitUse) -> Limit | None:
     """The rule that acts when nothing pauses the limit."""
     rule = use.unpaused
-    found = None if rule is None else refusing(rule)
-    return None if found is None or found.empty else found
+    limit = None if rule is None else refusing(rule)
+    return None if limit is None or limit.empty else limit
 
 
 def refusing(rule: Limit) -> Limit:

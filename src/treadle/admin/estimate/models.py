@@ -20,16 +20,16 @@ SLOTS: Final = 20  # if no worker serves the queue yet: the default of a worker
 def model_for(copy: Snapshot, queue: str, task: str, rows: Iterable[Record]) -> Presence | None:
     """The worker of which more could run these jobs of a task. It serves their queue only, as the command says. None:
     the code that can read them is unknown."""
-    able = [each for each in copy.workers if task in each.tasks]
-    reading = [each for each in able if not all(is_left_by(row, each, copy.workers) for row in rows)]
+    able = [worker for worker in copy.workers if task in worker.tasks]
+    reading = [worker for worker in able if not all(is_left_by(row, worker, copy.workers) for row in rows)]
     if able and not reading:
         return None
-    serving = [each for each in reading if queue in each.queues]
-    like = next(iter([*[each for each in serving if not each.draining], *serving, *reading]), None)
+    serving = [worker for worker in reading if queue in worker.queues]
+    like = next(iter([*[worker for worker in serving if not worker.draining], *serving, *reading]), None)
     if like is None:
         like = _fresh(copy, queue, task)
     named = queue != SYSTEM_QUEUE and "," not in queue  # the command can name it
-    queues = (queue,) if named or not like.queues else (queue, *[each for each in like.queues if each != queue])
+    queues = (queue,) if named or not like.queues else (queue, *[other for other in like.queues if other != queue])
     unused = tuple((name, has, 0) for name, has, _ in like.resources)
     return replace(like, queues=queues, resources=unused, paused=0.0, draining="", reserved="", running=0, age=0.0)
 
@@ -41,7 +41,9 @@ def options_of(model: Presence) -> list[str]:
 
 def _fresh(copy: Snapshot, queue: str, task: str) -> Presence:
     """A worker with what the task needs and the code of those that have it. Without one, it has every task."""
-    like = next(iter([*coded(copy.workers, task), *(each for each in copy.workers if queue in each.queues)]), None)
+    like = next(
+        iter([*coded(copy.workers, task), *(worker for worker in copy.workers if queue in worker.queues)]), None
+    )
     needs = needs_of(copy.workers, task)
     labels, amounts = dict(like.labels if like else ()), {name: has for name, has, _ in like.resources} if like else {}
     for name, values in needs.requires if needs else ():
@@ -49,13 +51,13 @@ def _fresh(copy: Snapshot, queue: str, task: str) -> Presence:
             labels[name] = values[0] if values else ""
     for name, amount in needs.uses if needs else ():
         amounts[name] = max(amount, amounts.get(name, 0))
-    own = {each.task: each for each in like.needs} if like else {}
+    own = {needed.task: needed for needed in like.needs} if like else {}
     known = [*(like.tasks if like else ()), *own, task, *(row.job.task for row in copy.rows if like is None)]
     return Presence(
         worker="model",
         queues=(queue,),
         tasks=tuple(name for name in dict.fromkeys(known) if _runs(own.get(name), labels, amounts)),
-        slots=next((each.slots for each in copy.workers if queue in each.queues), SLOTS),
+        slots=next((worker.slots for worker in copy.workers if queue in worker.queues), SLOTS),
         labels=tuple(labels.items()),
         resources=tuple((name, amount, 0) for name, amount in amounts.items()),
         needs=tuple(own.values()),

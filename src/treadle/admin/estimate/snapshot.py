@@ -121,11 +121,11 @@ class Copying:
     def _queues(self, main: str, glance: Glance) -> list[str]:
         """Its queue, and those that its workers serve too, as far as the caller may see them."""
         serving = [worker for worker in glance.workers if main in worker.queues]
-        found = dict.fromkeys([main, *(queue for worker in serving for queue in worker.queues)])
-        busy = {each.name for each in glance.queues}
+        names = dict.fromkeys([main, *(queue for worker in serving for queue in worker.queues)])
+        busy = {queue.name for queue in glance.queues}
         return [
             queue
-            for queue in found
+            for queue in names
             if queue == main
             or (
                 queue in busy
@@ -157,9 +157,9 @@ class Copying:
         while look and len(seen) < UPSTREAMS:
             ids = [id for id in dict.fromkeys(look) if id not in seen][:PAGE]
             seen.update(ids)
-            found = [up for up in await self._storage.get(ids) if up is not None] if ids else []
-            self._keep(found)
-            look = [id for up in found if not up.state.final for id in up.after]
+            ups = [up for up in await self._storage.get(ids) if up is not None] if ids else []
+            self._keep(ups)
+            look = [id for up in ups if not up.state.final for id in up.after]
 
     async def _arriving(self, queue: str, now: float) -> float:
         """Jobs a second: the median of the last minutes, so that one large enqueue is not taken for a habit."""
@@ -176,19 +176,19 @@ class Copying:
 
     async def _metrics(self, now: float) -> tuple[MetricsRow, ...]:
         """The newest rows, of as much time as it takes to have some."""
-        found: list[MetricsRow] = []
+        rows: list[MetricsRow] = []
         for back, most in METRICS:
             try:
-                found = (await self._storage.read_metrics(now - back, now + 60))[-most:]
+                rows = (await self._storage.read_metrics(now - back, now + 60))[-most:]
             except TreadleError:  # a token that is bound to queues may not read them
                 return ()
-            if found:
+            if rows:
                 break
-        return tuple(found)
+        return tuple(rows)
 
 
 def _queued(glance: Glance, queue: str) -> int:
-    return next((each.queued for each in glance.queues if each.name == queue), 0)
+    return next((counts.queued for counts in glance.queues if counts.name == queue), 0)
 
 
 def _light(row: Record) -> Record:

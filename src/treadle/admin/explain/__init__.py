@@ -50,8 +50,8 @@ def _ready(facts: Facts) -> str:
     if row.queue_position is not None:
         return f"{'Its function has run, and its ending is due. ' if row.function_done else ''}{_in_queue(facts)}"
     if row.blocked_on is not None:
-        said = by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
-        return said + further(facts, row.blocked_on, due=True)
+        blocks = by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
+        return blocks + further(facts, row.blocked_on, due=True)
     if is_due(row, facts.now):
         return overdue(facts, _in_queue(facts))
     return scheduled(facts) + further(facts, None, due=False)
@@ -64,8 +64,8 @@ def _in_queue(facts: Facts) -> str:
     if (of_queue := by_parent(own, facts) or by_parent("queue", facts) or queue_blocks(facts)) is not None:
         return of_queue + further(facts, own, due=True)
     if (shut := closed_limit(facts)) is not None:
-        key, words = shut
-        return words + further(facts, key, due=True)
+        key, sentence = shut
+        return sentence + further(facts, key, due=True)
     more = further(facts, None, due=True)
     return queued(facts, no_room=bool(more)) + more
 
@@ -81,8 +81,8 @@ def _since(facts: Facts) -> str:
 
 def _suspect(facts: Facts) -> str:
     """Why the job runs alone, if it may have killed its worker."""
-    words = guilt.words(facts.row)
-    return "" if words is None else f" {words[0].upper()}{words[1:]}."
+    suspicion = guilt.words(facts.row)
+    return "" if suspicion is None else f" {suspicion[0].upper()}{suspicion[1:]}."
 
 
 def _deadline(facts: Facts) -> str:
@@ -99,7 +99,7 @@ def _deadline(facts: Facts) -> str:
 
 def _late(facts: Facts) -> str:
     """The sentence for a job whose deadline has passed. Any claim ends it, by a worker of any queue."""
-    said = f"Its deadline passed at {at(facts.row.deadline_at)}: it fails with the next claim"
+    over = f"Its deadline passed at {at(facts.row.deadline_at)}: it fails with the next claim"
     if facts.glance.workers:
-        return f"{said}."
-    return f"{said}, and no worker is running to make one: {command('worker')} starts one."
+        return f"{over}."
+    return f"{over}, and no worker is running to make one: {command('worker')} starts one."

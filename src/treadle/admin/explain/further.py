@@ -17,11 +17,11 @@ NAMED = 3  # further causes that a sentence names
 
 def further(facts: Facts, said: str | None, due: bool) -> str:
     """Sentences about limits besides the one `said`, and about workers if the cause is a limit and the job is `due`."""
-    found = list(_limits(facts, said, due))
+    causes = list(_limits(facts, said, due))
     if said is not None and due:
-        found += _workers(facts)
-    more = [f"{count(len(found) - NAMED, 'more cause')} of this kind"] if len(found) > NAMED else []
-    return f" Besides, {'; '.join([*found[:NAMED], *more])}." if found else ""
+        causes += _workers(facts)
+    more = [f"{count(len(causes) - NAMED, 'more cause')} of this kind"] if len(causes) > NAMED else []
+    return f" Besides, {'; '.join([*causes[:NAMED], *more])}." if causes else ""
 
 
 def _limits(facts: Facts, said: str | None, due: bool) -> Iterator[str]:

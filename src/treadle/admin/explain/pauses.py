@@ -17,14 +17,14 @@ async def paused_by(storage: Storage, names: Collection[str]) -> Mapping[str, tu
     one: a program has paused it, or the entry is older than those that are read."""
     if not names:
         return {}
-    found: dict[str, tuple[float, str] | None] = {}
+    pauses: dict[str, tuple[float, str] | None] = {}
     page = await storage.find(Query(task=TASK, limit=ENTRIES, scan=storage.capabilities.scan))
     for entry in map(entry_of, page.records):
         kind, _, verb = entry.act.partition(".")
         name = f"queue:{entry.target}" if kind == "queue" else entry.target
-        if kind in ("queue", "limit") and name in names and name not in found and not entry.error:
-            found[name] = _pause(entry, verb)
-    return {name: pause for name, pause in found.items() if pause is not None}
+        if kind in ("queue", "limit") and name in names and name not in pauses and not entry.error:
+            pauses[name] = _pause(entry, verb)
+    return {name: pause for name, pause in pauses.items() if pause is not None}
 
 
 def _pause(entry: AuditEntry, verb: str) -> tuple[float, str] | None:

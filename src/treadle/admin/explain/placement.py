@@ -25,11 +25,11 @@ def placed(facts: Facts) -> str | None:
     needs = needs_of(workers, task)
     if needs is None:
         return None
-    able = [each for each in workers if task in each.tasks]
+    able = [worker for worker in workers if task in worker.tasks]
     if not able:
         return lacking(workers, task)
-    served = [each for each in able if facts.row.job.queue in each.queues]
-    claiming = [each for each in able_to_read(served, facts) if claims(each)]
+    served = [worker for worker in able if facts.row.job.queue in worker.queues]
+    claiming = [worker for worker in able_to_read(served, facts) if claims(worker)]
     return _not_now(needs, claiming, facts) if claiming else None
 
 
@@ -43,11 +43,11 @@ def _not_now(needs: Needs, able: Sequence[Presence], facts: Facts) -> str | None
     worker, name, free_now = max(short, key=lambda each: each[2])
     amount = dict(needs.uses)[name]
     whose = f"worker {worker.worker!r}" if len(able) == 1 else f"the freest of {count(len(able), 'worker')}"
-    said = f"it needs {amount:,} {name}: {whose} has {free_now:,} of {amount_of(worker, name):,} free"
+    lacks = f"it needs {amount:,} {name}: {whose} has {free_now:,} of {amount_of(worker, name):,} free"
     more = start_worker(
         facts.row.job.queue, *place_options(worker.labels, [(name, has) for name, has, _ in worker.resources])
     )
-    return f"{said}{_kept(worker, short, needs, name)}; {more} adds as much"
+    return f"{lacks}{_kept(worker, short, needs, name)}; {more} adds as much"
 
 
 def _kept(worker: Presence, short: Sequence[tuple[Presence, str, int]], needs: Needs, name: str) -> str:

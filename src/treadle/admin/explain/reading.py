@@ -104,7 +104,7 @@ class Reader:
 
     async def _running(self, row: Record) -> tuple[Record, ...]:
         query = Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ)
-        return tuple(each for each in (await self._storage.find(query)).records if self._visible(each))
+        return tuple(run for run in (await self._storage.find(query)).records if self._visible(run))
 
     async def _first(self, row: Record) -> Record | None:
         page = await self._storage.find(Query(order="queue", queue=row.job.queue, limit=1))
@@ -123,8 +123,8 @@ class Reader:
         back = Query(order="queue", queue=row.job.queue, limit=RIVALS_READ, scan=RIVALS_READ)
         scan = self._storage.capabilities.scan
         held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ, scan=scan)
-        found = [each for query in (back, held) for each in (await self._storage.find(query)).records]
-        ahead = [each for each in found if each.blocked_on == key and order(each) < order(row)]
+        rows = [other for query in (back, held) for other in (await self._storage.find(query)).records]
+        ahead = [other for other in rows if other.blocked_on == key and order(other) < order(row)]
         return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
 
     async def _holder(self, row: Record, ups: list[Record | None]) -> Record | None:
@@ -137,9 +137,9 @@ class Reader:
             Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ),
             Query(state=(State.WAITING, State.READY), queue=self._queue(row), limit=RIVALS_READ, scan=RUNS_READ),
         ):
-            for each in (await self._storage.find(query)).records:
-                if each.job.key == key and each.job.id != row.job.id and self._visible(each):
-                    return each
+            for other in (await self._storage.find(query)).records:
+                if other.job.key == key and other.job.id != row.job.id and self._visible(other):
+                    return other
         return None
 
 

@@ -13,8 +13,8 @@ _DROPS = {"drop_oldest": "the jobs that were queued first", "drop_lowest": "the 
 def shed(facts: Facts) -> str:
     """Explain why an enqueue cancelled this job."""
     row, queue = facts.row, facts.row.job.queue
-    said = f"It was cancelled at {at(row.ended_at)}, before it ran, by an enqueue: {error_line(row.error)}."
-    return f"{said} {_rule(queue, facts)} {on_job('retry', row)} queues it again, and needs no room."
+    cancelled = f"It was cancelled at {at(row.ended_at)}, before it ran, by an enqueue: {error_line(row.error)}."
+    return f"{cancelled} {_rule(queue, facts)} {on_job('retry', row)} queues it again, and needs no room."
 
 
 def _rule(queue: str, facts: Facts) -> str:

@@ -17,12 +17,12 @@ async def explained(facts: Callable[[HasId | str], Awaitable[Facts]], job: HasId
     try:
         return explain(await facts(job))
     except UnknownJob:
-        found = None if outbox is None else await outbox.find(id_of(job))
-        if found is None:
+        entry = None if outbox is None else await outbox.find(id_of(job))
+        if entry is None:
             return explain(await facts(job))  # it may have been delivered between the two reads
-    if found.became is not None:
-        return f"The storage returned job {found.became} for it. {explain(await facts(found.became))}"
-    failed = f" (failed deliveries: {found.tries:,}; the last error: {found.error})" if found.error else ""
+    if entry.became is not None:
+        return f"The storage returned job {entry.became} for it. {explain(await facts(entry.became))}"
+    failed = f" (failed deliveries: {entry.tries:,}; the last error: {entry.error})" if entry.error else ""
     relays, lists = (
         command("storage", "relay", "MODULE:APP"),
         command("storage", "relay", "list", options=["--app", "MODULE:APP"]),

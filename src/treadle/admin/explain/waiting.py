@@ -65,11 +65,11 @@ def ended(facts: Facts) -> str:
     because = f": {error_line(row.error)}" if row.error else ""
     reason = f" ({row.reason})" if row.reason else ""
     how = "was cancelled" if row.state is State.CANCELLED else str(row.state)
-    said = f"It {how}{reason} at {at(row.ended_at)} after {count(row.attempt, 'attempt')}{because}"
+    end = f"It {how}{reason} at {at(row.ended_at)} after {count(row.attempt, 'attempt')}{because}"
     if row.state is State.SUCCEEDED or not row.job.task:
-        return f"{said}."
-    stop = "" if said.endswith((".", "!", "?")) else "."
-    return f"{said}{stop} {on_job('retry', row)} {_reopens(row)}.{still_running(facts)}"
+        return f"{end}."
+    stop = "" if end.endswith((".", "!", "?")) else "."
+    return f"{end}{stop} {on_job('retry', row)} {_reopens(row)}.{still_running(facts)}"
 
 
 def _reopens(row: Record) -> str:
