@@ -110,17 +110,17 @@ class Acts:
         return fitting, outcomes
 
     async def _give_up(
-        self, storage: Storage, left: Sequence[Record], held: set[str], raising: bool, named: bool
+        self, storage: Storage, changed: Sequence[Record], held: set[str], raising: bool, named: bool
     ) -> None:
         """Note the jobs that have changed, or were held by another transaction, at each try."""
-        for row in left:
+        for row in changed:
             self._note(row, HELD if row.job.id in held else CHANGED)
-        if left:
+        if changed:
             await check_stays(storage)
         if named and held:
             raise Locked(f"job {min(held)}", "its row or its key", sorted(held))
-        if left and raising:
-            raise Stale(left[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
+        if changed and raising:
+            raise Stale(changed[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
 
     def _tell(self, row: Record, out: Outcome) -> None:
         self._note(row, None)

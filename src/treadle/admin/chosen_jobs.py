@@ -17,7 +17,7 @@ class Condition(NamedTuple):
     """A condition that an act has for each job. `otherwise` says what to do with a job that does not meet it; "": the
     act passes over the job."""
 
-    met: Callable[[Record], bool]
+    holds: Callable[[Record], bool]
     otherwise: str = ""
 
 
@@ -45,7 +45,7 @@ async def matching(
     examined, cursor = 0, None
     while True:
         page = await jobs.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
-        yield [row for row in page.records if row.job.task and condition.met(row) and not is_entry(row)]
+        yield [row for row in page.records if row.job.task and condition.holds(row) and not is_entry(row)]
         examined, cursor = examined + len(page.records), page.cursor
         if progress is not None:
             progress(examined)
@@ -58,5 +58,5 @@ async def refuse(jobs: Listed, job: HasId | str, condition: Condition) -> None:
     row = await jobs.get(job)
     if is_entry(row):
         raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
-    if not condition.met(row):
+    if not condition.holds(row):
         raise Stale(row.job.id, f"{row.state}: {condition.otherwise}")

@@ -59,8 +59,8 @@ def signature(error: str | None) -> str:
     line = " ".join(error_line(error)[:LONGEST].split()).replace("\x00", "")
     kept: list[str] = []
 
-    def keep(found: re.Match[str]) -> str:
-        kept.append(found[0])
+    def keep(match: re.Match[str]) -> str:
+        kept.append(match[0])
         return f"\x00{chr(0xE000 + len(kept) - 1)}\x00"
 
     line = _KEPT.sub(keep, line)

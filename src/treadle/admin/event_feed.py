@@ -41,7 +41,9 @@ class EventFeed:
         await self._begin(storage)
         while True:
             seen = await storage.glance(COUNTED)
-            queues = {each.name for each in seen.queues} | {queue for each in seen.workers for queue in each.queues}
+            queues = {queue.name for queue in seen.queues} | {
+                queue for worker in seen.workers for queue in worker.queues
+            }
             topics = [f"queue:{queue}" for queue in sorted(queues - {defaults.SYSTEM_QUEUE})]
             topics += [f"job:{id}" for id in islice(reversed(self._told), LISTENED)]
             await storage.watch(topics, defaults.RESULT_POLL)

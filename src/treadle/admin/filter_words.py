@@ -42,8 +42,8 @@ def _kind(query: Query) -> str:
     return "ended" if set(query.state) == set(ENDED) else " or ".join(query.state)
 
 
-def _moment(at: float) -> str:
+def _moment(seconds: float) -> str:
     try:
-        return f"{moment(at):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
-        return f"{at:g} s since 1970"
+        return f"{seconds:g} s since 1970"

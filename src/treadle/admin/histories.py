@@ -135,13 +135,13 @@ async def histories(
             return
 
 
-async def _history(row: Record, storage: Storage, at: float, hide: Callable[[Record], Record]) -> History:
+async def _history(row: Record, storage: Storage, exported_at: float, hide: Callable[[Record], Record]) -> History:
     row = hide(row)
     job = row.job
     ups = [hide(up) for up in await _stored(storage, upstreams(row))]
     return History(
         format=FORMAT,
-        at=at,
+        at=exported_at,
         id=job.id,
         task=job.task,
         state=row.state,

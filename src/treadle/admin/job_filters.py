@@ -59,16 +59,16 @@ def text_of(filters: Mapping[str, Any]) -> str | None:
     return text
 
 
-def worker_of(given: object, filters: Mapping[str, Any]) -> str | None:
+def worker_of(worker: object, filters: Mapping[str, Any]) -> str | None:
     """The worker whose running jobs a list shows. Raises BadOption."""
-    if given is None:
+    if worker is None:
         return None
-    if not isinstance(given, str) or not given:
-        raise BadOption("worker", f"expected the name of a worker, found {given!r:.80}")
+    if not isinstance(worker, str) or not worker:
+        raise BadOption("worker", f"expected the name of a worker, found {worker!r:.80}")
     states = {filters.get("status"), *_states(filters.get("state"))} - {None, State.RUNNING}
     if states:
         raise BadOption("worker", f"only running jobs are a worker's, found {', '.join(sorted(map(str, states)))}")
-    return given
+    return worker
 
 
 def rows_of(scan: int | None) -> int | None:

@@ -135,17 +135,17 @@ def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
     return tuple(reversed(runs))
 
 
-def _attempt(each: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
+def _attempt(attempt: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
     return JobAttempt(
-        number=each.number,
-        reopening=each.reopening,
-        started_at=each.started_at,
-        ended_at=each.ended_at,
-        worker=each.worker,
-        outcome=each.outcome,
-        error=each.error,
-        reason=each.reason,
-        delay=each.delay,
+        number=attempt.number,
+        reopening=attempt.reopening,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        worker=attempt.worker,
+        outcome=attempt.outcome,
+        error=attempt.error,
+        reason=attempt.reason,
+        delay=attempt.delay,
         logs=lines,
     )
 
@@ -203,7 +203,7 @@ async def _signal_rows(storage: Storage, row: Record) -> list[Record]:
 
 def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
     shown = list[Signal]()
-    for row in sorted(rows.values(), key=lambda each: (each.created_at, each.job.id)):
+    for row in sorted(rows.values(), key=lambda row: (row.created_at, row.job.id)):
         name = signals.signal_name(row)
         if name is None or (row.state.final and row.state is not State.SUCCEEDED):
             continue

@@ -161,9 +161,9 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
         await asyncio.sleep(0)
 
 
-def scan_of(storage: Storage, given: int | None) -> int:
+def scan_of(storage: Storage, scan: int | None) -> int:
     """The rows that a bounded query looks at."""
-    return storage.capabilities.scan if given is None else given
+    return storage.capabilities.scan if scan is None else scan
 
 
 async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...]:

@@ -379,7 +379,7 @@ class Jobs:
             # Not through the client, whose calls share requests: its task takes two turns of the loop.
             [stored] = await (await self._storage()).get([id_of(job)])
             row = await self._visible(id_of(job), stored)
-            if condition.met(row) and not is_entry(row):
+            if condition.holds(row) and not is_entry(row):
                 done = await act([row])
         if not done:
             await check_stays(await self._storage())

@@ -171,9 +171,9 @@ class Names:
             return
         unknown = (name for name in sorted(strange) if not known.has(*name))
         for kind, name in list(itertools.islice(unknown, WARNED)):
-            words = self._mistyped(known, kind, name)
-            if words is not None and not await _soon(self._appeared(kind, name, begun)):
-                warn(words)
+            warning = self._mistyped(known, kind, name)
+            if warning is not None and not await _soon(self._appeared(kind, name, begun)):
+                warn(warning)
             await asyncio.sleep(0)
         for job in jobs:
             (self._known or known).add(job)
@@ -207,7 +207,7 @@ class Names:
         if (await storage.find(Query(label=label, queue=queue, limit=1))).records:
             return None
         newest = await storage.find(Query(queue=queue, task=task, limit=LABELLED))
-        like = near(label, {each for row in newest.records for each in row.job.labels})
+        like = near(label, {other for row in newest.records for other in row.job.labels})
         return f"no job has the label {label!r}{like}" if like else None  # a label that no job has yet may be correct
 
     async def _appeared(self, kind: str, name: str, since: float) -> bool:
@@ -281,7 +281,7 @@ class Names:
         kind, _, queue = name.partition(":")
         if kind != "queue":
             known = used(self._tasks, Stats(limits=rules))
-            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule applies to all partitions
+            holds = any(limit.partition(":")[0] == name for limit in known.limits)  # a rule applies to all partitions
             return None if holds else self._mistyped(known, "limit", name)
         known = await self._all_known(STALE)
         return None if await self._occurs("queue", queue) else self._mistyped(known, "queue", queue)

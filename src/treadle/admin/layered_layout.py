@@ -75,12 +75,12 @@ def reduced(order: Sequence[str], downs: Mapping[str, Sequence[str]]) -> dict[st
     Reachability is one integer of bits per node: 5,000 nodes with 10,000 edges take 5 ms.
     """
     bit = {id: 1 << index for index, id in enumerate(order)}
-    at = {id: number for number, id in enumerate(order)}
+    number = {id: index for index, id in enumerate(order)}
     reached: dict[str, int] = {}
     kept: dict[str, list[str]] = {}
     for id in reversed(order):
         below, own = 0, list[str]()
-        for down in sorted(downs[id], key=at.__getitem__):
+        for down in sorted(downs[id], key=number.__getitem__):
             if not below & bit[down]:
                 own.append(down)
                 below |= reached[down]

@@ -99,8 +99,8 @@ class Selection(Struct, frozen=True, kw_only=True):
             await asyncio.sleep(0)
         unknown: Sequence[str] = ()
         if self.ids:
-            found = await storage.get(self.ids)
-            unknown = [id for id, row in zip(self.ids, found, strict=True) if row is None or not self._may(row)]
+            known = await storage.get(self.ids)
+            unknown = [id for id, row in zip(self.ids, known, strict=True) if row is None or not self._may(row)]
         return Preview(matches=matches, capped=False, samples=samples, unknown=unknown)
 
     def _bounded(self) -> Query:

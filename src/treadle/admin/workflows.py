@@ -192,7 +192,7 @@ def is_root(row: Record) -> bool:
     return bool(job.root is None and job.task and not own and row.function_done and row.after)
 
 
-def _page(found: Sequence[Workflow], cursor: str | None, scanned: int, scanned_to: float | None) -> WorkflowPage:
+def _page(workflows: Sequence[Workflow], cursor: str | None, scanned: int, scanned_to: float | None) -> WorkflowPage:
     return WorkflowPage(
-        workflows=found, cursor=cursor, scanned=scanned, scanned_to=None if cursor is None else scanned_to
+        workflows=workflows, cursor=cursor, scanned=scanned, scanned_to=None if cursor is None else scanned_to
     )

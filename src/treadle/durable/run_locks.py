@@ -57,29 +57,29 @@ class RunLocks:
             self._unused.discard(key)
         return won
 
-    async def _store(self, key: str, asked: NewJob) -> bool:
+    async def _store(self, key: str, lock: NewJob) -> bool:
         async with self._in_order:
-            row = await self._stored(asked)
+            row = await self._stored(lock)
             if winner(row) != self._record.job.id:
                 return False
             self._held[key] = row
-            if row.job.id == asked.id:
+            if row.job.id == lock.id:
                 self._unused.add(key)
             self._note(self._kept.won(key, row.deadline_at))
             return True
 
-    async def _stored(self, asked: NewJob) -> Record:
+    async def _stored(self, lock: NewJob) -> Record:
         """The row of the lock: this one, or the one that holds the key."""
-        row = await self._backend.store(asked)
-        check_place(row, asked.queue, None, None)
-        if row.job.id == asked.id or row.deadline_at is None or row.deadline_at > self._moment():
+        row = await self._backend.store(lock)
+        check_place(row, lock.queue, None, None)
+        if row.job.id == lock.id or row.deadline_at is None or row.deadline_at > self._moment():
             return row
         # It has expired, but no claim has ended it yet. If two runs do this, one of them gets the next lock.
         await self._backend.settle(
             [Outcome(id=row.job.id, version=row.version, state=State.FAILED, reason=EXPIRED, error="over")]
         )
-        row = await self._backend.store(asked)
-        check_place(row, asked.queue, None, None)
+        row = await self._backend.store(lock)
+        check_place(row, lock.queue, None, None)
         return row
 
     async def give_back(self, *keys: str) -> None:

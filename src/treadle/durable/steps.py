@@ -106,20 +106,20 @@ class Durable:
         self._stay(name)
         return self._step(self.checkpoints.ask(name), function, args, kwargs)
 
-    async def _step(self, asked: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._on_loop(asked.key)
-        signature = self._signature(asked.key, function)
-        if asked.entry is not None:
-            return self._recorded(asked, signature)
-        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
+    async def _step(self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._on_loop(request.key)
+        signature = self._signature(request.key, function)
+        if request.entry is not None:
+            return self._recorded(request, signature)
+        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
                 value = await self.backend.call(self.run, lambda: function(*args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
-        self._keep(asked, signature, value)
+        self._keep(request, signature, value)
         await self.backend.save(self.run)
-        return self._recorded(asked, signature)
+        return self._recorded(request, signature)
 
     def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take the step in a thread; the function runs in this thread."""
@@ -136,22 +136,22 @@ class Durable:
         self.wait_here(self.backend.save(self.run))
         return self._recorded(request, signature)
 
-    def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> None:
+    def _keep(self, request: StepRequest, signature: CallCodec, value: object) -> None:
         """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
         try:
-            self.checkpoints.keep(asked, valued(asked, signature.encode_result(value), self._codec is not None))
+            self.checkpoints.keep(request, valued(request, signature.encode_result(value), self._codec is not None))
         except (BadResult, TooLarge) as error:
-            self.checkpoints.keep(asked, failed(asked, error))
+            self.checkpoints.keep(request, failed(request, error))
 
-    def _recorded(self, asked: StepRequest, signature: CallCodec) -> Any:
+    def _recorded(self, request: StepRequest, signature: CallCodec) -> Any:
         """The value of the entry, or its failure. The first run gets it decoded, too, so a value that the codec changes
         is noticed at once."""
-        entry = self.checkpoints.entries[asked.key]
+        entry = self.checkpoints.entries[request.key]
         if isinstance(entry.failure, Failure):
-            raise error_of(asked.key, entry.failure)
+            raise error_of(request.key, entry.failure)
         text = entry.result
         if text is None:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return signature.decode_result(text)
 
     def _signature(self, name: str, function: Callable[..., Any]) -> CallCodec:
@@ -170,24 +170,24 @@ class Durable:
 
     # --- sleeping and waiting
 
-    async def sleep(self, asked: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
-        now, entry = self._moment(), asked.entry
+    async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
+        now, entry = self._moment(), request.entry
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give seconds or until=, not both")
         if entry is None:
             remaining = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            remaining = 0.0 if self._came_due(asked.key) else entry.until - now
+            remaining = 0.0 if self._came_due(request.key) else entry.until - now
             if length is not None:
                 remaining = min(remaining, seconds(length, "sleep"))
         else:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
         if remaining > EARLY:
-            self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + remaining))
-            self._leave(judge.asleep(self.run.record, asked.key, remaining, now))
+            self.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
+            self._leave(judge.asleep(self.run.record, request.key, remaining, now))
         if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
             # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
-            self.checkpoints.keep(asked, Checkpoint(entry.after, until=now))
+            self.checkpoints.keep(request, Checkpoint(entry.after, until=now))
 
     def _came_due(self, key: str) -> bool:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
@@ -195,11 +195,11 @@ class Durable:
         run that ended in any other way has left no such reason: the time in the entry decides."""
         return self.run.record.reason == ASLEEP + key
 
-    async def wait_for(self, name: str, asked: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
-        entry = asked.entry
+    async def wait_for(self, name: str, request: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
+        entry = request.entry
         if entry is None:
-            entry = await self._arrived(name, asked, None if timeout is None else seconds(timeout, "timeout"))
-            self.checkpoints.keep(asked, entry)
+            entry = await self._arrived(name, request, None if timeout is None else seconds(timeout, "timeout"))
+            self.checkpoints.keep(request, entry)
             await self.backend.save(self.run)
         if isinstance(entry.turn, int):
             self._waited[name] = entry.turn
@@ -213,10 +213,10 @@ class Durable:
         self._received.add(name)
         text = entry.result
         if text is None:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
         return decode_any(text) if kind is Any else signature_of_kind(kind, "wait_for").decode_result(text)
 
-    async def _arrived(self, name: str, asked: StepRequest, timeout: float | None) -> Checkpoint:
+    async def _arrived(self, name: str, request: StepRequest, timeout: float | None) -> Checkpoint:
         """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
         if name in self._received:
             raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
@@ -229,10 +229,10 @@ class Durable:
             new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
             self._leave(judge.awaiting(row, (new.id,), (new,)))
         if signal is not None and signal.state is State.SUCCEEDED:
-            return valued(asked, signal.result or "null", False, turn)
+            return valued(request, signal.result or "null", False, turn)
         if signal is not None and not signal.state.final and timeout != 0:
             self._leave(judge.awaiting(row, (signal.id,)))
-        return Checkpoint(asked.after, gave_up=True, turn=turn if signal is not None and signal.state.final else used)
+        return Checkpoint(request.after, gave_up=True, turn=turn if signal is not None and signal.state.final else used)
 
     async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
         """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row

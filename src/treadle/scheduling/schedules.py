@@ -152,7 +152,7 @@ class Schedules:
             with suppress(*ticker.UNREADABLE):
                 schedules.append(_shown(ScheduleEntry(row)))
         await self._moved.looked("app.schedules.list")
-        return sorted(schedules, key=lambda each: each.name)
+        return sorted(schedules, key=lambda schedule: schedule.name)
 
     async def get(self, name: str) -> Schedule:
         """One schedule. Raises UnknownSchedule."""

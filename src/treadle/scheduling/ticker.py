@@ -128,9 +128,9 @@ def changed(row: Record, checkpoints: Mapping[str, str], delay: float = 0.0) -> 
     )
 
 
-def a_tick(job: NewJob, name: str, id: str, at: float | None) -> NewJob:
+def a_tick(job: NewJob, name: str, id: str, instant: float | None) -> NewJob:
     """One job of a schedule. No caller could handle KeyHeld, so for a held key the holder is returned."""
-    moment = () if at is None else (("treadle-moment", aware(at).isoformat()),)
+    moment = () if instant is None else (("treadle-moment", aware(instant).isoformat()),)
     return replace(
         job,
         id=id,

@@ -121,7 +121,7 @@ def _bound(
     plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], list[tuple[Param, Any, str]]]:
     """The values that belong to a parameter, to be read one by one."""
-    given = args if plan.more is not None else args[: plan.high]
+    values = args if plan.more is not None else args[: plan.high]
     by_place = {param.name: param for param in plan.positional}
     known = {**by_place, **plan.named}
     named = [
@@ -129,4 +129,4 @@ def _bound(
         for name, value in kwargs.items()
         if name in known or plan.rest is not None
     ]
-    return given, [(param, value, name) for param, value, name in named if param is not None]
+    return values, [(param, value, name) for param, value, name in named if param is not None]

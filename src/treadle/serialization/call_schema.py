@@ -99,8 +99,8 @@ def _alone(wire: Any) -> dict[str, Any]:
 
 def _of_model(kind: type) -> dict[str, Any]:
     if tags.is_model(kind):
-        found: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
-        return found
+        schema: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
+        return schema
     raise NotImplementedError
 
 

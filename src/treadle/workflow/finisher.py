@@ -86,10 +86,10 @@ class WorkflowFinisher:
     async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:
         return await whole(self._storage, await self._storage.get(ids), "result", "value", "checkpoints")
 
-    async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
+    async def _cancel(self, jobs: Sequence[Record], guard: Record) -> None:
         """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that
         end meanwhile are left as they are."""
-        rows = [row for row in found if not row.state.final]
+        rows = [row for row in jobs if not row.state.final]
         for row in rows:
             if row.function_done:
                 children = await rows_of(self._storage.get, row.after)

@@ -314,12 +314,12 @@ def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> 
             the flow, otherwise "last"
     A flow without jobs succeeds. Raises BadOption for an item that is not a spec or flow, or is given twice.
     """
-    found = specs_of(specs, "flow")
+    all_specs = specs_of(specs, "flow")
     if when is not None:
         if not isinstance(when, When):
             raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
-        when.threshold(len(found))
-    return composed(tuple(found), tuple(found), plan_for(reduce, when), "flow")
+        when.threshold(len(all_specs))
+    return composed(tuple(all_specs), tuple(all_specs), plan_for(reduce, when), "flow")
 
 
 class Makes(Protocol[Q, T_co, W_co]):

@@ -128,13 +128,13 @@ def continued(
     jobs: Sequence[NewJob],
     plan: EndingPlan,
     own: str | None,
-    left: float | None,
+    remaining: float | None,
     note: str | None,
     marks: bool,
 ) -> Outcome:
     """The outcome of a run that continues as these jobs. `own`: its encoded value; `left`: the seconds to its
     deadline."""
-    then = [adopted(new, record.job, left) for new in jobs]
+    then = [adopted(new, record.job, remaining) for new in jobs]
     after = tuple(new.id for new in then if new.parent == record.job.id)
     if marks:
         then.append(mark_of(record))

@@ -68,17 +68,17 @@ def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool =
     )
 
 
-def check_place(found: Record, queue: str, root: str | None, parent: str | None) -> Record:
+def check_place(stored: Record, queue: str, root: str | None, parent: str | None) -> Record:
     """The row, if queue, root and parent are those of a row that Treadle stores. Raises ForeignRow if not."""
-    job = found.job
+    job = stored.job
     if job.task or job.queue != queue or job.root != root or job.parent != parent:
         raise ForeignRow(job.id, job.queue, queue)
-    return found
+    return stored
 
 
-def check_signal(found: Record, row: Record) -> Record:
+def check_signal(stored: Record, row: Record) -> Record:
     """The row of a signal to this job. Raises ForeignRow if another caller stored it."""
-    return check_place(found, row.job.queue, row.job.root or row.job.id, row.job.id)
+    return check_place(stored, row.job.queue, row.job.root or row.job.id, row.job.id)
 
 
 def signal_name(row: Record) -> str | None:
@@ -97,18 +97,18 @@ def _signal_of(row: Record) -> SignalRow | None:
         return None
 
 
-def usable(found: Record, row: Record, timed: bool) -> bool:
+def usable(stored: Record, row: Record, timed: bool) -> bool:
     """Whether a wait of this job may use this row: it is open, the signal was given, or (`timed`) this very wait timed
     out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
-    if not found.state.final or found.state is State.SUCCEEDED:
+    if not stored.state.final or stored.state is State.SUCCEEDED:
         return True
-    asked = _signal_of(found)
+    signal = _signal_of(stored)
     return (
-        asked is not None
+        signal is not None
         and timed
-        and found.reason == EXPIRED
-        and asked.reopenings == row.reopenings
-        and not asked.given
+        and stored.reason == EXPIRED
+        and signal.reopenings == row.reopenings
+        and not signal.given
     )
 
 
@@ -165,9 +165,9 @@ def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:
     )
 
 
-def winner(found: Record) -> str:
+def winner(stored: Record) -> str:
     """The id of the job that holds the mark; "" if the payload cannot be read."""
     try:
-        return _read_lock(found.job.payload).job
+        return _read_lock(stored.job.payload).job
     except UNREADABLE:
         return ""

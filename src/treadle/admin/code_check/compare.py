@@ -74,7 +74,7 @@ class CheckedApp(Protocol):
     def choice(self) -> HasOutbox: ...
 
 
-async def check_code(core: CheckedApp, options: Options, progress: Progress = lambda looked, jobs: None) -> Report:
+async def check_code(core: CheckedApp, options: Options, progress: Progress = lambda rows, jobs: None) -> Report:
     """Compare the tasks, schedules and limits of an app with its storage, which is open. Only reads. Raises
     StorageError."""
     return await _Check(core, options, progress).run()

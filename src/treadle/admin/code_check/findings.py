@@ -72,7 +72,7 @@ class Findings:
 
     def sorted(self) -> list[Finding]:
         """Breaks first; of each level, those of the most jobs first."""
-        return sorted(self._groups.values(), key=lambda each: (each.level, -each.jobs))
+        return sorted(self._groups.values(), key=lambda finding: (finding.level, -finding.jobs))
 
 
 class Report(Struct, kw_only=True):

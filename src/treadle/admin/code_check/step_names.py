@@ -51,24 +51,24 @@ def steps_of(function: Callable[..., Any]) -> StepNames:
     return names
 
 
-def _note(found: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:
+def _note(names: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:
     name: ast.expr | None = call.args[0] if call.args and method != "sleep" else None
     for keyword in call.keywords:
         if keyword.arg == "name":
             name = keyword.value
         elif keyword.arg is None:
-            found.is_open = True  # **options
+            names.is_open = True  # **options
     prefix = PREFIX[method]
     if name is None and method == "sleep":
-        found.names[f"{prefix}sleep"] = None
+        names.names[f"{prefix}sleep"] = None
     elif isinstance(name, ast.Constant) and isinstance(name.value, str):
         value = _resolved(call.args[1], function) if method == "step" and len(call.args) > 1 else None
-        found.names[prefix + name.value] = value if callable(value) else None
+        names.names[prefix + name.value] = value if callable(value) else None
     elif isinstance(name, ast.JoinedStr):
         parts = (re.escape(str(p.value)) if isinstance(p, ast.Constant) else "(?s:.*)" for p in name.values)
-        found.patterns.append(re.compile(re.escape(prefix) + "".join(parts)))
+        names.patterns.append(re.compile(re.escape(prefix) + "".join(parts)))
     else:
-        found.is_open = True
+        names.is_open = True
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.AST]]:

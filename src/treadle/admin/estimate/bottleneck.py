@@ -41,12 +41,12 @@ class Waits:
             self._note(fleet, self._passing)
         return not unstarted
 
-    def _note(self, fleet: VirtualFleet, found: dict[str, float]) -> None:
+    def _note(self, fleet: VirtualFleet, causes: dict[str, float]) -> None:
         unstarted = fleet.open[self._queue]
         rows, uses = fleet.rows(islice(unstarted, ROWS)), _by_key(fleet)
         for row in rows:
             if (wait := wait_of(row, fleet, self._copy, uses)) is not None:
-                found[wait.what] += len(unstarted) / len(rows)
+                causes[wait.what] += len(unstarted) / len(rows)
 
     def count(self, fleet: VirtualFleet, began: float, drained: bool) -> None:
         """A run has ended. The jobs that are left of a queue that is never empty count more than all before."""

@@ -47,16 +47,18 @@ class VirtualWorker:
     planner   plans claims by resources; None: it has no task that uses any
     """
 
-    def __init__(self, each: Presence, starts_at: float, clock: Callable[[], float], left_out: Iterable[str]) -> None:
-        self.name, self.queues, self.starts_at = each.worker, each.queues, starts_at
-        self.free, self.claims_more = 0 if each.draining else each.slots, not each.draining
+    def __init__(
+        self, presence: Presence, starts_at: float, clock: Callable[[], float], left_out: Iterable[str]
+    ) -> None:
+        self.name, self.queues, self.starts_at = presence.worker, presence.queues, starts_at
+        self.free, self.claims_more = 0 if presence.draining else presence.slots, not presence.draining
         self.left_out = set(left_out)
-        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(each.tasks, (None, None))
-        self.uses: dict[str, Uses] = {needs.task: needs.uses for needs in each.needs if needs.uses}
-        self.unused = {name: has for name, has, _ in each.resources}
-        self._in_use = {name: used for name, _, used in each.resources}
+        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(presence.tasks, (None, None))
+        self.uses: dict[str, Uses] = {needs.task: needs.uses for needs in presence.needs if needs.uses}
+        self.unused = {name: has for name, has, _ in presence.resources}
+        self._in_use = {name: used for name, _, used in presence.resources}
         self._offers = {task: Offer(uses, uses) for task, uses in self.uses.items() if task in self.tasks}
-        reserved = each.reserved if each.reserved in self._offers else ""
+        reserved = presence.reserved if presence.reserved in self._offers else ""
         self.planner = ClaimPlanner(clock, reserved) if self._offers else None
         self._turn = 0
 
@@ -147,5 +149,5 @@ def crew_of(copy: Snapshot, extra: Extra, clock: Callable[[], float]) -> list[Vi
     return crew
 
 
-def _left_by(worker: Presence, left: list[Record], copy: Snapshot) -> list[str]:
-    return [row.job.id for row in left if is_left_by(row, worker, copy.workers)]
+def _left_by(worker: Presence, misfits: list[Record], copy: Snapshot) -> list[str]:
+    return [row.job.id for row in misfits if is_left_by(row, worker, copy.workers)]

@@ -86,17 +86,17 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
     empty = _range(moments, copy.now)
-    each = next((each for each in copy.glance.queues if each.name == queue), None)
+    counts = next((counts for counts in copy.glance.queues if counts.name == queue), None)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
     serving = [worker for worker in copy.workers if _runs_jobs_of(worker, queue, tasks)]
     arriving = copy.arriving.get(queue, 0.0)
     return QueuePlan(
         queue=queue,
         at=copy.now,
-        queued=each.queued if each else 0,
-        running=each.running if each else 0,
-        blocked=each.blocked if each else 0,
-        scheduled=each.scheduled if each else 0,
+        queued=counts.queued if counts else 0,
+        running=counts.running if counts else 0,
+        blocked=counts.blocked if counts else 0,
+        scheduled=counts.scheduled if counts else 0,
         workers=len(serving),
         slots=sum(worker.slots for worker in serving),
         arriving=arriving,
@@ -170,7 +170,7 @@ def _worthwhile(
             workers.append(then)
         if then is not None and _saves(then, was, now):
             worthwhile.append(Change(what=option.what, when=then, command=option.command))
-    return tuple(sorted(worthwhile, key=lambda each: each.when.median if each.when else 0.0)[:CHANGES])
+    return tuple(sorted(worthwhile, key=lambda change: change.when.median if change.when else 0.0)[:CHANGES])
 
 
 def _saves(then: Range, was: Range | None, now: float) -> bool:
@@ -191,10 +191,10 @@ def _waits(row: Record, queue: str) -> bool:
     )
 
 
-def _is_ahead(each: Record, row: Record) -> bool:
-    if each.queue_position is None or each.job.queue != row.job.queue or each.job.id == row.job.id:
+def _is_ahead(other: Record, row: Record) -> bool:
+    if other.queue_position is None or other.job.queue != row.job.queue or other.job.id == row.job.id:
         return False
-    return row.queue_position is None or order(each) < order(row)
+    return row.queue_position is None or order(other) < order(row)
 
 
 def _scale(copy: Snapshot, queue: str) -> float:

@@ -15,20 +15,20 @@ from treadle.storage.row_rules import costs
 NAMED = 3  # further causes that a sentence names
 
 
-def further(facts: Facts, said: str | None, due: bool) -> str:
+def further(facts: Facts, named: str | None, due: bool) -> str:
     """Sentences about limits besides the one `said`, and about workers if the cause is a limit and the job is `due`."""
-    causes = list(_limits(facts, said, due))
-    if said is not None and due:
+    causes = list(_limits(facts, named, due))
+    if named is not None and due:
         causes += _workers(facts)
     more = [f"{count(len(causes) - NAMED, 'more cause')} of this kind"] if len(causes) > NAMED else []
     return f" Besides, {'; '.join([*causes[:NAMED], *more])}." if causes else ""
 
 
-def _limits(facts: Facts, said: str | None, due: bool) -> Iterator[str]:
+def _limits(facts: Facts, named: str | None, due: bool) -> Iterator[str]:
     """The limits that let it not start now. The use of limits may have changed by the time a job is due."""
     for key, cost in costs(facts.row.job):
         use = facts.rule_of(key)
-        if key == said or use is None:
+        if key == named or use is None:
             continue
         of_queue = key == f"queue:{facts.row.job.queue}"
         what = f"its queue {facts.row.job.queue!r}" if of_queue else f"the limit {key!r}"

@@ -7,6 +7,7 @@ old as the last heartbeat.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.wording import count, start_worker
@@ -36,11 +37,11 @@ def placed(facts: Facts) -> str | None:
 def _not_now(needs: Needs, able: Sequence[Presence], facts: Facts) -> str | None:
     """The resource that is in use, or kept free for another task, on each of these workers, which could run it."""
     short: list[tuple[Presence, str, int]] = []
-    for each in able:
-        if (name := short_of(each, facts)) is None:
+    for worker in able:
+        if (name := short_of(worker, facts)) is None:
             return None
-        short.append((each, name, max(0, free_amounts(each).get(name, 0))))
-    worker, name, free_now = max(short, key=lambda each: each[2])
+        short.append((worker, name, max(0, free_amounts(worker).get(name, 0))))
+    worker, name, free_now = max(short, key=itemgetter(2))
     amount = dict(needs.uses)[name]
     whose = f"worker {worker.worker!r}" if len(able) == 1 else f"the freest of {count(len(able), 'worker')}"
     lacks = f"it needs {amount:,} {name}: {whose} has {free_now:,} of {amount_of(worker, name):,} free"
@@ -52,7 +53,7 @@ def _not_now(needs: Needs, able: Sequence[Presence], facts: Facts) -> str | None
 
 def _kept(worker: Presence, short: Sequence[tuple[Presence, str, int]], needs: Needs, name: str) -> str:
     """The words for resources that the freest worker, or another one, keeps free."""
-    turn = next((each for each, _, _ in short if each.reserved == needs.task), None)
+    turn = next((other for other, _, _ in short if other.reserved == needs.task), None)
     if turn is not None:
         return f"; worker {turn.worker!r} starts nothing smaller until there is room for it"
     if not (other := kept_for(worker, needs.task)):

@@ -125,7 +125,7 @@ class Reader:
         held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ, scan=scan)
         rows = [other for query in (back, held) for other in (await self._storage.find(query)).records]
         ahead = [other for other in rows if other.blocked_on == key and order(other) < order(row)]
-        return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
+        return tuple(sorted(ahead, key=lambda other: (other.queue_position is None, order(other))))
 
     async def _holder(self, row: Record, ups: list[Record | None]) -> Record | None:
         """The job from which a waiting job has taken its key, if it waits for that one, too."""

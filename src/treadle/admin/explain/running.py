@@ -47,12 +47,12 @@ def _gathered(row: Record, worker: Presence, now: float) -> float | None:
     return None
 
 
-def _lasts(left: float, facts: Facts) -> str:
-    if left >= 0:
+def _lasts(remaining: float, facts: Facts) -> str:
+    if remaining >= 0:
         worker = _worker(facts)
         silent = worker is not None and is_silent(worker)
-        return f"lasts another {left:.0f} s" + (", after which another worker claims the job" if silent else "")
-    return f"expired {-left:.0f} s ago{_claimed_again(facts)}"
+        return f"lasts another {remaining:.0f} s" + (", after which another worker claims the job" if silent else "")
+    return f"expired {-remaining:.0f} s ago{_claimed_again(facts)}"
 
 
 def _claimed_again(facts: Facts) -> str:
