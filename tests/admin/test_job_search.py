@@ -32,7 +32,6 @@ async def texts(app: App, text: str, **filters: Any) -> list[str]:
 
 
 @shows("`app.jobs.list(search=)` finds jobs by a text in their arguments, error, labels or key, on every storage")
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # it also names what nothing uses
 async def test_jobs_are_found_by_their_texts(app: App) -> None:
     send = task(app)
     await send.enqueue("Zoë")
@@ -148,7 +147,6 @@ async def test_impossible_filters_are_refused(filters: dict[str, Any]) -> None:
             await app.jobs.list(**filters)
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # it also names what nothing uses
 async def test_failures_are_grouped_on_every_storage(app: App, clock: HandClock) -> None:
     send = task(app)
     for _ in range(3):

@@ -42,7 +42,7 @@ class Dead:
         """Group the newest failed jobs by task, queue and error signature, the largest group first.
 
         `scan` is the number of jobs to look at, 1 to 10,000. `cursor` continues with earlier failures. Raises
-        BadOption. Warns (UnknownName) if no job matches and nothing uses the queue or the task.
+        BadOption.
         """
         name = task if task is None or isinstance(task, str) else task.name
         storage = await self._storage()

@@ -24,7 +24,7 @@ from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_scope import ALL, JobScope
 from treadle.admin.job_search import Hide
 from treadle.admin.job_search import find as search_rows
-from treadle.admin.known_names import Names, warn
+from treadle.admin.known_names import Names, listener
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
@@ -171,8 +171,6 @@ class Jobs:
 
         Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
         started (running jobs, the earliest start first).
-
-        Warns (UnknownName) if no row matches and nothing uses the queue, the task or the label of the filter.
         """
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
@@ -318,7 +316,7 @@ class Jobs:
 
         Raises UnknownJob; Stale for a job that has ended; Signalled for a second signal of this name; ForeignRow if
         another caller has stored the signal's row; BadStep or BadOption for a name or a value that cannot be stored;
-        TooLarge. Warns (UnknownName) if the job waits for other signals.
+        TooLarge.
         """
         check_name(name)
         row = await self.get(job)
@@ -332,11 +330,11 @@ class Jobs:
             raise BadOption("signal", f"{name!r}: {error}") from None
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)
-        waits = await self._signals_of(row)
+        waits = await self._signals_of(row) if listener() is not None else ()
         await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self.reach)
-        if waits and name not in waits:
+        if (person := listener()) is not None and waits and name not in waits:
             named = ", ".join(map(repr, waits))
-            warn(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
+            person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
     async def run_now(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from treadle.admin.known_names import Names, warn
+from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.errors import BadOption
@@ -47,44 +47,25 @@ class Limits:
         later claim and enqueue.
 
         A paused limit stays paused, and has the new rule when it is resumed. Raises BadOption for an invalid rule.
-        Warns (UnknownName) if there is no rule to remove, or if the name of a new rule is unused and similar to a name
-        in use.
         """
         for rule in limits:
             check(rule)
-        warnings = [await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name) for rule in limits]
-        await self.change(*limits)
-        for words in warnings:
-            warn(words)
-
-    async def change(self, *limits: Limit) -> None:
-        """Like `set`, without warnings, for callers that check the names themselves. Raises BadOption."""
         for rule in limits:
-            check(rule)
+            await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name)
         await (await self._storage()).set_limits(limits)
 
     async def pause(self, name: str) -> None:
-        """Start no job that names this limit until it is resumed. Its rule is kept.
-
-        Warns (UnknownName) if nothing uses the name.
-        """
-        words = await self.names.unused_limit(name_of(name, "limit name"))
-        await self.shut(name)
-        warn(words)
+        """Start no job that names this limit until it is resumed. Its rule is kept. Nothing need use the name yet."""
+        await self.names.unused_limit(name_of(name, "limit name"))
+        await (await self._storage()).set_limits([Pause(name)])
 
     async def resume(self, name: str) -> None:
         """Resume a paused limit with its current rule. A rule of 0 slots is removed.
 
-        A hold that a job asked for (`Defer(limit=)`) continues. Warns (UnknownName) if the limit is not paused.
+        A hold that a job asked for (`Defer(limit=)`) continues.
         """
-        words = await self.names.not_paused("limit", name_of(name, "limit name"))
-        await self.shut(name, False)
-        warn(words)
-
-    async def shut(self, name: str, shut: bool = True) -> None:
-        """Pause or resume without warnings, for callers that check the name themselves."""
-        name = name_of(name, "limit name")
-        await (await self._storage()).set_limits([Pause(name) if shut else Resume(name)])
+        await self.names.not_paused("limit", name_of(name, "limit name"))
+        await (await self._storage()).set_limits([Resume(name)])
 
     async def hold(self, name: str, until: float, held: bool) -> None:
         """Hold a limit until this time, or end a hold that lasts no longer than this time."""

@@ -57,8 +57,7 @@ class MetricsReader:
 
         since, until  the range, as aware datetimes or seconds since 1970; default: the last hour, until now
         step          seconds between two points, 60 at least; None: at most 300 points. See `Metrics.step`
-        Raises BadOption, StorageError. Warns (UnknownName) if there are none, and nothing uses the queue or the
-        task.
+        Raises BadOption, StorageError.
         """
         builder = await self._built(since, until, step, None, queue, task)
         return builder.metrics()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from treadle.admin.known_names import warn
+from treadle.admin.known_names import listener
 from treadle.core.clock import monotonic
-from treadle.core.errors import OldRows, StorageError
+from treadle.core.errors import OldRows, StorageError, is_ours
 from treadle.storage import NOT_HERE, MoveState, mark_of, refusal, words
 from treadle.storage.contract import Storage
 
@@ -35,7 +37,13 @@ class Moved:
             if not self._logged:
                 self._logged = True
                 log.warning("%s", warning)
-            warn(f"{call}: {warning}", OldRows)
+            if (collected := listener()) is not None:
+                collected.words.append(f"{call}: {warning}")
+                return
+            frame, depth = sys._getframe(), 2
+            while frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename):
+                frame, depth = frame.f_back, depth + 1
+            warnings.warn(f"{call}: {warning}", OldRows, stacklevel=depth)
 
     async def words(self) -> str | None:
         """The warning about a storage that is part of a move; None if its jobs are here, or if the read fails."""
