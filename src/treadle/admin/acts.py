@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ HELD: Final = "another open transaction holds it"
 class Acts:
     """Implements the changes of `app.jobs` to rows that were read.
 
-    note     see `noting`
+    note     called with every job that they change or pass over
     receipt  of the entry of the audit log for these acts
     """
 
@@ -51,11 +52,7 @@ class Acts:
         receipt: Receipt | None = None,
     ) -> None:
         self._client, self._storage, self._reach, self._note = client, storage, reach, note
-        self._receipt = receipt or Receipt()
-
-    def noting(self, note: Note) -> Acts:
-        """The same acts, which call `note` with every job that they change or pass over."""
-        return Acts(self._client, self._storage, self._reach, note)
+        self._receipt = receipt
 
     async def settle(
         self, rows: Sequence[Record], chosen: Chosen, raising: bool = False, named: bool = False
@@ -70,25 +67,11 @@ class Acts:
         acted: list[Record] = []
         pending, held = list(rows), set[str]()
         for _ in range(TRIES):
-            fitting, outcomes = self._outcomes(pending, chosen, nonce)
-            if not outcomes:
+            changed, held = await self._try(storage, pending, chosen, nonce, raising, acted)
+            if not changed:
                 return acted
-            changed, held = list[str](), set[str]()
-            answers = await self._receipt.settle(storage, outcomes)
-            for row, outcome, answer in zip(fitting, outcomes, answers, strict=True):
-                if answer.status == "applied":
-                    acted.append(row)
-                    self._tell(row, outcome)
-                elif answer.status == "stale" or answer.again:
-                    changed.append(row.job.id)
-                    if answer.again:
-                        held.add(row.job.id)
-                elif raising:
-                    raise _refused(row, answer.reason or "refused")
-                else:
-                    self._note(row, answer.reason or "refused")
             pending = []
-            for now in await storage.get(changed) if changed else ():
+            for now in await storage.get(changed):
                 if now is not None and dict(now.checkpoints).get(ACT) == nonce:
                     acted.append(now)  # settled by a call whose response was lost; the job has changed since
                     self._note(now, None)
@@ -97,17 +80,34 @@ class Acts:
         await self._give_up(storage, pending, held, raising, named or raising)
         return acted
 
-    def _outcomes(self, rows: Sequence[Record], chosen: Chosen, nonce: str) -> tuple[list[Record], list[Outcome]]:
-        """The rows for which the act fits, and its outcome for each of them."""
-        fitting, outcomes = list[Record](), list[Outcome]()
+    async def _try(
+        self, storage: Storage, rows: Sequence[Record], chosen: Chosen, nonce: str, raising: bool, acted: list[Record]
+    ) -> tuple[list[str], set[str]]:
+        """Settle these rows once, and add the settled ones to `acted` -> the jobs that have changed since they were
+        read, or that another transaction holds; and the latter."""
+        fitting, outcomes, changed, held = list[Record](), list[Outcome](), list[str](), set[str]()
         for row in rows:
-            outcome = chosen(row)
-            if outcome is None:
+            if (outcome := chosen(row)) is None:
                 self._note(row, UNFIT)
             else:
                 fitting.append(row)
                 outcomes.append(replace(outcome, checkpoints=((ACT, nonce),), reach=self._reach))
-        return fitting, outcomes
+        if not outcomes:
+            return changed, held
+        settle = storage.settle if self._receipt is None else partial(self._receipt.settle, storage)
+        for row, outcome, answer in zip(fitting, outcomes, await settle(outcomes), strict=True):
+            if answer.status == "applied":
+                acted.append(row)
+                self._tell(row, outcome)
+            elif answer.status == "stale" or answer.again:
+                changed.append(row.job.id)
+                if answer.again:
+                    held.add(row.job.id)
+            elif raising:
+                raise _refused(row, answer.reason or "refused")
+            else:
+                self._note(row, answer.reason or "refused")
+        return changed, held
 
     async def _give_up(
         self, storage: Storage, changed: Sequence[Record], held: set[str], raising: bool, named: bool
@@ -128,6 +128,10 @@ class Acts:
             self._client.tell("cancelled", row, out.error)
             if row.job.root is None:
                 self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
+
+    async def apply(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> int:
+        """As `settle` -> how many jobs."""
+        return len(await self.settle(rows, chosen, raising))
 
     async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:
         """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs. `named`: see `settle`.
@@ -162,48 +166,38 @@ class Acts:
 
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
         """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""
-        leaves: dict[str, Record] = {}
-        level, seen = list(rows), set[str]()
+        leaves, level, seen = dict[str, Record](), list(rows), set[str]()
         while level:
-            below: dict[str, Record] = {}
-            failed_of = await self._failed_children([row for row in level if row.reason == CHILDREN])
+            parents = list[Record]()
             for row in level:
                 seen.add(row.job.id)
-                failed = failed_of.get(row.job.id, ())
-                for child in failed:
-                    below[child.job.id] = child
-                if not failed:
+                if row.reason == CHILDREN:
+                    parents.append(row)
+                else:
                     leaves[row.job.id] = row
-            level = [row for id, row in below.items() if id not in seen]
+            level = await self._failed_children(parents, leaves, seen) if parents else []
         done, rest = 0, list(leaves.values())
         while rest:
             group, rest = rest[:GROUP], rest[GROUP:]
             done += len(await self.settle(group, reopened, raising))
         return done
 
-    async def _failed_children(self, parents: Sequence[Record]) -> dict[str, list[Record]]:
-        """For each of these jobs, the children because of which it failed."""
-        if not parents:
-            return {}
+    async def _failed_children(
+        self, parents: Sequence[Record], leaves: dict[str, Record], seen: set[str]
+    ) -> list[Record]:
+        """The children that are not seen yet and because of which these jobs failed. A job without any is a leaf."""
         children = {row.job.id: row for row in await self._rows([id for row in parents for id in row.after])}
-        return {row.job.id: _failed_of(row, children) for row in parents}
-
-    async def run_now(self, rows: Sequence[Record], raising: bool = False) -> int:
-        """Queue these scheduled jobs now -> their number."""
-        return len(await self.settle(rows, at_once, raising))
-
-    async def delete(self, rows: Sequence[Record], raising: bool = False) -> int:
-        """Delete these ended jobs -> their number."""
-        return len(await self.settle(rows, delete_now, raising))
+        below: dict[str, Record] = {}
+        for parent in parents:
+            own = [children[id] for id in dict.fromkeys(parent.after) if id in children]
+            failed = [child for child in causes(fatal(own, plan_of(parent))) if child.state.final]
+            below |= {child.job.id: child for child in failed}
+            if not failed:
+                leaves[parent.job.id] = parent
+        return [child for id, child in below.items() if id not in seen]
 
     async def _rows(self, ids: Sequence[str]) -> list[Record]:
         return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]
-
-
-def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:
-    """The children because of which this job failed."""
-    children = [rows[id] for id in dict.fromkeys(row.after) if id in rows]
-    return [child for child in causes(fatal(children, plan_of(row))) if child.state.final]
 
 
 def _refused(row: Record, reason: str) -> TreadleError:

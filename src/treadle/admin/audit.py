@@ -10,13 +10,13 @@ import asyncio
 import getpass
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from treadle.admin.moved_looks import Moved
@@ -153,16 +153,24 @@ class Receipt:
 class _Recording(AbstractAsyncContextManager[Receipt]):
     """The block of `Audit.record`."""
 
-    def __init__(self, block: AbstractAsyncContextManager[Receipt]) -> None:
-        self._block = block
+    def __init__(self, audit: Audit, act: Act) -> None:
+        self._audit, self._act = audit, act
 
     async def __aenter__(self) -> Receipt:
-        return await self._block.__aenter__()
+        self._begun = await self._audit.begin(self._act)
+        self._receipt, self._before = Receipt(self._begun), open_entry.get()
+        open_entry.set(self._begun.row.id)
+        return self._receipt
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return await self._block.__aexit__(kind, error, tb)
+    ) -> None:
+        open_entry.set(self._before)
+        if isinstance(error, asyncio.CancelledError):
+            return  # whether the act was carried out is unknown, so its entry stays open
+        if error is not None:
+            self._receipt.error = f"{type(error).__name__}: {error}"
+        await self._audit.end(self._begun, self._receipt)
 
 
 class Audit:
@@ -193,34 +201,12 @@ class Audit:
         Raises StorageError if the entry cannot be stored; the block does not run then. If the entry cannot be completed
         after the block, a warning is logged and the entry stays open.
         """
-        return _Recording(self._recording(Act(by or whoami(), source, act, target, filter)))
-
-    @asynccontextmanager
-    async def _recording(self, act: Act) -> AsyncIterator[Receipt]:
-        begun = await self.begin(act)
-        receipt, before = Receipt(begun), open_entry.get()
-        open_entry.set(begun.row.id)
-        try:
-            yield receipt
-        except asyncio.CancelledError:
-            raise  # whether the act was carried out is unknown, so its entry stays open
-        except BaseException as error:
-            receipt.error = f"{type(error).__name__}: {error}"
-            await self.end(begun, receipt)
-            raise
-        finally:
-            open_entry.set(before)
-        await self.end(begun, receipt)
+        return _Recording(self, Act(by or whoami(), source, act, target, filter))
 
     async def begin(self, act: Act) -> Begun:
         """Store the entry of an act that begins now. Raises StorageError."""
-        cut = Act(
-            _text(act.by),
-            act.source,
-            _text(act.act),
-            _text(act.target),
-            None if act.filter is None else _text(act.filter),
-        )
+        details = None if act.filter is None else _text(act.filter)
+        cut = replace(act, by=_text(act.by), act=_text(act.act), target=_text(act.target), filter=details)
         storage = await self._storage()
         if cut.source == "api" and storage.capabilities.remote:
             cut = replace(cut, source="server")  # the other server has not seen the token
@@ -311,18 +297,7 @@ def entry_of(row: Record) -> AuditEntry:
     except UNREADABLE:
         ending = Ending(error=row.result)
     return AuditEntry(
-        id=row.id,
-        at=row.created_at,
-        ended_at=row.ended_at,
-        by=act.by,
-        source=act.source,
-        act=act.act,
-        target=act.target,
-        filter=act.filter,
-        done=ending.done,
-        passed_over=ending.passed_over,
-        error=ending.error,
-        ids=ending.ids,
+        id=row.id, at=row.created_at, ended_at=row.ended_at, **structs.asdict(act), **structs.asdict(ending)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct, UnsetType, structs
 
 from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
@@ -16,7 +16,6 @@ from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
 from treadle.durable import Checkpoint, Failure, error_of, locks_of, read_entry
 from treadle.policy import attempts, run_log
-from treadle.policy.attempts import Attempt
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage import whole
@@ -131,23 +130,10 @@ def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
     lines, runs = run_log.stored(row), list[JobAttempt]()
     for attempt in reversed(attempts.of(row)):
         log = lines.pop((attempt.number, attempt.reopening), None)
-        runs.append(_attempt(attempt, () if log is None else log.lines))
+        fields = structs.asdict(attempt)
+        del fields["run"]
+        runs.append(JobAttempt(**fields, logs=() if log is None else log.lines))
     return tuple(reversed(runs))
-
-
-def _attempt(attempt: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
-    return JobAttempt(
-        number=attempt.number,
-        reopening=attempt.reopening,
-        started_at=attempt.started_at,
-        ended_at=attempt.ended_at,
-        worker=attempt.worker,
-        outcome=attempt.outcome,
-        error=attempt.error,
-        reason=attempt.reason,
-        delay=attempt.delay,
-        logs=lines,
-    )
 
 
 def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:

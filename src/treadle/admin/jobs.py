@@ -345,7 +345,8 @@ class Jobs:
         """
         if job is None and filters:
             filters.setdefault("state", (State.READY,))
-        return await self._act(partial(self._acts.run_now, raising=job is not None), TO_RUN, job, filters, progress)
+        act = partial(self._acts.apply, chosen=acts.at_once, raising=job is not None)
+        return await self._act(act, TO_RUN, job, filters, progress)
 
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -356,7 +357,8 @@ class Jobs:
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", ENDED)
-        return await self._act(partial(self._acts.delete, raising=job is not None), TO_DELETE, job, filters, progress)
+        act = partial(self._acts.apply, chosen=acts.delete_now, raising=job is not None)
+        return await self._act(act, TO_DELETE, job, filters, progress)
 
     async def _act(
         self,
@@ -377,8 +379,7 @@ class Jobs:
             # Not through the client, whose calls share requests: its task takes two turns of the loop.
             [stored] = await (await self._storage()).get([id_of(job)])
             row = await self._visible(id_of(job), stored)
-            if condition.holds(row) and not is_entry(row):
-                done = await act([row])
+            done = 0 if is_entry(row) else await act([row])
         if not done:
             await check_stays(await self._storage())
             if job is not None and condition.otherwise:

@@ -215,7 +215,7 @@ class Operations:
 
     async def _all(self, run: _Run) -> bool:
         """Act on all rows -> False if it was stopped before."""
-        own = Acts(self._client, self._storage, run.selection.queues).noting(run.note)
+        own = Acts(self._client, self._storage, run.selection.queues, run.note)
         async for rows, examined, others in run.selection.read(await self._storage()):
             if self._stops(run):
                 return False
@@ -240,13 +240,9 @@ class Operations:
         if run.shown.act == "cancel":
             await own.cancel(rows, run.tree)
         elif run.shown.act == "retry":
-            fits = [row for row in rows if row.state in (State.FAILED, State.CANCELLED)]
-            for row in rows:
-                if row.state not in (State.FAILED, State.CANCELLED):
-                    run.note(row, acts.UNFIT)
-            await own.reopen(fits, raising=False)
+            await own.reopen(rows, raising=False)
         else:
-            await (own.run_now(rows) if run.shown.act == "run_now" else own.delete(rows))
+            await own.settle(rows, acts.at_once if run.shown.act == "run_now" else acts.delete_now)
 
     def _update(self, run: _Run, **fields: object) -> None:
         receipt = run.receipt
