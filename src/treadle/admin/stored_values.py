@@ -13,22 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import progress_of as progress
 from treadle.core.stored_text import placeholder
 from treadle.serialization import MARK, call_codec, has_mark
-
-__all__ = [
-    "arguments",
-    "as_json",
-    "carried",
-    "carried_call",
-    "is_shown_as_stored",
-    "progress",
-    "raw",
-    "shown",
-    "utf8",
-    "value",
-]
 
 SMALL: Final = 64 * 2**10  # bytes of a text whose tagged values are decoded
 TAGS: Final = 64  # tagged values that are decoded in any such text, and one more for each EACH bytes

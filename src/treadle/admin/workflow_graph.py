@@ -13,10 +13,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from treadle.admin import stored_values
 from treadle.admin.layered_layout import Edge, layout, order_of, reduced
 from treadle.core.errors import error_line
-from treadle.core.model import Record, State
+from treadle.core.model import Record, State, progress_of
 from treadle.workflow.plan import CONCLUDED, FLOW
 from treadle.workflow.signals import signal_name
 
@@ -283,5 +282,5 @@ def _note(row: Record, signal: str | None) -> str | None:
         return error_line(row.error) or row.reason
     if row.state is State.READY and row.queue_position is None and row.blocked_on is not None:
         return f"blocked by {row.blocked_on}"
-    share, text = stored_values.progress(row.note) if row.state is State.RUNNING else (None, None)
+    share, text = progress_of(row.note) if row.state is State.RUNNING else (None, None)
     return text if share is None else f"{share:.0%} {text or ''}".strip()
