@@ -10,8 +10,7 @@ import pytest
 
 from tests.kit import Spy
 from treadle import App, BadOption, Retry
-from treadle.admin.error_signature import signature
-from treadle.admin.failure_groups import key_of, read_key
+from treadle.admin.failure_groups import key_of, read_key, signature
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows

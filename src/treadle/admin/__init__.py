@@ -5,9 +5,7 @@ from treadle.admin.acts import cancelled as cancelled
 from treadle.admin.acts import delete_now as delete_now
 from treadle.admin.audit import Audit as Audit
 from treadle.admin.dead import Dead as Dead
-from treadle.admin.dropped_parts import dropped as dropped
 from treadle.admin.emptied import EmptiedWatch as EmptiedWatch
-from treadle.admin.error_signature import signature as signature
 from treadle.admin.estimate import Change as Change
 from treadle.admin.estimate import Estimate as Estimate
 from treadle.admin.estimate import QueuePlan as QueuePlan
@@ -15,9 +13,7 @@ from treadle.admin.estimate import Range as Range
 from treadle.admin.event_feed import EventFeed as EventFeed
 from treadle.admin.explain.wording import set_limit as set_limit
 from treadle.admin.explain.wording import start_worker as start_worker
-from treadle.admin.filter_words import ENDED as ENDED
-from treadle.admin.filter_words import UNFINISHED as UNFINISHED
-from treadle.admin.filter_words import words_of as words_of
+from treadle.admin.failure_groups import signature as signature
 from treadle.admin.job_filters import query_of as query_of
 from treadle.admin.job_filters import text_of as text_of
 from treadle.admin.job_history import JobAttempt as JobAttempt
@@ -29,8 +25,9 @@ from treadle.admin.job_search import Search as Search
 from treadle.admin.job_search import near_id as near_id
 from treadle.admin.jobs import Filter as Filter
 from treadle.admin.jobs import Jobs as Jobs
-from treadle.admin.limit_holds import LimitHolds as LimitHolds
+from treadle.admin.limits import LimitHolds as LimitHolds
 from treadle.admin.limits import Limits as Limits
+from treadle.admin.limits import dropped as dropped
 from treadle.admin.metrics import MetricsReader as MetricsReader
 from treadle.admin.moved_looks import Moved as Moved
 from treadle.admin.operations import AT_ONCE as AT_ONCE
@@ -40,7 +37,10 @@ from treadle.admin.operations import TooManyOperations as TooManyOperations
 from treadle.admin.operations import Verb as Verb
 from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkflows
 from treadle.admin.queues import Queues as Queues
+from treadle.admin.selection import ENDED as ENDED
+from treadle.admin.selection import UNFINISHED as UNFINISHED
 from treadle.admin.selection import Selection as Selection
+from treadle.admin.selection import words_of as words_of
 from treadle.admin.workflow_graph import FOLD as FOLD
 from treadle.admin.workflow_graph import Graph as Graph
 from treadle.admin.workflow_text import lines_of as lines_of

@@ -7,19 +7,21 @@ a lost response is recognised, and of two operators who change the same job the 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from treadle.admin.audit import Receipt
+from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.query_model import Page
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
+from treadle.tasks.when import HasId
 from treadle.workflow import causes, fatal, rows_of
 from treadle.workflow.plan import plan_of
 
@@ -244,3 +246,52 @@ def delete_now(row: Record) -> Outcome | None:
     if row.expires_at <= expires_at(row, row.state, row.ended_at, 0.0):
         return None  # already deleted
     return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)
+
+
+class Condition(NamedTuple):
+    """A condition that an act has for each job. `otherwise` says what to do with a job that does not meet it; "": the
+    act passes over the job."""
+
+    holds: Callable[[Record], bool]
+    otherwise: str = ""
+
+
+ANY: Final = Condition(lambda row: True)
+OPEN: Final = Condition(lambda row: not row.state.final)
+TO_REOPEN: Final = Condition(
+    lambda row: row.state in (State.FAILED, State.CANCELLED), "only failed and cancelled jobs can be reopened"
+)
+TO_RUN: Final = Condition(lambda row: row.state is State.READY, "only ready jobs can be run now")
+TO_DELETE: Final = Condition(lambda row: row.state.final, "cancel it first")
+
+
+class Listed(Protocol):
+    """The methods of `app.jobs` that find jobs."""
+
+    async def get(self, job: HasId | str) -> Record: ...
+    async def list(self, /, **words: Any) -> Page: ...
+
+
+async def matching(
+    jobs: Listed, filters: Mapping[str, Any], condition: Condition, progress: Callable[[int], object] | None
+) -> AsyncIterator[Sequence[Record]]:
+    """Yield the jobs that match the filters and meet the condition, in groups. `progress` is called after each group
+    with the number of jobs examined."""
+    examined, cursor = 0, None
+    while True:
+        page = await jobs.list(cursor=cursor, limit=GROUP, order="oldest", **filters)
+        yield [row for row in page.records if row.job.task and condition.holds(row) and not is_entry(row)]
+        examined, cursor = examined + len(page.records), page.cursor
+        if progress is not None:
+            progress(examined)
+        if cursor is None:
+            return
+
+
+async def refuse(jobs: Listed, job: HasId | str, condition: Condition) -> None:
+    """Raise Stale if the job does not meet the condition."""
+    row = await jobs.get(job)
+    if is_entry(row):
+        raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
+    if not condition.holds(row):
+        raise Stale(row.job.id, f"{row.state}: {condition.otherwise}")

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
+from treadle.admin.audit import Receipt
 from treadle.core import ids
 from treadle.core.claim_ids import worker_name
 from treadle.core.long_numbers import has_digits
@@ -202,3 +204,30 @@ async def near_id(storage: Storage, id: str, queues: Sequence[str] = ()) -> str:
         return ""
     page = await storage.find(replace(query, scan=NEAR))
     return near(id, {row.id for row in page.records if row.job.task and within(queues, row.job.queue)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobScope:
+    """Which jobs a view of `app.jobs` shows and changes, and what its searches may find. The default is all jobs, and
+    all that is stored of them.
+
+    queues                 the only queues whose jobs exist for the caller; (): all
+    hide, payloads, shown  what searches may find, see `Search`
+    receipt                of the entry of the audit log for its acts
+    """
+
+    queues: tuple[str, ...] = ()
+    hide: Hide | None = None
+    payloads: bool = True
+    shown: Callable[[Record], Record] | None = None
+    receipt: Receipt | None = None
+
+    def visible(self, row: Record | None) -> Record | None:
+        """The row; None if it is of another queue."""
+        return row if row is not None and within(self.queues, row.job.queue) else None
+
+    def search(self, text: str) -> Search:
+        return Search(text, self.hide, self.payloads, self.shown)
+
+
+ALL: Final = JobScope()

@@ -13,16 +13,14 @@ from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
+from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.audit import Receipt, is_entry, without_entries
-from treadle.admin.chosen_jobs import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
-from treadle.admin.explain.reading import Reader
-from treadle.admin.explain.unstored import explained
+from treadle.admin.explain.reading import Reader, explained
 from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
-from treadle.admin.job_scope import ALL, JobScope
-from treadle.admin.job_search import Hide
+from treadle.admin.job_search import ALL, Hide, JobScope
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names, listener
 from treadle.admin.moved_looks import Moved

@@ -17,13 +17,12 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from treadle.admin import names_in_use
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import NewJob
-from treadle.core.query_model import Query, Stats
+from treadle.core.model import NewJob, State
+from treadle.core.query_model import Count, Order, Query, Stats
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.core.similar_names import closest, near
@@ -225,7 +224,7 @@ class Names:
         return await self._occurs(kind, name) or (await self._all_known(monotonic() - since)).has(kind, name)
 
     async def _occurs(self, kind: str, name: str) -> bool:
-        return await names_in_use.occurs(await self._storage(), kind, name)
+        return await occurs(await self._storage(), kind, name)
 
     # --- pausing
 
@@ -238,7 +237,7 @@ class Names:
         storage = await self._storage()
         if (await storage.find(Query(queue=name, order="queue", limit=1))).records:
             return None
-        known = used(self._tasks, await names_in_use.read(storage))
+        known = used(self._tasks, await read_names(storage))
         return None if name in known.queues or await self._occurs("queue", name) else known.unused("queue", name)
 
     @for_people
@@ -283,7 +282,7 @@ class Names:
         """The names in use, at most `age` seconds old, and those of all tasks that are declared now."""
         known = self._known
         if known is None or monotonic() - known.at > age or known.declared != len(self._tasks):
-            known = self._known = used(self._tasks, await names_in_use.read(await self._storage()))
+            known = self._known = used(self._tasks, await read_names(await self._storage()))
         return known
 
     async def _rules(self) -> tuple[LimitUse, ...]:
@@ -339,3 +338,36 @@ async def _soon(look: Awaitable[T]) -> T | None:
 def _visible() -> Visible:
     collected = _heard.get()
     return (lambda name: True) if collected is None else collected.visible
+
+
+NEWEST: Final = 1_000  # newest jobs whose tasks and queues are read
+SEARCHED: Final = 10_000  # newest jobs among which one name is searched
+LOOKS: Final[tuple[tuple[Order, int], ...]] = (("queue", 1), ("newest", SEARCHED))
+
+
+async def read_names(storage: Storage) -> Stats:
+    """The queues with unfinished or failed jobs, the queues and tasks of the newest jobs, the workers and the limits.
+
+    Each count stands for a name; its numbers mean nothing. A name that only older jobs have is missing: see `occurs`.
+    """
+    seen = await storage.glance(NEWEST)
+    rows = [
+        row
+        for queue in storage.capabilities.queues or (None,)  # a bound token must name one
+        for row in (await storage.find(Query(queue=queue, limit=NEWEST, scan=NEWEST))).records
+    ]
+    names = {(row.job.queue, row.job.task) for row in rows} | {(queue.name, "") for queue in seen.queues}
+    counts = tuple(Count(queue=queue, task=task, state=State.READY, jobs=1) for queue, task in sorted(names))
+    return Stats(counts=counts, workers=seen.workers, limits=seen.limits)
+
+
+async def occurs(storage: Storage, kind: str, name: str) -> bool:
+    """Whether a queued job, or one of the newest jobs, has this queue or task."""
+    if kind == "task" and not storage.capabilities.queues:
+        return bool((await storage.find(Query(task=name, limit=1, scan=SEARCHED))).records)
+    if kind != "queue":
+        return False
+    for order, scan in LOOKS:
+        if (await storage.find(Query(queue=name, limit=1, order=order, scan=scan))).records:
+            return True
+    return False

@@ -7,8 +7,8 @@ from treadle.durable.checkpoints import StepRequest as StepRequest
 from treadle.durable.checkpoints import check_name as check_name
 from treadle.durable.checkpoints import error_of as error_of
 from treadle.durable.checkpoints import read_entry as read_entry
-from treadle.durable.once import Once as Once
-from treadle.durable.once import locks_of as locks_of
+from treadle.durable.run_locks import Once as Once
+from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
 from treadle.durable.steps import IN_BATCH as IN_BATCH
 from treadle.durable.steps import REPLACED as REPLACED

@@ -11,14 +11,13 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from treadle.admin.code_check import limits, schedules, undelivered
+from treadle.admin.code_check import limits, schedules
 from treadle.admin.code_check.findings import Findings, Report
-from treadle.admin.code_check.placement import PlacementChecks
 from treadle.admin.code_check.results import ResultChecks
-from treadle.admin.code_check.rows import OWN, RowChecks
+from treadle.admin.code_check.rows import OWN, PlacementChecks, RowChecks
 from treadle.admin.limits import Limits
 from treadle.core import defaults
-from treadle.core.errors import BadArgument
+from treadle.core.errors import BadArgument, StorageError, error_line
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Order, Query
 from treadle.outbox import Outbox
@@ -94,7 +93,7 @@ class _Check:
     async def run(self) -> Report:
         outbox = self._core.choice.outbox
         if outbox is not None and self._options.outbox:  # first: a job that is delivered meanwhile is seen twice
-            await undelivered.read(outbox, self._options.sample, self._undelivered_job, self._findings)
+            await _read_outbox(outbox, self._options.sample, self._undelivered_job, self._findings)
         stats = await self._storage.stats()
         counts = stats.counts
         self._places = PlacementChecks(self._core.tasks, stats.workers, self._findings)
@@ -197,3 +196,46 @@ class _Check:
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), PAGE):
         yield ids[start : start + PAGE]
+
+
+OUTBOX_PAGE: Final = 5_000  # rows of one read of an outbox
+
+
+async def _read_outbox(outbox: Outbox, most: int | None, look: Callable[[NewJob], None], findings: Findings) -> None:
+    """Pass each job to `look`, the oldest `most` only if that is given. An outbox that cannot be read is a note: a
+    check may have rights for the storage only."""
+    after, seen = 0, 0
+    findings.place = "in the outbox"
+    try:
+        while most is None or seen < most:
+            limit = OUTBOX_PAGE if most is None else min(OUTBOX_PAGE, most - seen)
+            page = await outbox.undelivered(after, limit)
+            for _, id, job in page:
+                if job is None:
+                    _unreadable(id, findings)
+                else:
+                    look(job)
+            if len(page) < limit:
+                return
+            after, seen = page[-1][0], seen + len(page)
+    except StorageError as error:
+        findings.add(
+            "outbox",
+            outbox.url,
+            f"its jobs were not checked: {error_line(str(error))}",
+            "give its URL with --outbox, or leave it out with --no-outbox",
+            level="note",
+        )
+    finally:
+        findings.place = None
+
+
+def _unreadable(id: str, findings: Findings) -> None:
+    findings.add(
+        "outbox",
+        "a row",
+        "no job can be read from it",
+        "`treadle storage relay list` shows it, `treadle storage relay delete` removes it",
+        example=id,
+        state="unreadable",
+    )

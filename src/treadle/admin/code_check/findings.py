@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.admin.error_signature import signature
+from treadle.admin.failure_groups import signature
 
 Kind = Literal[
     "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"

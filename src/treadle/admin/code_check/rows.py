@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from treadle.admin.code_check.findings import Findings
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, Presence, Record, State
+from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
 from treadle.durable import read_entry, signature_of
 from treadle.policy.retry import read_policy
@@ -183,6 +184,32 @@ class RowChecks:
                 name,
                 f"this code has no such reducer{hint}: workflows that name it fail when their children have ended",
                 f"keep `@app.reducer` {name!r} until they have ended",
+                example=row.job.id,
+                state=row.state,
+            )
+
+
+class PlacementChecks:
+    """Adds notes: the workers of the deployment may have other labels. Without running workers there is nothing to
+    compare."""
+
+    def __init__(self, tasks: Mapping[str, TaskCore], workers: Sequence[Presence], findings: Findings) -> None:
+        self._findings = findings
+        self._lacking: dict[str, str] = {}
+        for name, task in tasks.items():
+            if workers and task.needs is not None and (lacks := never(task.needs, workers)) is not None:
+                self._lacking[name] = lacks
+
+    def look(self, row: Record) -> None:
+        """Check a row of a user's task."""
+        lacks = self._lacking.get(row.job.task)
+        if lacks is not None and not row.function_done:
+            self._findings.add(
+                "worker",
+                row.job.task,
+                lacks,
+                "start a worker with these labels and resources, or change what @app.task says",
+                level="note",
                 example=row.job.id,
                 state=row.state,
             )

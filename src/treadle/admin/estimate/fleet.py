@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from treadle.admin.estimate.crew import NOTHING, Extra, VirtualWorker, crew_of
 from treadle.admin.estimate.durations import Durations, RunTimes
-from treadle.admin.estimate.loading import chunk_of, refusing
-from treadle.admin.estimate.snapshot import Snapshot
+from treadle.admin.estimate.snapshot import Snapshot, chunk_of, refusing
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import QueueFull
 from treadle.core.limit_model import LimitChange, LimitUse, Resume

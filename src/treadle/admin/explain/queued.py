@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts, declined_by, lost_by
 from treadle.admin.explain.limited import own_parent
-from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.admin.explain.workers import (
     able_to_read,
@@ -18,6 +17,7 @@ from treadle.admin.explain.workers import (
     free_slots,
     is_silent,
     pauses,
+    placed,
     serve,
     short_of,
 )

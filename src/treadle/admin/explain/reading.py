@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
+from treadle.admin.audit import TASK, AuditEntry, entry_of
+from treadle.admin.explain import explain
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
-from treadle.admin.explain.pauses import paused_by
+from treadle.admin.job_filters import id_of
 from treadle.core import ids
+from treadle.core.command_lines import command
+from treadle.core.errors import UnknownJob
 from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
+from treadle.producer import Outboxes
 from treadle.storage import Usage, mark_of, slots_fit
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import costs, order
+from treadle.tasks.when import HasId
 
 READINGS: Final = 5  # reads of a job and its surroundings, if the job changes during each of them
 RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
@@ -154,3 +160,44 @@ def _same(one: Record, other: Record) -> bool:
     """Whether nothing has happened to a job that a sentence about it depends on."""
     where = (one.queue_position, one.blocked_on, one.pending) == (other.queue_position, other.blocked_on, other.pending)
     return one.version == other.version and where
+
+
+ENTRIES: Final = 500  # newest entries of the audit log that are read
+
+
+async def paused_by(storage: Storage, names: Collection[str]) -> Mapping[str, tuple[float, str]]:
+    """When each of these limits was paused last, and by whom. It leaves out a limit whose last recorded act is another
+    one: a program has paused it, or the entry is older than those that are read."""
+    if not names:
+        return {}
+    pauses: dict[str, tuple[float, str] | None] = {}
+    page = await storage.find(Query(task=TASK, limit=ENTRIES, scan=storage.capabilities.scan))
+    for entry in map(entry_of, page.records):
+        kind, _, verb = entry.act.partition(".")
+        name = f"queue:{entry.target}" if kind == "queue" else entry.target
+        if kind in ("queue", "limit") and name in names and name not in pauses and not entry.error:
+            pauses[name] = _pause(entry, verb)
+    return {name: pause for name, pause in pauses.items() if pause is not None}
+
+
+def _pause(entry: AuditEntry, verb: str) -> tuple[float, str] | None:
+    return (entry.at, entry.by) if verb == "pause" else None
+
+
+async def explained(facts: Callable[[HasId | str], Awaitable[Facts]], job: HasId | str, outbox: Outboxes | None) -> str:
+    """The sentence about a job. Raises UnknownJob if it is not in the storage and not in the outbox."""
+    try:
+        return explain(await facts(job))
+    except UnknownJob:
+        entry = None if outbox is None else await outbox.find(id_of(job))
+        if entry is None:
+            return explain(await facts(job))  # it may have been delivered between the two reads
+    if entry.became is not None:
+        return f"The storage returned job {entry.became} for it. {explain(await facts(entry.became))}"
+    failed = f" (failed deliveries: {entry.tries:,}; the last error: {entry.error})" if entry.error else ""
+    relays, lists = (
+        command("storage", "relay", "MODULE:APP"),
+        command("storage", "relay", "list", options=["--app", "MODULE:APP"]),
+    )
+    delivered = f"A worker or {relays} delivers it; {lists} shows such jobs"
+    return f"It is in the outbox and not delivered to the storage yet{failed}. {delivered}."
