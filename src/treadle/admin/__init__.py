@@ -14,6 +14,8 @@ from treadle.admin.event_feed import EventFeed as EventFeed
 from treadle.admin.explain.wording import set_limit as set_limit
 from treadle.admin.explain.wording import start_worker as start_worker
 from treadle.admin.failure_groups import signature as signature
+from treadle.admin.job_filters import ENDED as ENDED
+from treadle.admin.job_filters import UNFINISHED as UNFINISHED
 from treadle.admin.job_filters import query_of as query_of
 from treadle.admin.job_filters import text_of as text_of
 from treadle.admin.job_history import JobAttempt as JobAttempt
@@ -37,8 +39,6 @@ from treadle.admin.operations import TooManyOperations as TooManyOperations
 from treadle.admin.operations import Verb as Verb
 from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkflows
 from treadle.admin.queues import Queues as Queues
-from treadle.admin.selection import ENDED as ENDED
-from treadle.admin.selection import UNFINISHED as UNFINISHED
 from treadle.admin.selection import Selection as Selection
 from treadle.admin.selection import words_of as words_of
 from treadle.admin.workflow_graph import FOLD as FOLD

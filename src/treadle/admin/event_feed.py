@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Final
 
+from treadle.admin.job_filters import UNFINISHED
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import Clock
@@ -22,7 +23,6 @@ LISTENED: Final = 500  # the newest of them, whose endings wake the feed; the ot
 PAGE: Final = 500
 COUNTED: Final = 1_000  # jobs of each kind that a poll counts to find the queues in use
 AHEAD: Final = 60.0  # s that clocks may differ; a row created further in the future came from a wrong clock
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 
 class EventFeed:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.admin.job_filters import check_count
 from treadle.core.errors import UNREADABLE, BadOption, error_line
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
@@ -220,9 +221,7 @@ async def read_groups(
     shown: Shown = as_stored,
 ) -> FailureGroups:
     """The groups of the newest failed jobs; with `queues`, only jobs of these count. Raises BadOption."""
-    given: object = scan
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST:
-        raise BadOption("scan", f"expected 1 to {MOST:,} jobs, found {scan!r}")
+    check_count("scan", scan, MOST, "jobs")
     rows: list[Record] = []
     signed: dict[str, str] = {}
     read, is_first = 0, cursor is None

@@ -15,6 +15,8 @@ from treadle.tasks.when import HasId
 KNOWN: Final = frozenset(
     {"state", "status", "task", "queue", "workflow", "parent", "label", "ids", "before", "since", "search"}
 )
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
+ENDED: Final = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 STATUSES: Final = ("queued", "scheduled", "blocked")
 MOST_SCANNED: Final = 10_000_000  # rows that one call may look at
 LONGEST: Final = 1_000  # characters of a text to search for
@@ -71,12 +73,10 @@ def worker_of(worker: object, filters: Mapping[str, Any]) -> str | None:
     return worker
 
 
-def rows_of(scan: int | None) -> int | None:
-    """Raise BadOption unless this is a number of rows to look at."""
-    given: object = scan
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
-        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
-    return scan
+def check_count(name: str, number: object, most: int, what: str) -> None:
+    """Raise BadOption unless this is an int from 1 to `most`."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= most:
+        raise BadOption(name, f"expected 1 to {most:,} {what}, found {number!r}")
 
 
 def _instant(name: str, value: Any) -> float | None:

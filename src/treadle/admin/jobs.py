@@ -18,7 +18,7 @@ from treadle.admin.audit import Receipt, is_entry, without_entries
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader, explained
-from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_of
+from treadle.admin.job_filters import ENDED, MOST_SCANNED, UNFINISHED, check_count, id_of, query_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
 from treadle.admin.job_search import ALL, Hide, JobScope
 from treadle.admin.job_search import find as search_rows
@@ -42,8 +42,6 @@ from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
-UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
-ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Jobs:
@@ -177,7 +175,9 @@ class Jobs:
             raise BadOption("count", "cannot be combined with search, worker or scan, which look at a part of the rows")
         if worker is not None:
             filters["state"] = State.RUNNING
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
+        if scan is not None:
+            check_count("scan", scan, MOST_SCANNED, "rows")
+        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=scan)
         storage = await self._storage()
         if text is not None or worker is not None:
             search = None if text is None else self._scope.search(text)

@@ -35,15 +35,6 @@ KEPT: Final = 3_600.0  # s for which an ended operation is listed
 LISTED: Final = 200  # ended operations that are listed
 STOPPING: Final = 5.0  # s that operations get to stop when the process ends
 
-UNFIT_WORDS: Final[Mapping[State, str]] = {
-    State.WAITING: "it is waiting",
-    State.READY: "it is ready",
-    State.RUNNING: "it is running",
-    State.SUCCEEDED: "it has succeeded",
-    State.FAILED: "it has failed",
-    State.CANCELLED: "it was cancelled",
-}
-
 Verb = Literal["retry", "cancel", "run_now", "delete"]
 RunState = Literal["running", "done", "stopped", "failed"]
 Listener = Callable[["Operation", tuple[str, ...]], None]
@@ -258,5 +249,5 @@ def _visible(run: _Run, queues: tuple[str, ...]) -> bool:
 def _reason(row: Record, reason: str) -> str:
     """The reason in a form that many jobs share, so that reasons can be counted."""
     if reason == acts.UNFIT:
-        return UNFIT_WORDS[row.state]
+        return f"it {'was' if row.state is State.CANCELLED else 'has' if row.state.final else 'is'} {row.state}"
     return "its key is held by another job" if " is held by " in reason else reason

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.admin import job_search
 from treadle.admin.audit import is_entry
 from treadle.admin.failure_groups import GroupKey, Shown, as_stored, key_of
+from treadle.admin.job_filters import ENDED, UNFINISHED
 from treadle.admin.job_search import Search
 from treadle.core.clock import moment
 from treadle.core.model import Record, State
@@ -130,8 +131,6 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 ACTS: Final = {"retry": "Reopen", "cancel": "Cancel", "run_now": "Queue now", "delete": "Delete"}
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
-ENDED: Final = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 def words_of(query: Query, text: str | None = None, signature: str | None = None) -> str:

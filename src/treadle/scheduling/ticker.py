@@ -15,7 +15,7 @@ from cronsim import CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core import defaults
+from treadle.core import defaults, errors
 from treadle.core.clock import moment as aware
 from treadle.core.errors import BadOption, ForeignRow, QueueFull
 from treadle.core.model import NewJob, Outcome, Record, State
@@ -53,15 +53,7 @@ class Definition(Struct, frozen=True, omit_defaults=True):
 
 read = msgspec.json.Decoder(Definition).decode
 # Errors of a row that claims to be a schedule and cannot be read as one.
-UNREADABLE: Final = (
-    msgspec.MsgspecError,
-    CronSimError,
-    BadOption,
-    ValueError,
-    OverflowError,
-    StopIteration,
-    RecursionError,
-)
+UNREADABLE: Final = (*errors.UNREADABLE, CronSimError, BadOption, OverflowError, StopIteration)
 
 
 class Declared(Struct, frozen=True):

@@ -15,6 +15,7 @@ from treadle.admin.code_check import limits, schedules
 from treadle.admin.code_check.findings import Findings, Report
 from treadle.admin.code_check.results import ResultChecks
 from treadle.admin.code_check.rows import OWN, PlacementChecks, RowChecks
+from treadle.admin.job_filters import UNFINISHED
 from treadle.admin.limits import Limits
 from treadle.core import defaults
 from treadle.core.errors import BadArgument, StorageError, error_line
@@ -31,7 +32,6 @@ from treadle.workflow.plan import FLOW
 from treadle.workflow.signals import SIGNAL
 
 PAGE: Final = 1_000  # rows of one read
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 Progress = Callable[[int, int], object]
 """Called after each page with the rows that were looked at, and how many there are."""

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from treadle.admin.failure_groups import signature
+from treadle.core.model import Record
 
 Kind = Literal[
     "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
@@ -54,10 +55,14 @@ class Findings:
         *,
         level: Level = "break",
         place: str = "",
+        row: Record | None = None,
         example: str | None = None,
         state: str | None = None,
     ) -> None:
-        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`."""
+        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`. `row`:
+        the job, in place of `example` and `state`."""
+        if row is not None:
+            example, state = row.job.id, row.state
         wording = signature(what) if len(self._groups) < GROUPS else ""
         key = kind, subject, f"{place} {wording}"
         finding = self._groups.get(key)

@@ -64,8 +64,7 @@ class ResultChecks:
                 f"{error.problem}",
                 ADVICE,
                 place="first",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
 
     def _value(self, row: Record, up: Record) -> tuple[object] | None:
@@ -79,7 +78,6 @@ class ResultChecks:
                 f"a stored result that {row.job.task} will read does not fit its return annotation any more: {error}",
                 ADVICE,
                 place=row.job.task,
-                example=up.job.id,
-                state=up.state,
+                row=up,
             )
             return None

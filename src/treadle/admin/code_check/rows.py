@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from treadle.admin.code_check.findings import Findings
@@ -62,16 +62,14 @@ class RowChecks:
 
     def _removed(self, row: Record) -> None:
         name = row.job.task
-        like = closest(name, self._tasks)
-        hint = "" if like is None else f"; the most similar one is {like!r}"
+        hint = _similar(name, self._tasks)
         self._findings.add(
             "task",
             name,
             f"this code has no such task{hint}: its jobs are never claimed",
             f"keep it, or register its function under this name too (@app.task(name={name!r})), until its jobs have "
             "ended; or cancel them: `treadle jobs cancel --task`",
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _unserved(self, row: Record) -> None:
@@ -80,8 +78,7 @@ class RowChecks:
             row.job.queue,
             "no task of this code has this queue, so workers without --queues do not claim from it",
             "start a worker with --queues that names it, and give this check the same --queues",
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _misfits(self, row: Record, task: TaskCore, later: bool) -> None:
@@ -96,8 +93,7 @@ class RowChecks:
                 f"parameter {misfit.parameter!r} {misfit.problem}" if misfit.parameter else misfit.problem,
                 COMPATIBLE,
                 place=misfit.parameter or "",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
 
     # --- durable code
@@ -115,8 +111,7 @@ class RowChecks:
                 self._value(row, task, key, text, names)
 
     def _step(self, row: Record, task: TaskCore, key: str, names: StepNames) -> None:
-        like = closest(key, names.names)
-        hint = f"; the most similar one is {like!r}" if like else ""
+        hint = _similar(key, names.names)
         self._findings.add(
             "step",
             task.name,
@@ -125,8 +120,7 @@ class RowChecks:
             "keep names and order of the steps while jobs are running, or give the changed function a new task name; "
             "`treadle.testing.replay` shows what each history does",
             place=STEP_NUMBER.sub("", key),
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _value(self, row: Record, task: TaskCore, key: str, text: str, names: StepNames) -> None:
@@ -145,8 +139,7 @@ class RowChecks:
                 f"the recorded result of step {key!r} does not fit its function any more: {error}",
                 COMPATIBLE,
                 place=f"{key} result",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
         except (BadTask, *UNREADABLE):
             return
@@ -165,8 +158,7 @@ class RowChecks:
                 f"jobs wait for the signal {name!r}, which its source does not wait for any more",
                 f"keep `wait_for({name!r})` until these jobs have ended",
                 place=name,
-                example=parent.job.id,
-                state=parent.state,
+                row=parent,
             )
 
     # --- workflows
@@ -177,16 +169,19 @@ class RowChecks:
             return
         name = plan.reduce or (task.reduce if task is not None else None) or DEFAULT
         if name not in self._reducers:
-            like = closest(name, self._reducers)
-            hint = f"; the most similar one is {like!r}" if like else ""
+            hint = _similar(name, self._reducers)
             self._findings.add(
                 "reducer",
                 name,
                 f"this code has no such reducer{hint}: workflows that name it fail when their children have ended",
                 f"keep `@app.reducer` {name!r} until they have ended",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    like = closest(name, known)
+    return f"; the most similar one is {like!r}" if like else ""
 
 
 class PlacementChecks:
@@ -210,6 +205,5 @@ class PlacementChecks:
                 lacks,
                 "start a worker with these labels and resources, or change what @app.task says",
                 level="note",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )

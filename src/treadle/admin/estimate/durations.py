@@ -20,15 +20,13 @@ class Sampler:
     """Draws durations from one histogram."""
 
     def __init__(self, histogram: Mapping[int, int]) -> None:
-        self._buckets = sorted(histogram)
+        self._histogram, self._buckets = histogram, sorted(histogram)
         self._sums = list(accumulate(histogram[bucket] for bucket in self._buckets))
         self.count = self._sums[-1] if self._sums else 0
 
     @property
     def mean(self) -> float:
-        counts = [after - before for before, after in zip([0, *self._sums], self._sums, strict=False)]
-        whole = sum(sum(edges(bucket)) / 2 * n for bucket, n in zip(self._buckets, counts, strict=True))
-        return whole / max(1, self.count)
+        return sum(sum(edges(bucket)) / 2 * n for bucket, n in self._histogram.items()) / max(1, self.count)
 
     def again(self, rng: random.Random) -> Sampler:
         """The times that another sample of the same size might have had: with few measured runs they are uncertain."""
