@@ -107,11 +107,6 @@ class Limits:
         """The rules that code declares, by name."""
         return self._declared
 
-    @property
-    def declares(self) -> bool:
-        """Whether code declares any rule."""
-        return bool(self._declared)
-
 
 def check(rule: Limit) -> None:
     """Raise BadOption for an invalid rule; the error names the field."""

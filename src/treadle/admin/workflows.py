@@ -101,6 +101,7 @@ class Workflows:
         storage = await self._storage()
         most = min(storage.capabilities.scan, SCAN) if scan is None else scan
         query = query_of({"state": state, "queue": queue}, cursor=cursor, limit=STEP)
+        await self._moved.looked("app.workflows.list")
         workflows: builtins.list[Workflow] = []
         examined, budget, scanned_to = 0, BUDGET, None
         while True:
@@ -117,10 +118,8 @@ class Workflows:
                 budget -= one.jobs
                 if len(workflows) == limit or budget <= 0:
                     more = page.cursor is not None or row is not page.records[-1]
-                    await self._moved.looked("app.workflows.list")
                     return _page(workflows, cursor_of(row, "newest") if more else None, examined, row.created_at)
             if page.cursor is None or examined >= most or not page.scanned:
-                await self._moved.looked("app.workflows.list")
                 return _page(workflows, page.cursor, examined, page.scanned_to or scanned_to)
             query = replace(query, cursor=page.cursor)
             await asyncio.sleep(0)

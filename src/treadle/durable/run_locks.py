@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import UNREADABLE
@@ -62,14 +62,14 @@ class KeptLocks:
 
     def won(self, key: str, until: float | None) -> tuple[str, str]:
         """The checkpoint for a key that the job got."""
-        known = self._locks.get(key)
-        number = known.number if known is not None else 1 + max((m.number for m in self._locks.values()), default=0)
-        return self._keep(KeptLock(key, number, until))
+        return self._keep(structs.replace(self._known(key), until=until, given_back=False))
 
     def given_back(self, key: str) -> tuple[str, str]:
         """The checkpoint for a key that the job gave back."""
-        known = self._locks.get(key) or KeptLock(key, 1 + max((m.number for m in self._locks.values()), default=0))
-        return self._keep(KeptLock(key, known.number, known.until, given_back=True))
+        return self._keep(structs.replace(self._known(key), given_back=True))
+
+    def _known(self, key: str) -> KeptLock:
+        return self._locks.get(key) or KeptLock(key, 1 + max((m.number for m in self._locks.values()), default=0))
 
     def _keep(self, lock: KeptLock) -> tuple[str, str]:
         self._locks = {key: m for key, m in self._locks.items() if m.number % KEPT != lock.number % KEPT}

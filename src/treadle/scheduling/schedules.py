@@ -105,11 +105,6 @@ class Schedules:
         """The schedules that code declares, by name."""
         return self._declared
 
-    @property
-    def declares(self) -> bool:
-        """Whether code has declared any schedule."""
-        return bool(self._declared)
-
     async def store(self) -> None:
         """Store the schedules declared here, and update those whose declaration has changed. Any number of workers may
         do this concurrently: there is one row per name. Raises StorageError."""

@@ -17,11 +17,11 @@ def miscombined(where: str, problem: str) -> BadOption:
     return error
 
 
-def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
+def usable(specs: Sequence[JobSpec[Any, Any]], where: str, source: Source | None = None) -> None:
     """Raise BadOption for a spec that was sent already, is given twice or belongs to another app, and BadArgument for
     one that lacks its first argument."""
     seen: set[str] = set()
-    source: Source | None = None
+    others = "the specs before it" if source is None else "the task that returns it"
     for spec in specs:
         if spec.lacks is not None:
             raise spec.lacks
@@ -30,7 +30,7 @@ def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
         if spec.id in seen:
             raise miscombined(where, f"{spec!r} is given twice; make one spec for each run")
         if source is not None and spec.source is not None and spec.source is not source:
-            raise miscombined(where, f"{spec!r} belongs to another app than the specs before it; enqueue it there")
+            raise miscombined(where, f"{spec!r} belongs to another app than {others}; enqueue it there")
         seen.add(spec.id)
         source = source or spec.source
 

@@ -54,24 +54,15 @@ def _followups_of(
     if isinstance(returned, Conclude):
         return Followups(own=_sized(encode(returned.result), most), concludes=True)
     if isinstance(returned, JobSpec):
-        usable([returned], "return")
-        _ours([returned], source)
+        usable([returned], "return", source)
         jobs = [*returned.others, returned.new]
         acyclic(jobs)
         return Followups(tuple(jobs))
     if not isinstance(returned, Flow):
         raise BadOption("return", f"expected a flow, a spec or a value, found {returned!r}")
-    usable(returned.specs, "return")
-    _ours(returned.specs, source)
+    usable(returned.specs, "return", source)
     own = None if returned.own is MISSING else _sized(encode(returned.own), most)
     return Followups(tuple(returned.rows()), returned.plan, own)
-
-
-def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:
-    for spec in specs:
-        if source is not None and spec.source is not None and spec.source is not source:
-            problem = f"{spec!r} belongs to another app than the task that returns it; enqueue it there"
-            raise BadOption("return", problem)
 
 
 def _sized(text: str, most: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from treadle.admin.audit import TASK, AuditEntry, entry_of
 from treadle.admin.explain import explain
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
@@ -58,34 +60,25 @@ class Reader:
     async def _facts(self, row: Record) -> Facts:
         mark = await mark_of(self._storage)
         seen = limits_within(await self._seen(row), self._reach)
+        facts = Facts(row=row, glance=seen, now=seen.at, mark=mark)
         if mark is not None and mark.role in ("gone", "closing"):
-            return Facts(row=row, glance=seen, now=seen.at, mark=mark)
+            return facts
         if row.state is State.WAITING:
             ups = [self._visible(up) for up in await self._storage.get(row.after)]
-            holder = await self._holder(row, ups)
-            return Facts(
-                row=row,
-                glance=seen,
-                now=seen.at,
-                upstreams=dict(zip(row.after, ups, strict=False)),
-                holder=holder,
-                mark=mark,
-            )
-        runs = await self._running(row) if _needs_runs(row, seen.at) else ()
+            upstreams = dict(zip(row.after, ups, strict=False))
+            return replace(facts, upstreams=upstreams, holder=await self._holder(row, ups))
+        facts = replace(facts, paused=await self._paused(row, seen))
         if row.state is not State.READY:
-            return Facts(row=row, glance=seen, now=seen.at, mark=mark, paused=await self._paused(row, seen))
+            return facts
+        runs = await self._running(row) if _needs_runs(row, seen.at) else ()
         ahead = await self._position(row) if row.queue_position is not None else None
-        return Facts(
-            row=row,
-            glance=seen,
-            now=seen.at,
+        return replace(
+            facts,
             ahead=ahead,
             first=await self._first(row) if ahead else None,
             running=runs,
             rivals=await self._rivals(row, seen),
             parent=made_by(runs, row.job.id) if ids.stem(row.job.id) is not None else None,
-            mark=mark,
-            paused=await self._paused(row, seen),
         )
 
     async def _seen(self, row: Record) -> Glance:
