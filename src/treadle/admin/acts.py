@@ -30,7 +30,7 @@ GROUP: Final = 250
 TRIES: Final = 5  # attempts to settle a job that changes between reading and settling
 
 Chosen = Callable[[Record], Outcome | None]
-"""The act for a job as it stands; None: it does not fit."""
+"""Returns the outcome of the act for a job in its present state; None: the act does not fit it."""
 Note = Callable[[Record, str | None], None]
 """Called with each job as it was before: None if it was changed, else the reason why it was not."""
 UNFIT: Final = "unfit"  # the reason of a job for which `Chosen` returned None
@@ -132,7 +132,7 @@ class Acts:
                 self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
 
     async def apply(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> int:
-        """As `settle` -> how many jobs."""
+        """Settle these rows -> how many were settled."""
         return len(await self.settle(rows, chosen, raising))
 
     async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:

@@ -78,7 +78,7 @@ class Begun(Struct, frozen=True):
         return Outcome(id=self.row.id, version=self.row.version, state=State.SUCCEEDED, result=_json(ending))
 
     def corrected(self, ending: Ending) -> Outcome:
-        """For an entry that the call of its act has completed with another ending."""
+        """Replaces the ending with which the call of the act has completed the entry."""
         return replace(
             self.completed(ending), version=self.row.version + 1, keep=KEEP, checkpoints=((ENDING, _json(ending)),)
         )

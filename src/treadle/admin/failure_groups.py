@@ -65,9 +65,9 @@ NOISE: Final[tuple[tuple[str, re.Pattern[str], str], ...]] = (
 
 
 def signature(error: str | None) -> str:
-    """What the errors of one cause have in common: the first line, with everything replaced that differs from job to
-    job, at most 200 characters; "" for none. The time is bounded: 500 characters are read, and every repetition in a
-    pattern has a maximum."""
+    """The first line of an error, with everything replaced that differs from job to job, so that errors of one cause
+    have one signature: at most 200 characters; "" for no error. The time is bounded: 500 characters are read, and every
+    repetition in a pattern has a maximum."""
     line = " ".join(error_line(error)[:LONGEST].split()).replace("\x00", "")
     kept: list[str] = []
 
@@ -91,7 +91,8 @@ BUCKETS: Final = 24
 COUNTED: Final = 10_000  # failed jobs that are counted for the total
 
 Shown = Callable[[Record], Record]
-"""Returns a row as the caller may see it. Keys are digests of the error there, or they would confirm a guess of it."""
+"""Returns a row as the caller may see it. Keys are digests of that row's error: a digest of the stored one would
+confirm a guess of what is hidden."""
 
 
 class GroupKey(Struct, frozen=True, array_like=True):
@@ -111,7 +112,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     key        names the group in an operation; opaque
     signature  the first line of the error, with what differs from job to job replaced
-    jobs       those among the jobs looked at
+    jobs       how many of the jobs that the call looked at belong to it
     first      the earliest ending of these jobs; last: the latest
     sample     the id of the job that failed last
     error      the first line of its error
@@ -206,7 +207,7 @@ def _ended(row: Record) -> float:
 
 
 def as_stored(row: Record) -> Record:
-    """The row to a caller who may see all of it."""
+    """The row as a caller with all rights sees it."""
     return row
 
 

@@ -17,12 +17,12 @@ from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.workflow import encoding_of
 
-FORMAT: Final = 1  # raised when a reader of the former one would misread a line
+FORMAT: Final = 1  # a higher number follows when a reader of this format would misread a line
 PAGE: Final = 200
 
 
 class Upstream(Struct, frozen=True, omit_defaults=True):
-    """A job that a history's job waited for. `of`: the tasks that encoded the result; `reason`: of one that did not
+    """A job that a history's job waited for. `of`: the tasks that encoded the result; `reason`: why it did not
     succeed."""
 
     id: str

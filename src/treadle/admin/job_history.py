@@ -56,7 +56,7 @@ class Step(Struct, frozen=True, kw_only=True):
     value  decoded as a result is, or its stored text if that cannot be decoded; for a step whose result could not be
            stored, the words of its error
     until  end of the sleep, or of the once-lock
-    done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was released
+    done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key
     """
 
     name: str

@@ -95,7 +95,7 @@ def heard(visible: Visible = lambda name: True, tell: Callable[[str], object] | 
 
 
 def listener() -> Heard | None:
-    """What collects the warnings of this call; None: a program makes it."""
+    """The collector of this call's warnings; None: a program makes the call."""
     return _heard.get()
 
 

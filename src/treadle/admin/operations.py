@@ -29,8 +29,8 @@ from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
-AT_ONCE: Final = 4  # operations of one process that run at once; beyond that only each caller's first one
-MOST: Final = 32  # with those
+AT_ONCE: Final = 4  # operations that one process runs at once; beyond that it runs each caller's first one only
+MOST: Final = 32  # operations that it runs at once in all
 KEPT: Final = 3_600.0  # s for which an ended operation is listed
 LISTED: Final = 200  # ended operations that are listed
 STOPPING: Final = 5.0  # s that operations get to stop when the process ends

@@ -137,7 +137,7 @@ def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]
 
 
 def _ups(row: Record) -> Sequence[str]:
-    """The jobs that a job waited for before it ran; those that a joint waits for."""
+    """The jobs that a job waited for before it ran, or that a joint waits for."""
     return row.after if row.job.task == FLOW or not row.function_done else row.job.after
 
 

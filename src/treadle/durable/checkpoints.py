@@ -2,13 +2,13 @@
 
 They show whether a step was taken before, and whether the program has changed since the job began. Nothing here waits.
 
-Each entry names the step asked before it, so the order is checked where the program has one. Steps in branches that run
-concurrently (tasks of `gather` or a TaskGroup) have no order among each other: they follow the step before the branches
-began. Forms of `after`:
+Each entry names the step that was requested before it, so the order is checked where the program has one. Steps in
+branches that run concurrently (tasks of `gather` or a TaskGroup) have no order among each other: each branch follows
+the step before it began. Forms of `after`:
 
-    ""       the first step                  "a"      the step asked after a
-    "a!E"    after a, which raised E         "a&"     the first in a branch begun after a
-    "a>"     the first asked inside a
+    ""       the first step                  "a"      the step after a
+    "a!E"    after a, which raised E         "a&"     the first step of a branch that began after a
+    "a>"     the first step inside a
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
 from treadle.tasks.options import Sizes
 
-MOST_PROBLEM = 1_000  # characters that are stored of why a result cannot be stored; a user's codec may say more
+MOST_PROBLEM = (
+    1_000  # characters of the stored reason why a result cannot be stored; a codec of the user may give a longer one
+)
 
 
 class Failure(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The codec of a step's result: from the return annotation of the function that the step calls.
 
-It is kept by the annotation and not by the function: a function that is defined in its task is another object in each
-run, and the codec would keep it, with all that it refers to, for as long as the process lives.
+Codecs are cached by annotation and not by function. A function that is defined in its task is another object in each
+run, and a cache would keep it, with all that it refers to, for as long as the process lives.
 """
 
 from __future__ import annotations

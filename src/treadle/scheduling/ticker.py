@@ -133,7 +133,7 @@ def a_tick(job: NewJob, name: str, id: str, instant: float | None) -> NewJob:
 
 
 Prepare = Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
-"""Returns the jobs after the app's middleware."""
+"""Returns the jobs as the app's middleware has changed them."""
 
 
 class Ticker:

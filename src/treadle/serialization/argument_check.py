@@ -1,4 +1,4 @@
-"""Everything about a stored call that a signature cannot read; `CallCodec.decode_call` stops at the first.
+"""Lists every part of a stored call that a signature cannot read; `CallCodec.decode_call` stops at the first.
 
 Only calls that `decode_call` refused come here, so this need not be fast.
 """

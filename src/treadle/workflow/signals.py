@@ -166,7 +166,7 @@ def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:
 
 
 def winner(stored: Record) -> str:
-    """The id of the job that holds the mark; "" if the payload cannot be read."""
+    """The id of the job that holds the lock; "" if the payload cannot be read."""
     try:
         return _read_lock(stored.job.payload).job
     except UNREADABLE:

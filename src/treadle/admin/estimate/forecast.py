@@ -59,7 +59,7 @@ class Waits:
                 causes[wait.what] += len(unstarted) / len(rows)
 
     def count(self, fleet: VirtualFleet, began: float, drained: bool) -> None:
-        """A run has ended. The jobs that are left of a queue that is never empty count more than all before."""
+        """Note the end of a run. If the queue does not become empty, only the causes of its last jobs count."""
         self._starts, self._seconds = self._starts + fleet.starts, self._seconds + fleet.now - began
         if not drained and not fleet.cut:
             self._note(fleet, self._lasting)
@@ -317,7 +317,7 @@ def _is_ahead(other: Record, row: Record) -> bool:
 
 
 def _scale(copy: Snapshot, queue: str) -> float:
-    """By how much longer the queue is than what was simulated of it."""
+    """How many times as long as the simulated part the queue is."""
     read = sum(row.queue_position is not None and row.job.queue == queue for row in copy.rows)
     return 1 + copy.left_out / max(1, read)
 

@@ -112,7 +112,7 @@ NAMED = 3  # further causes that a sentence names
 
 
 def further(facts: Facts, named: str | None, due: bool) -> str:
-    """Sentences about limits besides the one `said`, and about workers if the cause is a limit and the job is `due`."""
+    """Sentences about limits besides the one `named`, and about workers if that is a limit and the job is `due`."""
     causes = list(_further_limits(facts, named, due))
     if named is not None and due:
         causes += _workers(facts)
