@@ -28,7 +28,7 @@ TREADLE = """
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked Middleware
     NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
     SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepMismatch StorageDenied StorageError StorageFull
-    StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask
+    StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
 """
