@@ -58,7 +58,9 @@ ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
     looks = Looks(core, waiting)
-    core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
+    core.operations.listen(
+        lambda progress, queues: looks.publish("operation", progress.id, progress, _operator(queues))
+    )
     return operations_in(
         SessionRoutes(core, settings),
         OverviewRoutes(looks),

@@ -16,18 +16,18 @@ from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs
 from treadle.storage import messages
 
 
-def placed(asked: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
+def placed(call: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
     """The claim of a request, of which any jobs fit together. Raises BadOption.
 
     tasks  those of the server's app, which may declare needs; those in the request come first
     """
-    ask = asked.ask()
-    if asked.labels is None and asked.resources is None and not asked.needs:
+    ask = call.ask()
+    if call.labels is None and call.resources is None and not call.needs:
         return ask
-    labels, free = labels_of(asked.labels or {}), amounts(asked.resources or {}, "resources")
+    labels, free = labels_of(call.labels or {}), amounts(call.resources or {}, "resources")
     if ask.tasks is None:
         raise BadOption("tasks", "labels, resources and needs are of the tasks that a claim names; name them")
-    own = {name: _needs(name, need) for name, need in asked.needs.items()}
+    own = {name: _needs(name, need) for name, need in call.needs.items()}
     able: dict[str, tuple[int | None, float | None]] = {}
     uses = []
     for name, room in ask.tasks.items():
@@ -44,8 +44,8 @@ def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
     """The needs that a request names, checked. Raises BadOption."""
     check_needs(Needs(task, tuple(sent.requires.items())))
     named = {name: values for name, values in sent.requires.items() if values}
-    found = needs_of(task, named, sent.uses)
+    listed = needs_of(task, named, sent.uses)
     anything = needs_of(task, [name for name, values in sent.requires.items() if not values], None)
     if anything is None:
-        return found
-    return anything if found is None else Needs(task, anything.requires + found.requires, found.uses)
+        return listed
+    return anything if listed is None else Needs(task, anything.requires + listed.requires, listed.uses)

@@ -68,8 +68,8 @@ def _longest(row: Record) -> int:
 
 
 def _failed(row: Record, size: int, most: int) -> Outcome:
-    words = (
+    problem = (
         f"the row of this job has {size:,} bytes as JSON, and the worker that claimed it accepts responses of at most"
     )
-    error = f"{words} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
+    error = f"{problem} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
     return failure(row, error) if row.function_done else judge.ended(row, LARGE, error)

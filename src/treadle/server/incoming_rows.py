@@ -171,10 +171,10 @@ class IncomingRows:
                 raise Refused(403, "forbidden", message, scope=scope)
 
     @staticmethod
-    def topics(found: Sequence[str]) -> None:
+    def topics(topics: Sequence[str]) -> None:
         """Check the topics of a watch. Raises BadOption."""
-        at_most_in_call("topics", len(found), MOST_CALL)
-        for topic in found:
+        at_most_in_call("topics", len(topics), MOST_CALL)
+        for topic in topics:
             a_name("topics", topic, LONGEST_TOPIC)
 
 

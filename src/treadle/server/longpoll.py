@@ -34,8 +34,8 @@ async def disconnected(receive: Receive) -> None:
 
 
 @contextmanager
-def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]:
-    """Call `left` if the client disconnects within the block."""
+def _client(receive: Receive | None, on_left: Callable[[], None]) -> Iterator[None]:
+    """Call `on_left` if the client disconnects within the block."""
     if receive is None:
         yield
         return
@@ -43,7 +43,7 @@ def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]
     def ended(gone: asyncio.Future[None]) -> None:
         if not gone.cancelled():
             gone.exception()  # a server that cannot tell: asyncio would log it
-            left()
+            on_left()
 
     gone = asyncio.ensure_future(disconnected(receive))
     gone.add_done_callback(ended)
@@ -148,10 +148,10 @@ class LongPoll:
         until = loop.time() + wait
         async with self.bench(queues, which) as bench:
             while not await request.is_disconnected():
-                found, is_some, next_in = await look()
+                result, is_some, next_in = await look()
                 if is_some:
                     if await request.is_disconnected():
-                        await back(found)
+                        await back(result)
                         break
                     bench.call_one()
                 if is_some or loop.time() >= until or self.stopping.is_set():
@@ -159,9 +159,9 @@ class LongPoll:
                         await unchanged(request)
                     except Refused:
                         if is_some:
-                            await back(found)
+                            await back(result)
                         raise
-                    return found
+                    return result
                 await bench.rest(next_in, until)
             bench.call_one()
             raise Refused(400, "gone", "the runner disconnected while it waited")

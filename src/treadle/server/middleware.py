@@ -52,23 +52,23 @@ class Rate:
 
     def delay(self, who: str) -> float:
         """0 if this request may proceed, which counts it; else the seconds until the next one may."""
-        now, left = self._now(), self._left_for(who)
-        wait = 0.0 if left >= 1 else (1 - left) / self._rate
+        now, tokens = self._now(), self._left_for(who)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
         self._left.pop(who, None)
-        self._left[who] = (left if wait else left - 1, now)
+        self._left[who] = (tokens if wait else tokens - 1, now)
         if len(self._left) > MOST_CALLERS:
             del self._left[next(iter(self._left))]  # the caller whose last request is oldest
         return wait
 
     def wait(self, who: str) -> float:
         """The same, without counting a request."""
-        left = self._left_for(who)
-        return 0.0 if left >= 1 else (1 - left) / self._rate
+        tokens = self._left_for(who)
+        return 0.0 if tokens >= 1 else (1 - tokens) / self._rate
 
     def _left_for(self, who: str) -> float:
         now = self._now()
-        left, at = self._left.get(who, (self._most, now))
-        return min(self._most, left + (now - at) * self._rate)
+        tokens, since = self._left.get(who, (self._most, now))
+        return min(self._most, tokens + (now - since) * self._rate)
 
 
 class RequestGuard:
@@ -180,8 +180,8 @@ class RequestGuard:
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
         if path != SESSION:
-            scope["treadle.token"], scope["treadle.auth"] = token, how = found = await self._callers.of(scope, heads)
-            scope["treadle.still"] = lambda: self._callers.still(found)
+            scope["treadle.token"], scope["treadle.auth"] = token, how = known = await self._callers.of(scope, heads)
+            scope["treadle.still"] = lambda: self._callers.still(known)
             scope["treadle.again"] = lambda: self._callers.of(scope, heads)
             caller = caller if how == "none" else token.name
         scope["treadle.caller"] = caller
@@ -190,12 +190,12 @@ class RequestGuard:
                 self._rate = Rate(self._settings.rate, loop.time)
             wait = self._rate.delay(caller)
             if wait:
-                words = f"expected at most {self._settings.rate:g} requests per second"
-                raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
+                message = f"expected at most {self._settings.rate:g} requests per second"
+                raise Refused(429, "too_many", message, {"Retry-After": str(int(wait) + 1)})
         count, most = self._under_way.get(caller, 0), self._settings.requests
         if count >= most:
-            words = f"this caller has {count:,} requests in progress, the limit is {most:,} (--requests)"
-            raise Refused(429, "too_many", words, {"Retry-After": "1"}, limit=most)
+            message = f"this caller has {count:,} requests in progress, the limit is {most:,} (--requests)"
+            raise Refused(429, "too_many", message, {"Retry-After": "1"}, limit=most)
         self._under_way[caller] = count + 1
         return caller
 
@@ -207,9 +207,9 @@ class RequestGuard:
 
     def _let_go(self, caller: str | None) -> None:
         if caller is not None:
-            left = self._under_way[caller] - 1
-            if left:
-                self._under_way[caller] = left
+            count = self._under_way[caller] - 1
+            if count:
+                self._under_way[caller] = count
             else:
                 del self._under_way[caller]
 
@@ -224,7 +224,7 @@ def path_of(scope: Scope) -> str:
     """The path as it was sent, with all characters escaped that could break a log line."""
     raw: bytes | None = scope.get("raw_path")
     text = raw.decode("latin-1") if raw else scope["path"]
-    return ODD.sub(lambda found: ascii(found[0])[1:-1] if found[0] != " " else "%20", text)
+    return ODD.sub(lambda sign: ascii(sign[0])[1:-1] if sign[0] != " " else "%20", text)
 
 
 def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
@@ -249,8 +249,8 @@ async def unchanged(request: Request) -> None:
     """
     again = request.scope.get("treadle.again")
     if again is not None and (await again()).token != request.scope["treadle.token"]:
-        words = "the rights of the token have changed during this call: repeat it"
-        raise Refused(503, "rights_changed", words, {"Retry-After": "0"})
+        message = "the rights of the token have changed during this call: repeat it"
+        raise Refused(503, "rights_changed", message, {"Retry-After": "0"})
 
 
 def allowed(token: Token, queues: Any) -> None:

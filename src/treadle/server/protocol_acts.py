@@ -90,7 +90,7 @@ class ProtocolActs:
 
     async def of_changes(self, changes: Sequence[LimitChange]) -> list[ProtocolAct]:
         """Changes of limits, except rules that workers declare and that are declared already."""
-        stored = await self._app.storage.limits(use=False) if any(isinstance(each, Declare) for each in changes) else ()
+        stored = await self._app.storage.limits(use=False) if any(isinstance(one, Declare) for one in changes) else ()
         known = {use.key: use.behind or use.rule for use in stored if use.declared}
         return [
             _of_change(change)
@@ -121,17 +121,17 @@ class ProtocolActs:
     async def of_outcomes(self, outcomes: Sequence[Outcome], of_operators: Collection[str]) -> list[ProtocolAct]:
         """Outcomes that only an operator may store, and outcomes of jobs that nobody has claimed. Reads the rows of
         outcomes whose claim this process does not remember."""
-        acts, looked = list[ProtocolAct](), list[tuple[Outcome, bool]]()
+        acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
             if audit.is_id(out.id) or out.id.startswith(ONCE):
                 continue
             is_own = out.id in of_operators and out.id.startswith((SIGNAL, system_rows.SCHEDULE))
             if is_own or (out.id, out.version) not in self._claims:
-                looked.append((out, is_own))
+                unclaimed.append((out, is_own))
             if out.id in of_operators:
                 acts += await self.of_jobs(job for job in out.followups if system_rows.is_of_operators(job))
-        rows = await self._app.storage.get([out.id for out, _ in looked]) if looked else ()
-        for (out, is_own), row in zip(looked, rows, strict=True):
+        rows = await self._app.storage.get([out.id for out, _ in unclaimed]) if unclaimed else ()
+        for (out, is_own), row in zip(unclaimed, rows, strict=True):
             if row is not None and is_own:
                 acts.append(_of_own_row(row, out))
             elif row is not None and row.version == out.version and row.state is not State.RUNNING:
@@ -140,7 +140,7 @@ class ProtocolActs:
 
     async def of_renewals(self, renewals: Iterable[LeaseRenewal]) -> list[ProtocolAct]:
         """Changes of schedules with a heartbeat."""
-        ids = [each.id for each in renewals if each.checkpoints and system_rows.remembered(each.id, each.checkpoints)]
+        ids = [one.id for one in renewals if one.checkpoints and system_rows.remembered(one.id, one.checkpoints)]
         rows = await self._app.storage.get(ids) if ids else ()
         return [ProtocolAct("schedule.set", _schedule(row.job)) for row in rows if row is not None]
 
@@ -213,9 +213,9 @@ def _together(acts: Sequence[ProtocolAct]) -> Iterator[ProtocolAct]:
         return
     for name in dict.fromkeys(act.act for act in acts):
         text = ""
-        for each in (f"{act.target} {act.details}".strip() for act in acts if act.act == name):
-            if text and len(text) + len(each) > ROOM:
+        for line in (f"{act.target} {act.details}".strip() for act in acts if act.act == name):
+            if text and len(text) + len(line) > ROOM:
                 yield ProtocolAct(name, "", text)
                 text = ""
-            text = f"{text}; {each}" if text else each
+            text = f"{text}; {line}" if text else line
         yield ProtocolAct(name, "", text)

@@ -109,8 +109,8 @@ def _misfit(error: Exception, text: str) -> BadOption:
         return BadOption(own.option, own.problem)
     if not isinstance(error, msgspec.ValidationError):
         return BadOption("retry", f"expected the JSON text of a retry policy, found {ranges.shown(text)}")
-    field, words = misfit(error, given_in(text))
-    return BadOption(field or "retry", words)
+    field, problem = misfit(error, given_in(text))
+    return BadOption(field or "retry", problem)
 
 
 def given_in(text: str | bytes | bytearray) -> object:
@@ -121,28 +121,28 @@ def given_in(text: str | bytes | bytearray) -> object:
         return UNSET
 
 
-def misfit(error: msgspec.ValidationError, given: object) -> tuple[str, str]:
+def misfit(error: msgspec.ValidationError, sent: object) -> tuple[str, str]:
     """The wrong field, such as `jobs[3].queue` ("": the whole value), and the expected and found value.
 
-    `given`: the decoded value; UNSET: the text names only its type.
+    `sent`: the decoded value; UNSET: the text names only its type.
     """
-    words, _, path = str(error).partition(" - at `$")
+    problem, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
-    expected, _, kind = words.partition(", got ")
-    words = f"{expected[:1].lower()}{expected[1:]}"
+    expected, _, kind = problem.partition(", got ")
+    problem = f"{expected[:1].lower()}{expected[1:]}"
     if not expected.startswith(("Expected", "Invalid ISO")):  # msgspec already names the found value
-        return path, words
-    found = kind
-    if given is not UNSET:
+        return path, problem
+    value = kind
+    if sent is not UNSET:
         with suppress(LookupError, TypeError, ValueError):  # values of mappings: the path omits the key
-            found = _shown(_at(given, path))
-    return path, f"{words}, found {found}" if found else words
+            value = _shown(_at(sent, path))
+    return path, f"{problem}, found {value}" if value else problem
 
 
-def _at(given: Any, path: str) -> Any:
+def _at(sent: Any, path: str) -> Any:
     for name, number in _STEP.findall(path):
-        given = given[int(number)] if number else given[name]
-    return given
+        sent = sent[int(number)] if number else sent[name]
+    return sent
 
 
 def _shown(value: object) -> str:

@@ -31,11 +31,11 @@ class RunnerTrials:
 
     async def occupies(self, claim_id: str) -> bool:
         """Whether the runner of this claim still runs a suspect, which another claim of it has returned."""
-        given = self._given.get(worker_name(claim_id))
-        if given is None:
+        suspect = self._given.get(worker_name(claim_id))
+        if suspect is None:
             return False
-        [row] = await self._storage().get([given[0]])
-        if row is not None and (row.state, row.version) == (State.RUNNING, given[1]):
+        [row] = await self._storage().get([suspect[0]])
+        if row is not None and (row.state, row.version) == (State.RUNNING, suspect[1]):
             return row.worker != claim_id
         self._given.pop(worker_name(claim_id), None)
         return False
@@ -59,15 +59,15 @@ class RunnerTrials:
 
     async def _put_off(self, ask: Claim, rows: Sequence[Record], suspects: Sequence[Record]) -> tuple[Record, ...]:
         """The runner has other jobs: leave the suspects to others for some time, but not for ever."""
-        given, later = [row for row in rows if row not in suspects], list[Outcome]()
+        kept, later = [row for row in rows if row not in suspects], list[Outcome]()
         for row in suspects:
             waits = guilt.guilt_of(row).waits
             if waits < WAITS:
                 later.append(judge.released(row, ask.lease * 2**waits, guilt.plain_note(row, waited=True)))
             elif await self._noted(ask, row, guilt.plain_note(row)):
-                given.append(row)
+                kept.append(row)
         await self._storage().settle(later)
-        return tuple(given)
+        return tuple(kept)
 
     async def _holds_others(self, runner: str, but: set[str]) -> bool:
         """Whether this runner holds the lease of another job. Also if there are too many running jobs to know."""

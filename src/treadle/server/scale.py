@@ -105,8 +105,8 @@ class ScaleReader:
             await asyncio.wait((self._reading,), timeout=WAIT)
         seen, age = self._seen, 0.0 if self._seen is None else loop.time() - self._seen.at
         if seen is None or age > STALE:
-            words = "the storage has not answered yet" if seen is None else f"the last figures are {age:.0f} s old"
-            raise Refused(503, "storage_unavailable", f"{words}; the server's log says why", {"Retry-After": "2"})
+            reason = "the storage has not answered yet" if seen is None else f"the last figures are {age:.0f} s old"
+            raise Refused(503, "storage_unavailable", f"{reason}; the server's log says why", {"Retry-After": "2"})
         return figures(rights.glanced(token, seen.glance), queues or token.queues, seen.due, age)
 
     @staticmethod
@@ -117,10 +117,10 @@ class ScaleReader:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        found: list[tuple[Glance, dict[str, tuple[int, bool]]]] = []
+        results: list[tuple[Glance, dict[str, tuple[int, bool]]]] = []
 
         async def read() -> set[str]:
-            found.append(await self._figures())
+            results.append(await self._figures())
             return set()
 
         try:
@@ -129,11 +129,11 @@ class ScaleReader:
         except Exception as error:
             if not self._failing:
                 is_known = isinstance(error, TreadleError | TimeoutError)
-                words = "figures for scaling: storage unavailable (%s); retrying"
-                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
+                message = "figures for scaling: storage unavailable (%s); retrying"
+                log.warning(message, str(error) or "no answer in time", exc_info=None if is_known else error)
             self._failing = True
             return
-        for glance, due in found:  # none: the server stops
+        for glance, due in results:  # none: the server stops
             self._failing = False
             every = min(LONGEST, max(LEAST, SHARE * (loop.time() - began)))
             self._seen = _Reading(glance=glance, due=due, at=began, every=every)
@@ -142,9 +142,9 @@ class ScaleReader:
         await self._core.opened()
         glance = await self._core.storage.glance()
         now = asyncio.get_running_loop().time()
-        self._asked = {queue: at for queue, at in self._asked.items() if now - at < ASKED}
-        asked = list(reversed(self._asked)) + [each.name for each in glance.queues]
-        wanted = [queue for queue in dict.fromkeys(asked) if _has_scheduled(glance, queue)]
+        self._asked = {queue: last for queue, last in self._asked.items() if now - last < ASKED}
+        names = list(reversed(self._asked)) + [queue.name for queue in glance.queues]
+        wanted = [queue for queue in dict.fromkeys(names) if _has_scheduled(glance, queue)]
         return glance, {queue: await self._due_soon(queue, glance.at + SOON) for queue in wanted[:MOST_ASKED]}
 
     async def _due_soon(self, queue: str, until: float) -> tuple[int, bool]:
@@ -164,7 +164,7 @@ class ScaleReader:
 def _has_scheduled(glance: Glance, queue: str) -> bool:
     if queue == defaults.SYSTEM_QUEUE:
         return False  # its jobs are ticks, which are always due soon
-    return "scheduled" in glance.capped or any(each.name == queue and each.scheduled for each in glance.queues)
+    return "scheduled" in glance.capped or any(counts.name == queue and counts.scheduled for counts in glance.queues)
 
 
 def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, bool]], age: float = 0.0) -> Scale:
@@ -173,26 +173,26 @@ def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, boo
     def wanted(queue: str) -> bool:
         return queue in queues if queues else queue != defaults.SYSTEM_QUEUE
 
-    found = {each.name: each for each in glance.queues if wanted(each.name)}
-    names = found.keys() | {queue for queue in due if wanted(queue)}
-    workers = [each for each in glance.workers if not each.draining and any(map(wanted, each.queues))]
+    glances = {counts.name: counts for counts in glance.queues if wanted(counts.name)}
+    names = glances.keys() | {queue for queue in due if wanted(queue)}
+    workers = [worker for worker in glance.workers if not worker.draining and any(map(wanted, worker.queues))]
     rules = QueueRules(glance.limits)
     parts = [
-        _part(found.get(name) or QueueGlance(name=name), due.get(name, (0, False)), rules.of(name), glance.at)
+        _part(glances.get(name) or QueueGlance(name=name), due.get(name, (0, False)), rules.of(name), glance.at)
         for name in names
     ]
-    queued, running = sum(each.queued for each in parts), sum(each.running for each in found.values())
-    due_soon = sum(each.due_soon for each in parts)
+    queued, running = sum(part.queued for part in parts), sum(counts.running for counts in glances.values())
+    due_soon = sum(part.due_soon for part in parts)
     return Scale(
         load=queued + running + due_soon,
         queued=queued,
         running=running,
         due_soon=due_soon,
-        blocked=sum(each.blocked for each in parts),
-        oldest=round(max((each.oldest or 0.0 for each in found.values()), default=0.0), 3),
-        slots=sum(each.slots for each in workers),
+        blocked=sum(part.blocked for part in parts),
+        oldest=round(max((counts.oldest or 0.0 for counts in glances.values()), default=0.0), 3),
+        slots=sum(worker.slots for worker in workers),
         workers=len(workers),
-        capped="running" in glance.capped or any(each.capped for each in parts),
+        capped="running" in glance.capped or any(part.capped for part in parts),
         age=round(age, 3),
     )
 

@@ -31,13 +31,13 @@ def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]
             args, kwargs = _parts(payload)
             shown = redaction.args(args), redaction.kwargs(kwargs)
             return *shown, _changed((args, kwargs), shown, redaction) or _typed(payload)
-        given, named = stored_values.arguments(payload)
-        before = [Raw(ENCODE(each)) for each in given]
-        before_named = {stored_values.utf8(name): Raw(ENCODE(each)) for name, each in named.items()}
-        after, after_named = [redaction.json(each) for each in before], redaction.kwargs(before_named)
+        stored, named = stored_values.arguments(payload)
+        before = [Raw(ENCODE(value)) for value in stored]
+        before_named = {stored_values.utf8(name): Raw(ENCODE(value)) for name, value in named.items()}
+        after, after_named = [redaction.json(value) for value in before], redaction.kwargs(before_named)
     except Exception:  # as in stored_values: constructors and `__repr__` of users may raise anything
         return [redaction.stored(stored_values.utf8(payload))], {}, _form(payload) or "unreadable"
-    why = _form(payload) or ("unreadable" if given and given[0] is payload else None)
+    why = _form(payload) or ("unreadable" if stored and stored[0] is payload else None)
     changed = _changed((before, before_named), (after, after_named), redaction)
     return after, after_named, why or changed or _typed(payload)
 
@@ -73,9 +73,9 @@ def _parts(payload: str) -> tuple[Raw, Raw]:
     """The arguments by position and by name. Raises ValueError if the text has no arguments."""
     if payload.startswith("["):
         return stored_values.raw(payload), Raw(b"{}")
-    found = msgspec.json.decode(payload, type=dict[str, Raw])
-    args, kwargs = found.pop("args", Raw(b"[]")), found.pop("kwargs", Raw(b"{}"))
-    if found or bytes(args)[:1] != b"[" or bytes(kwargs)[:1] != b"{":
+    parts = msgspec.json.decode(payload, type=dict[str, Raw])
+    args, kwargs = parts.pop("args", Raw(b"[]")), parts.pop("kwargs", Raw(b"{}"))
+    if parts or bytes(args)[:1] != b"[" or bytes(kwargs)[:1] != b"{":
         raise ValueError("expected args and kwargs")
     return args, kwargs
 

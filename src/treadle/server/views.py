@@ -68,42 +68,42 @@ class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
 
 
-def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
+def spec_of(core: AppCore, sent: JobAsked, id: str | None = None) -> JobSpec[Any]:
     """The job as the app would create it. Its arguments are checked if the app has the task, else stored unchanged."""
-    options = options_of(asked)
-    task, payload = core.declared.get(asked.task), None
+    options = options_of(sent)
+    task, payload = core.declared.get(sent.task), None
     if task is None:
-        payload = _payload(asked)
-        given, named = _call(asked) if payload is None else ([], {})
-        spec = core.stub(asked.task, **options).job(*given, **named)
+        payload = _payload(sent)
+        positional, named = _call(sent) if payload is None else ([], {})
+        spec = core.stub(sent.task, **options).job(*positional, **named)
         if payload is not None:
             spec = spec.changed(payload=payload)
     else:
-        args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
+        args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(sent), sent.task))
         spec = task.options(**options).job(*args, **kwargs)
     # The id is set here, because the option `id` refuses derived ids.
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())
 
 
-async def check_call(core: AppCore, asked: JobAsked) -> None:
+async def check_call(core: AppCore, sent: JobAsked) -> None:
     """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for more values than the server decodes."""
-    args, kwargs = _texts(asked)
+    args, kwargs = _texts(sent)
     size = len(args) + len(kwargs)
     if size > core.sizes.payload:
-        raise TooLarge(f"the payload of {asked.task}", size, core.sizes.payload)
-    if size > SMALL and (asked.task in core.tasks or _payload(asked) is None):
+        raise TooLarge(f"the payload of {sent.task}", size, core.sizes.payload)
+    if size > SMALL and (sent.task in core.tasks or _payload(sent) is None):
         await weigh(args)
         await weigh(kwargs)
 
 
-def _texts(asked: JobAsked) -> tuple[memoryview, memoryview]:
-    return memoryview(asked.args or b"[]"), memoryview(asked.kwargs or b"{}")
+def _texts(sent: JobAsked) -> tuple[memoryview, memoryview]:
+    return memoryview(sent.args or b"[]"), memoryview(sent.kwargs or b"{}")
 
 
-def _payload(asked: JobAsked) -> str | None:
+def _payload(sent: JobAsked) -> str | None:
     """Large arguments unchanged: to decode and encode 16 MB of small values takes a second. None: they are small, or
     contain a value that the codec writes in another way."""
-    args, kwargs = _texts(asked)
+    args, kwargs = _texts(sent)
     if len(args) + len(kwargs) <= SMALL:
         return None
     _check_shape(args, kwargs)
@@ -111,12 +111,12 @@ def _payload(asked: JobAsked) -> str | None:
         first, second = bytes(args).decode(), bytes(kwargs).decode()
     except UnicodeDecodeError as error:
         raise Refused(400, "malformed", f"the body is not UTF-8: {error}") from None
-    text = f'{{"args":{first},"kwargs":{second}}}' if asked.kwargs else first
+    text = f'{{"args":{first},"kwargs":{second}}}' if sent.kwargs else first
     return None if has_mark(text) else text
 
 
-def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = _texts(asked)
+def _call(sent: JobAsked) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = _texts(sent)
     _check_shape(args, kwargs)
     try:
         return read_json(args), read_json(kwargs)
@@ -127,8 +127,8 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _check_shape(args: memoryview, kwargs: memoryview) -> None:
-    for name, found, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
-        if found[:1] != sign:
+    for name, text, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
+        if text[:1] != sign:
             raise Refused(422, "wrong_shape", f"invalid body: expected `{word}` - at `$.{name}`")
 
 
@@ -137,7 +137,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
     state    one of waiting, ready, running, succeeded, failed, cancelled
     result   the returned value as JSON; null until the job has succeeded
-    reason   of a failure: error, arguments, result, code, aborted, lost, expired, children; of a cancellation: asked,
+    reason   of a failure: error, arguments, result, code, aborted, lost, expired, children; of a cancellation: sent,
              upstream, superseded; of a job that is queued again: "lost by <worker>", "declined by <worker>", "asleep in
              <step>"
     status   the state, or of a ready job whether it is queued, scheduled or blocked
@@ -220,7 +220,7 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         why_args = "hidden"
     if hides(stored.result, row.result):
         why_result = "hidden"
-    found: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
+    reasons: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
     progress, note = stored_values.progress(row.note)
     return JobView(
         id=job.id,
@@ -260,7 +260,7 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         function_done=row.function_done,
         queue_position=row.queue_position,
         limits=tuple(name for name, _ in job.limits),
-        withheld={name: why for name, why in found.items() if why is not None},
+        withheld={name: why for name, why in reasons.items() if why is not None},
     )
 
 

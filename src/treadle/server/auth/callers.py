@@ -49,8 +49,8 @@ class Callers:
                 raise _unauthorized("sign in to the application that this dashboard is part of")
             by_cookie = b"cookie" in heads and b"authorization" not in heads
             if by_cookie and not self._sent_by_own_page(scope, heads):
-                words = "a cookie is valid for pages of this site only: send Origin, or Authorization"
-                raise Refused(403, "cross_site", words)
+                message = "a cookie is valid for pages of this site only: send Origin, or Authorization"
+                raise Refused(403, "cross_site", message)
             return Caller(token, "host")
         if self._tokens is None:
             return Caller(ANYBODY, "none")
@@ -71,7 +71,7 @@ class Callers:
         token = caller.token
         if caller.how in ("none", "host") or self._tokens is None:
             return not token.ended(wall())
-        same = (replace(each, expires=token.expires) == token for each in self._tokens() if not each.ended(wall()))
+        same = (replace(one, expires=token.expires) == token for one in self._tokens() if not one.ended(wall()))
         return any(same) and not token.ended(wall())
 
     def _by_token(self, header: str, tokens: Sequence[Token]) -> Token:
@@ -80,9 +80,9 @@ class Callers:
         if token is None:
             raise _unauthorized("unknown token")
         if token.ended(wall()):
-            at = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
-            words = f"the token {token.name!r} expired on {at}: request a new one"
-            raise Refused(401, "expired", words, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+            ended = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
+            message = f"the token {token.name!r} expired on {ended}: request a new one"
+            raise Refused(401, "expired", message, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
         return token
 
     def _sent_by_own_page(self, scope: Scope, heads: Heads) -> bool:

@@ -67,7 +67,7 @@ class LiveTokens:
 def narrowed(before: Sequence[Token], after: Sequence[Token]) -> tuple[Token, ...]:
     """The tokens of both, each with the rights that it has in both."""
     known = {token.digest: token for token in before}
-    return tuple([each for token in after if (each := _in_both(known.get(token.digest), token)) is not None])
+    return tuple([both for token in after if (both := _in_both(known.get(token.digest), token)) is not None])
 
 
 def _in_both(before: Token | None, after: Token) -> Token | None:
@@ -87,8 +87,8 @@ def _in_both(before: Token | None, after: Token) -> Token | None:
 
 
 def _version(file: Path) -> Version:
-    found = os.stat(file)
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = os.stat(file)
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(file: Path) -> tuple[Token, ...]:

@@ -60,8 +60,8 @@ async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
     """The checks of clock, workers, queues, limits and jobs. A token that is bound to queues gets fewer of them."""
     stats, queues = await core.queues.stats(), core.storage.capabilities.queues
     if queues:
-        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
-        yield warn("token", words, "use a token for every queue, or the URL of the storage itself")
+        text = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
+        yield warn("token", text, "use a token for every queue, or the URL of the storage itself")
     else:
         yield await _clock(core)
     yield _workers(stats)
@@ -106,7 +106,7 @@ async def _clock(core: AppCore) -> Check:
 
 def _workers(stats: Stats) -> Check:
     if stats.workers:
-        slots, running = sum(each.slots for each in stats.workers), sum(each.running for each in stats.workers)
+        slots, running = sum(one.slots for one in stats.workers), sum(one.running for one in stats.workers)
         return ok("workers", f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
     return ok("workers", "no worker has sent a heartbeat recently")
 
@@ -139,8 +139,8 @@ def _worker_for(queue: str) -> str:
 
 
 def _unplaced(stats: Stats) -> Iterator[Check]:
-    for task, words, number in placement.unplaced(stats):
-        what, _, advice = words.partition(": ")
+    for task, lack, number in placement.unplaced(stats):
+        what, _, advice = lack.partition(": ")
         yield warn("workers", f"{plural(number, 'job')} of task {task!r}: {what}", advice)
 
 
@@ -150,12 +150,12 @@ def _untaken(stats: Stats) -> Iterator[Check]:
     for count in stats.counts:
         ours = not count.task or count.task.startswith("treadle.")
         serving = [worker for worker in stats.workers if count.queue in worker.queues]
-        if not ours and count.state == "ready" and serving and not any(count.task in each.tasks for each in serving):
+        if not ours and count.state == "ready" and serving and not any(count.task in one.tasks for one in serving):
             jobs[count.queue, count.task] = jobs.get((count.queue, count.task), 0) + count.jobs
     for (queue, task), number in sorted(jobs.items()):
         if lacking(stats.workers, task) is not None:
             continue
-        guess = near(task, [each for worker in stats.workers for each in worker.tasks])
+        guess = near(task, [name for worker in stats.workers for name in worker.tasks])
         what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
         yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")
 

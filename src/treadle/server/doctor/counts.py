@@ -18,24 +18,24 @@ NAMED = 3  # groups that a warning names
 async def kept_counts(core: AppCore, repair: bool) -> Check:
     """Reads every row, and holds up no other call."""
     try:
-        found = await core.storage.recount(repair)
+        drifts = await core.storage.recount(repair)
     except Unsupported:  # Redis writes while it counts, which a look must not do
         return ok("counts", "not compared with the rows; `treadle doctor --repair` does that, and corrects them")
-    if not found:
+    if not drifts:
         return ok("counts", "the kept counts equal the rows")
-    groups = plural(len(found), "kept count")
+    groups = plural(len(drifts), "kept count")
     if repair:
-        return ok("repaired", f"corrected {groups}: {_some(found)}")
+        return ok("repaired", f"corrected {groups}: {_some(drifts)}")
     return warn(
         "counts",
-        f"{groups} differ from the rows, so statistics are wrong: {_some(found)}",
+        f"{groups} differ from the rows, so statistics are wrong: {_some(drifts)}",
         "another program changed the rows, or Treadle has a defect: report it; `treadle doctor --repair` corrects them",
     )
 
 
-def _some(found: tuple[CountDrift, ...]) -> str:
-    words = [
-        f"{each.kept} {each.kind} jobs of task {each.task!r} in queue {each.queue!r}, in fact {each.counted}"
-        for each in found[:NAMED]
+def _some(drifts: tuple[CountDrift, ...]) -> str:
+    texts = [
+        f"{drift.kept} {drift.kind} jobs of task {drift.task!r} in queue {drift.queue!r}, in fact {drift.counted}"
+        for drift in drifts[:NAMED]
     ]
-    return "; ".join([*words, "..."] if len(found) > NAMED else words)
+    return "; ".join([*texts, "..."] if len(drifts) > NAMED else texts)

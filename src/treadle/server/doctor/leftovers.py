@@ -90,18 +90,18 @@ def repair_file(file: Path) -> Iterator[Check]:
 
 async def in_storage(core: AppCore, repair: bool) -> AsyncIterator[Check]:
     """Invalid rows of Treadle's own queue and tasks; cancels them if `repair` is set."""
-    found = [(row, problem) async for row in _own_rows(core) if (problem := problem_of(row)) is not None]
-    if not found:
+    invalid = [(row, problem) async for row in _own_rows(core) if (problem := problem_of(row)) is not None]
+    if not invalid:
         yield ok("own rows", "Treadle's own queue holds only Treadle's rows")
         return
     if repair:
-        for row, problem in found:
+        for row, problem in invalid:
             yield await _cancelled(core, row, problem)
         return
-    some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
+    some = "; ".join(f"{row.id}: {problem}" for row, problem in invalid[:NAMED])
     yield warn(
         "own rows",
-        f"{plural(len(found), 'invalid row')} in Treadle's own queue or tasks: {some}",
+        f"{plural(len(invalid), 'invalid row')} in Treadle's own queue or tasks: {some}",
         "find out which program stored them; `treadle doctor --repair` cancels them",
     )
 

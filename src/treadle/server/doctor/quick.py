@@ -18,8 +18,8 @@ NAMES: Final = frozenset({"queues", "workers", "tasks", "paused", "limits", "fai
 
 def warnings(core: AppCore, stats: Stats) -> int:
     """The number of warnings among the checks with these names."""
-    found = (*common.of_counts(core, stats, bool(core.tasks)), *common.failed(stats), *bounds.checks(stats))
-    return sum(check.verdict != "ok" for check in found)
+    checks = (*common.of_counts(core, stats, bool(core.tasks)), *common.failed(stats), *bounds.checks(stats))
+    return sum(check.verdict != "ok" for check in checks)
 
 
 def others(checks: Iterable[Check]) -> int:

@@ -66,16 +66,16 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     limits = [use for use in rights.limits_seen(token, glance.limits) if not use.key.startswith(OWN)]
     serving = Counter(queue for worker in workers for queue in worker.queues)
     rules = QueueRules(limits)
-    found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
-    names = sorted({*found, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
+    glances = {queue.name: queue for queue in glance.queues if _is_shown(queue.name, token)}
+    names = sorted({*glances, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
     bounds, counted = bounds_in(limits), _counted(look, workers, token)
     unplaced = placement.by_queue(counted)
     queues = []
     for name in names:
-        seen = found.get(name) or QueueGlance(name=name)
+        seen = glances.get(name) or QueueGlance(name=name)
         queue = _queue(seen, rules.pause_of(name), serving[name], look.activity, unplaced.get(name, 0))
         queues.append(_bounded(queue, seen, bound_of(bounds, name), look))
-    leader = look.leader if any(each.worker == look.leader for each in workers) else None
+    leader = look.leader if any(worker.worker == look.leader for worker in workers) else None
     facts = Facts(
         queues=queues,
         workers=workers,
@@ -95,7 +95,7 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         every=look.every,
         totals=_totals(queues, workers, glance.capped),
         queues=queues,
-        workers=[_worker(each, leader) for each in workers],
+        workers=[_worker(worker, leader) for worker in workers],
         limits=limits,
         leader=leader,
         health=None if token.queues else look.health if look.outage is None else 1,
@@ -110,7 +110,7 @@ def _is_shown(queue: str, token: Token) -> bool:
 
 def _counted(look: Look, workers: Sequence[Presence], token: Token) -> Stats:
     """The counts that the token sees, which may be old, with the workers of now."""
-    return Stats(counts=tuple(each for each in look.counts if token.sees(each.queue)), workers=tuple(workers))
+    return Stats(counts=tuple(count for count in look.counts if token.sees(count.queue)), workers=tuple(workers))
 
 
 def _queue(
@@ -121,7 +121,7 @@ def _queue(
         name=glance.name,
         paused=pause is not None,
         paused_by=None if pause is None else pause.rule.name,
-        pauses=[PauseView(each.why, each.until) for each in pause.pauses] if pause is not None else (),
+        pauses=[PauseView(reason.why, reason.until) for reason in pause.pauses] if pause is not None else (),
         queued_capped=glance.queued_capped,
         oldest=glance.oldest,
         unplaced=unplaced,

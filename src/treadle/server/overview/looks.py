@@ -110,8 +110,8 @@ class Looks:
     def check_room(self) -> None:
         """Raise Refused (503) if there are too many streams already."""
         if len(self._readers) >= READERS:
-            words = f"{READERS:,} pages follow the overview already: read /v1/overview now and then"
-            raise Refused(503, "too_many", words, {"Retry-After": "5"})
+            message = f"{READERS:,} pages follow the overview already: read /v1/overview now and then"
+            raise Refused(503, "too_many", message, {"Retry-After": "5"})
 
     async def follow(self, token: Token) -> AsyncGenerator[bytes, None]:
         """The events of one reader, until its token has ended or the server stops."""
@@ -144,17 +144,17 @@ class Looks:
 
     async def _heard(self, news: asyncio.Event, token: Token) -> bool:
         """Wait until something is new, the token ends or the server stops; False after BEAT seconds without any."""
-        left = BEAT if token.expires is None else min(BEAT, max(0.0, token.expires - wall()))
+        wait_time = BEAT if token.expires is None else min(BEAT, max(0.0, token.expires - wall()))
 
         async def wait() -> set[str]:
             await news.wait()
             return {"news"}
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(wait_time):
                 await self._waiting.unless_stopped(wait())
                 return True
-        return left < BEAT
+        return wait_time < BEAT
 
     def publish(self, name: str, key: str, value: object, sees: Sees) -> None:
         """Send an event to the readers whose token sees it. Of several events with one key, a reader that is behind
@@ -176,8 +176,8 @@ class Looks:
     async def _run(self) -> None:
         """Read while a page is open."""
         while True:
-            if (left := self._fresh()) > 0:
-                await self._rest(left)
+            if (rest := self._fresh()) > 0:
+                await self._rest(rest)
             async with self._once:
                 await self._look()
             self._tell()
@@ -200,8 +200,8 @@ class Looks:
             if self._outage is None:
                 self._outage = began
                 is_known = isinstance(error, TreadleError | TimeoutError)
-                words = "overview: storage unavailable (%s); retrying"
-                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
+                message = "overview: storage unavailable (%s); retrying"
+                log.warning(message, str(error) or "no answer in time", exc_info=None if is_known else error)
             last = self._seen.look if self._seen is not None else Look(glance=Glance(at=self._core.now()))
             look = msgspec.structs.replace(last, outage=loop.time() - self._outage)
         else:
@@ -252,7 +252,7 @@ class Looks:
             stats = await self._core.queues.stats()
             schedules = [] if is_bound else await self._core.schedules.list()
             self._rare = Rare(
-                failing=tuple(each.name for each in schedules if each.error is not None),
+                failing=tuple(schedule.name for schedule in schedules if schedule.error is not None),
                 counts=stats.counts,
                 warnings=warnings(self._core, stats),
                 emptied=None if is_bound else await self._core.emptied.look(),

@@ -45,8 +45,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 def notices(facts: Facts) -> list[Notice]:
     """The notices, errors first. Of more than MOST, the first ones."""
     parts = _storage, _queues, _unplaced, _workers, _limits, _schedules
-    found = [notice for part in parts for notice in part(facts)]
-    return sorted(found, key=lambda each: LEVELS.index(each.level))[:MOST]
+    entries = [notice for part in parts for notice in part(facts)]
+    return sorted(entries, key=lambda notice: LEVELS.index(notice.level))[:MOST]
 
 
 def _storage(facts: Facts) -> Iterator[Notice]:
@@ -87,7 +87,7 @@ def _queues(facts: Facts) -> Iterator[Notice]:
         if not queue.queued:
             continue
         if queue.paused:
-            rest = next((each.until for each in queue.pauses if each.why == "held"), None)
+            rest = next((pause.until for pause in queue.pauses if pause.why == "held"), None)
             is_rest = rest is not None and len(queue.pauses) == 1
             yield Notice(
                 level="info" if is_rest else "warning",
@@ -126,8 +126,8 @@ def _full(queue: QueueOverview, href: str) -> Iterator[Notice]:
 
 
 def _unplaced(facts: Facts) -> Iterator[Notice]:
-    for task, words, jobs in facts.unplaced:
-        what, _, advice = words.partition(": ")
+    for task, lack, jobs in facts.unplaced:
+        what, _, advice = lack.partition(": ")
         yield Notice(
             level="warning",
             text=f"No worker can run {_count(jobs, 'job')} of task {task!r}: {what}.",

@@ -141,11 +141,11 @@ class BulkRoutes:
         """Stop an operation; what it has done stays done."""
         return self._known(call, self._core.operations.stop(call.part("id"), call.token.queues))
 
-    def _known(self, call: Call[Any, Any], found: Progress | None) -> Progress:
-        if found is None:
-            words = f"this server process has no operation {call.part('id')!r}; ended ones are listed for an hour"
-            raise Refused(404, "unknown_operation", words)
-        return found
+    def _known(self, call: Call[Any, Any], progress: Progress | None) -> Progress:
+        if progress is None:
+            message = f"this server process has no operation {call.part('id')!r}; ended ones are listed for an hour"
+            raise Refused(404, "unknown_operation", message)
+        return progress
 
     # --- what to act on
 

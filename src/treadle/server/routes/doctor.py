@@ -64,5 +64,5 @@ class DoctorRoutes:
             text = f"the checks took more than {LONGEST:.0f} s, so the others were left out"
             results.append(Check("warn", "time", text, "`treadle doctor` makes all of them, without a bound of time"))
         self._looks.examined(results)
-        views = [CheckView(VERDICTS[each.verdict], each.name, each.text, each.advice or None) for each in results]
+        views = [CheckView(VERDICTS[check.verdict], check.name, check.text, check.advice or None) for check in results]
         return Examined(self._core.now(), views)

@@ -37,9 +37,9 @@ class EstimateRoutes:
         row = await jobs.get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
-        found = await self._in_turn(call.by, jobs.eta(row.id))
-        text = call.redaction.about(row, call.redaction.within(found.explanation, row.error)) or ""
-        return replace(found, explanation=text)
+        estimate = await self._in_turn(call.by, jobs.eta(row.id))
+        text = call.redaction.about(row, call.redaction.within(estimate.explanation, row.error)) or ""
+        return replace(estimate, explanation=text)
 
     @Operation("GET /v1/queues/{name}/plan", tag="operate", scope="read", others=(503,))
     async def plan(self, call: Call[None, messages.Nothing]) -> QueuePlan:

@@ -37,13 +37,13 @@ class FailureRoutes:
     @Operation("GET /v1/failures", tag="jobs", scope="read")
     async def groups(self, call: Call[None, FailuresAsked]) -> FailureGroups:
         """Group the newest failed jobs by task, queue and error."""
-        asked = call.query
-        found = await self._core.dead.within(call.token.queues, call.redaction.grouped).groups(
-            scan=asked.scan, queue=queue_of(call, asked.queue), task=asked.task, cursor=asked.cursor
+        query = call.query
+        page = await self._core.dead.within(call.token.queues, call.redaction.grouped).groups(
+            scan=query.scan, queue=queue_of(call, query.queue), task=query.task, cursor=query.cursor
         )
-        samples = await self._core.client.get([group.sample for group in found.groups])
-        pairs = zip(found.groups, samples, strict=True)
-        return replace(found, groups=[shown(group, row, call.redaction) for group, row in pairs])
+        samples = await self._core.client.get([group.sample for group in page.groups])
+        pairs = zip(page.groups, samples, strict=True)
+        return replace(page, groups=[shown(group, row, call.redaction) for group, row in pairs])
 
 
 def shown(group: FailureGroup, row: Record | None, redaction: Redaction) -> FailureGroup:

@@ -30,8 +30,8 @@ class HistoryRoutes:
         jobs, id = self._core.jobs.within(call.token.queues), call.part("id")
         if is_id(id) and not call.token.may("operate"):
             raise UnknownJob(id)
-        found = await jobs.history(id, hide=call.redaction.row, value=stored_values.as_json)
-        return shown(found, call.redaction.rest)
+        history = await jobs.history(id, hide=call.redaction.row, value=stored_values.as_json)
+        return shown(history, call.redaction.rest)
 
 
 def shown(history: JobHistory, redaction: Redaction) -> JobHistory:
@@ -48,7 +48,7 @@ def shown(history: JobHistory, redaction: Redaction) -> JobHistory:
         history,
         attempts=tuple(attempts),
         steps=tuple(replace(step, value=_value(step.name, step.value, redaction)) for step in history.steps),
-        signals=tuple(replace(each, value=_value(each.name, each.value, redaction)) for each in history.signals),
+        signals=tuple(replace(one, value=_value(one.name, one.value, redaction)) for one in history.signals),
     )
 
 

@@ -86,9 +86,9 @@ class JobRoutes:
     )
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         """Enqueue many jobs, all or none."""
-        with call.heard() as said:
+        with call.heard() as warnings:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
-        return JobViews(await in_turns(lambda found: view(found[0], call.redaction), rows), said.text)
+        return JobViews(await in_turns(lambda pair: view(pair[0], call.redaction), rows), warnings.text)
 
     async def _send(self, call: Call[Any, Any], jobs: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
         check_together([0 if job.after is msgspec.UNSET else len(job.after) for job in jobs])
@@ -112,8 +112,8 @@ class JobRoutes:
             raise Refused(422, "idempotency_key_reused", message, id=error.id) from None
 
     def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
-        asked, name = pair
-        spec = spec_of(self._core, asked, name)
+        job, name = pair
+        spec = spec_of(self._core, job, name)
         users_row(spec.new, derived=name is not None and spec.id == name)
         return spec
 
@@ -189,8 +189,8 @@ class JobRoutes:
         """Wait until a job ends, and return it in its present state."""
         row = await self._row(call)
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
-        async for found in self._follow(row, until, call.request):
-            row = found
+        async for current in self._follow(row, until, call.request):
+            row = current
         await unchanged(call.request)
         return view_of_one(await self._whole(row), call.redaction)
 

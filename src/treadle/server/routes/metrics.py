@@ -83,12 +83,12 @@ class MetricsRoutes:
     @Operation("GET /v1/metrics", tag="metrics", scope="read")
     async def metrics(self, call: Call[None, Range]) -> Metrics:
         """Show counts and times of jobs over time, in at most 1,000 points."""
-        asked, token = call.query, call.token
-        if asked.queue is not None:
-            call.allowed([asked.queue])
+        query, token = call.query, call.token
+        if query.queue is not None:
+            call.allowed([query.queue])
         reader = self._core.metrics.within(token.queues)
         return await reader.read(
-            since=asked.start, until=asked.end, step=asked.step, queue=asked.queue, task=asked.task
+            since=query.start, until=query.end, step=query.step, queue=query.queue, task=query.task
         )
 
     @Operation("GET /v1/tasks", tag="metrics", scope="read")
@@ -129,11 +129,11 @@ def _doc(task: AnyTask) -> str | None:
 
 def _parameters(task: AnyTask, redaction: Redaction) -> dict[str, Any] | None:
     """The schema without the defaults of hidden parameters: a form would send them back as they are shown."""
-    found = call_schema(task._core.signature)
-    if found is None:
+    schema = call_schema(task._core.signature)
+    if schema is None:
         return None
     shown = {
-        name: {word: each for word, each in schema.items() if word != "default"} if redaction.hides(name) else schema
-        for name, schema in found["properties"].items()
+        name: {word: part for word, part in schema.items() if word != "default"} if redaction.hides(name) else schema
+        for name, schema in schema["properties"].items()
     }
-    return {**found, "properties": shown}
+    return {**schema, "properties": shown}

@@ -129,9 +129,9 @@ class OperatorRoutes:
     async def _shut_queue(self, call: Call[None, messages.Nothing], shut: bool) -> Noted:
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
-        with call.heard() as said:
+        with call.heard() as warnings:
             await (self._core.queues.pause(name) if shut else self._core.queues.resume(name))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("GET /v1/limits", tag="operate", scope="read")
     async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
@@ -148,8 +148,8 @@ class OperatorRoutes:
     async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
         """Add or replace a limit."""
         for_everybody(call.token, "limits")
-        asked = call.body
-        rule = Limit(call.part("name"), **asdict(asked))
+        body = call.body
+        rule = Limit(call.part("name"), **asdict(body))
         if rule.empty:
             raise Refused(422, "wrong_shape", "expected slots, rate or max_waiting; DELETE removes a limit")
         before = await self._core.limits.list(use=False)
@@ -162,9 +162,9 @@ class OperatorRoutes:
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         """Remove a limit."""
         for_everybody(call.token, "limits")
-        with call.heard() as said:
+        with call.heard() as warnings:
             await self._core.limits.set(Limit(call.part("name")))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("POST /v1/limits/{name}/pause", tag="operate", scope="operate", audit="limit.pause")
     async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
@@ -178,9 +178,9 @@ class OperatorRoutes:
 
     async def _shut_limit(self, call: Call[None, messages.Nothing], act: Callable[[str], Awaitable[None]]) -> Noted:
         for_everybody(call.token, "limits")
-        with call.heard() as said:
+        with call.heard() as warnings:
             await act(call.part("name"))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("GET /v1/workers", tag="operate", scope="read")
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:

@@ -84,9 +84,9 @@ class RunnerClaims:
 
             return await self._waiting.until_found(queues, wait, call.request, look, release, wanted)
 
-    async def _hand_back(self, found: Claimed) -> None:
+    async def _hand_back(self, claimed: Claimed) -> None:
         """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
-        await self._app.storage.settle([judge.released(row) for row in found.records])
+        await self._app.storage.settle([judge.released(row) for row in claimed.records])
 
     async def _claim(self, token: Token, claim: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
@@ -111,29 +111,29 @@ class RunnerClaims:
         return Claimed(kept, claimed.next_in)
 
     async def readable(
-        self, token: Token, found: Claimed, most: int | None, beside: messages.AllSettled | None = None
+        self, token: Token, claimed: Claimed, most: int | None, beside: messages.AllSettled | None = None
     ) -> Claimed:
         """The claimed jobs with their large texts, as many as fit into the response, without those that only this
         server may end. `beside`: the rest of the response."""
-        whole = await self._whole(found)
+        whole = await self._whole(claimed)
         return await self._without_foreign(token, await fitting(self._app.storage, whole, most, beside))
 
-    async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
+    async def _without_foreign(self, token: Token, claimed: Claimed) -> Claimed:
         """End jobs that waited for jobs of other queues, which the worker of a bound token cannot read."""
-        ran = [row for row in found.records if row.function_done and row.after] if token.queues else []
+        ran = [row for row in claimed.records if row.function_done and row.after] if token.queues else []
         if not ran:
-            return found
+            return claimed
         ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
         foreign = {row.id for row in ups if row is not None and not token.sees(row.job.queue)}
         over = {row.id: row for row in ran if not foreign.isdisjoint(row.after)}
         if not over:
-            return found
+            return claimed
         await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
-        return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
+        return Claimed(tuple(row for row in claimed.records if row.id not in over), claimed.next_in)
 
-    async def _whole(self, found: Claimed) -> Claimed:
+    async def _whole(self, claimed: Claimed) -> Claimed:
         """The claimed jobs with their large texts, if this server has the blob store."""
-        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
+        return replace(claimed, records=tuple([row for row in await whole(self._app.storage, claimed.records) if row]))
 
     def _ender(self) -> WorkflowFinisher:
         app = self._app

@@ -96,16 +96,16 @@ class WorkerProtocol:
 
         A worker's once-locks need the scope "work", entries of the audit log "operate", and other jobs "enqueue".
         """
-        asked, token = call.body.jobs, call.token
-        own = await self._gate.jobs(token, asked)
-        jobs = await rights.to_store(token, asked)
-        await rights.refuse_known(token, asked, self._app.storage.get)
+        sent, token = call.body.jobs, call.token
+        own = await self._gate.jobs(token, sent)
+        jobs = await rights.to_store(token, sent)
+        await rights.refuse_known(token, sent, self._app.storage.get)
         try:
             async with self._acts.recorded(call, await self._acts.of_jobs(own)):
                 rows = await self._app.storage.enqueue(jobs)
         except IdTaken as error:
             raise rights.told(token, error) from None
-        pairs = zip(rows, asked, strict=True)
+        pairs = zip(rows, sent, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
     @Operation("POST /v1/work/claim", tag="work", scope="work", most=IDS, bare=True)
@@ -141,7 +141,7 @@ class WorkerProtocol:
         turns = TimeSlices()
         at_most_in_call("outcomes", len(body.outcomes), MOST_ROWS)
         is_open = await in_turns(runner_reports.check, body.outcomes)
-        open_ones = [report.id for report, judged in zip(body.outcomes, is_open, strict=True) if judged]
+        open_ones = [report.id for report, needs_judging in zip(body.outcomes, is_open, strict=True) if needs_judging]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
         for report in body.outcomes:
@@ -190,12 +190,12 @@ class WorkerProtocol:
 
     async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """Settle the outcomes in parts; they are independent."""
-        said: list[Settled] = []
+        answers: list[Settled] = []
         turns = TimeSlices()
         for part in in_parts(outcomes, PART, _rows):
-            said += await self._app.storage.settle(part)
+            answers += await self._app.storage.settle(part)
             await turns.step()
-        return said
+        return answers
 
     @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
@@ -221,9 +221,9 @@ class WorkerProtocol:
     @Operation("POST /v1/work/get", tag="work", scope="read", most=IDS, bare=True)
     async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
         """Return rows by id, in the order of the ids."""
-        asked, token = call.body, call.token
-        check_ids("ids", asked.ids)
-        rows = await whole(self._app.storage, await self._app.storage.get(asked.ids))
+        body, token = call.body, call.token
+        check_ids("ids", body.ids)
+        rows = await whole(self._app.storage, await self._app.storage.get(body.ids))
         return messages.Records(tuple(row if row is not None and rights.sees(token, row) else None for row in rows))
 
     @Operation("POST /v1/work/find", tag="work", scope="read", most=IDS, bare=True)
