@@ -19,7 +19,8 @@ from treadle import App, Retry, Worker, current
 from treadle.contrib.delayed.app import delayed_routes
 from treadle.contrib.queuey.app import queue_routes
 from treadle.contrib.queuey.jobs import Rules
-from treadle.core.payload_redaction import HITS, LARGEST, Redaction
+from treadle.core.json_secrets import HITS, LARGEST
+from treadle.core.payload_redaction import Redaction
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle_testkit.shows import shows

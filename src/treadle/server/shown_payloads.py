@@ -23,9 +23,9 @@ Why = Literal["hidden", "shape", "offloaded", "encrypted", "unreadable", "typed"
 def arguments(payload: str, redaction: Redaction) -> tuple[Any, Any, Why | None]:
     """The arguments by position and by name of a row whose secrets are hidden, and why they are not shown as they are
     stored."""
-    redaction = redaction if has_mark(payload) else redaction.rest
-    if (size := redaction.size_of(payload)) is not None and _form(payload) is None:
+    if (size := _size(payload, redaction)) is not None:
         return [size], {}, "shape"
+    redaction = redaction if has_mark(payload) else redaction.rest
     try:
         if stored_values.is_shown_as_stored(payload):
             args, kwargs = _parts(payload)
@@ -46,6 +46,8 @@ def plain(text: str | None, redaction: Redaction) -> tuple[Any, Why | None]:
     """A value of a row whose secrets are hidden, and why it is not shown as it is stored."""
     if text is None:
         return None, None
+    if (size := _size(text, redaction)) is not None:
+        return size, "shape"
     redaction = redaction if has_mark(text) else redaction.rest
     try:
         shown = stored_values.is_shown_as_stored(text)
@@ -80,6 +82,12 @@ def _parts(payload: str) -> tuple[Raw, Raw]:
     return args, kwargs
 
 
+def _size(text: str, redaction: Redaction) -> str | None:
+    """The size of a text too large for its shape. It is not read: 8 MB of brackets take 90 ms."""
+    size = redaction.size_of(text)
+    return size if size is None or _form(text) is None else None
+
+
 def _form(text: str) -> Why | None:
     """Why the text itself is not there: the blob store did not return it, or its key is not known here."""
     return "offloaded" if offloaded(text) else "encrypted" if sealed(text) else None
@@ -92,7 +100,6 @@ def _typed(text: str) -> Why | None:
 
 def _changed(before: Any, after: Any, redaction: Redaction) -> Why | None:
     """The reason, if what is shown is not what is stored."""
-    why: Why = "shape" if redaction.shapes else "hidden"
     if before is after or ENCODE(before) == ENCODE(after):
         return None
-    return why
+    return "shape" if redaction.shapes else "hidden"
