@@ -10,18 +10,16 @@ from collections.abc import Callable, Sequence
 
 from treadle.admin import audit
 from treadle.core.errors import BadOption, TreadleError
-from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.ranges import a_name, a_span, check_presence
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.ranges import MOST_CALL, a_name, a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.row_checks import (
-    MOST_CALL,
     MOST_ROWS,
     at_most_in_call,
-    check_claim,
     check_job,
     check_outcome,
     check_renewal,
@@ -149,11 +147,6 @@ class IncomingRows:
         return refused, frozenset(of_operators)
 
     # --- calls
-
-    @staticmethod
-    def claim(ask: Claim) -> None:
-        """Check a claim. Raises BadOption."""
-        check_claim(ask)
 
     @staticmethod
     async def beat(token: Token, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> None:

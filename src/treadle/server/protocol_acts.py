@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from treadle.admin import Audit, audit
+from treadle.admin import audit
 from treadle.core import defaults, open_entry
-from treadle.core.clock import Clock, monotonic
+from treadle.core.clock import monotonic
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, State
 from treadle.core.query_model import Query
@@ -22,8 +22,10 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
-from treadle.storage.contract import Storage
 from treadle.workflow.signals import ONCE, SIGNAL
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.audit")
 
@@ -41,21 +43,10 @@ class ProtocolAct(NamedTuple):
     details: str = ""
 
 
-class ActsHost(Protocol):
-    """The part of an App whose acts are recorded."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def audit(self) -> Audit: ...
-    @property
-    def now(self) -> Clock: ...
-
-
 class ProtocolActs:
     """The acts by the worker protocol on one app."""
 
-    def __init__(self, app: ActsHost) -> None:
+    def __init__(self, app: AppCore) -> None:
         self._app = app
         self._claims: dict[tuple[str, int], None] = {}
         self._pruned: dict[str, float] = {}

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from treadle.core import ranges
 from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
-from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
+from treadle.core.ranges import MOST_QUEUES, at_most
 from treadle.policy.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases per call: a flow of 10,000 jobs, and room for its own rows
@@ -24,24 +24,6 @@ MOST_UPSTREAMS: Final = MOST_ROWS  # jobs that one job waits for; a storage acce
 MOST_EDGES: Final = 2 * MOST_ROWS  # entries of `after` of all jobs of one call
 MOST_CLAIM: Final = 5_000  # jobs per claim; a worker asks for 512
 MOST_CHANGES: Final = 2_000  # changes of limits per call
-
-__all__ = [
-    "MOST_CALL",
-    "MOST_CHANGES",
-    "MOST_CLAIM",
-    "MOST_EDGES",
-    "MOST_QUEUES",
-    "MOST_ROWS",
-    "MOST_UPSTREAMS",
-    "at_most_in_call",
-    "check_claim",
-    "check_job",
-    "check_outcome",
-    "check_renewal",
-    "check_together",
-    "given_in",
-    "misfit",
-]
 
 
 def at_most_in_call(option: str, count: int, most: int) -> None:

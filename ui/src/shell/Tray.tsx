@@ -35,8 +35,8 @@ export function watchOperation(operation: Operation): void {
 
 /** Operations that were begun before this page was loaded, by this reader or another one. */
 async function readRunning(): Promise<void> {
-  const { operations: running } = await get<{ operations: Operation[] }>("operations");
-  for (const operation of running) if (operation.state === "running") watchOperation(operation);
+  const { operations: known } = await get<{ operations: Operation[] }>("operations");
+  for (const operation of known) if (operation.state === "running") watchOperation(operation);
 }
 
 export function Tray(): JSX.Element {

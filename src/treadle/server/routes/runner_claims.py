@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -14,49 +13,33 @@ from treadle.core.model import Claim, Claimed
 from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
 from treadle.policy import judge
-from treadle.policy.retry import Retry
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.claim_placement import placed
 from treadle.server.claim_size import fitting
-from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call
 from treadle.server.repeated_claims import RepeatedClaims
+from treadle.server.row_checks import check_claim
 from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
 from treadle.storage import messages, whole
-from treadle.storage.contract import Storage
-from treadle.tasks.options import Sizes
-from treadle.tasks.reducers import Reducer
 from treadle.workflow import WorkflowFinisher
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 
 
-class Ending(Protocol):
-    """The part of an App with which jobs are ended."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def retry(self) -> Retry: ...
-    @property
-    def tasks(self) -> Mapping[str, Any]: ...
-    @property
-    def reducers(self) -> Mapping[str, Reducer]: ...
-    @property
-    def sizes(self) -> Sizes: ...
-
-
 class RunnerClaims:
     """The claims of runners over the storage of one app."""
 
-    def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
-        self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
+    def __init__(self, app: AppCore, waiting: LongPoll, settings: Settings) -> None:
+        self._app, self._waiting, self._settings = app, waiting, settings
         self._repeats, self._closed = RepeatedClaims(), RareLog(log)
         self._trials = RunnerTrials(lambda: app.storage)
 
@@ -68,7 +51,7 @@ class RunnerClaims:
         placed_claim = placed(body, self._app.tasks)
         wanted = None if placed_claim.tasks is None else frozenset(placed_claim.tasks), body.ids
         claim, wait = rights.to_claim(token, placed_claim), min(body.wait, self._settings.max_wait)
-        self._gate.claim(claim)
+        check_claim(claim)
         a_span("wait", body.wait)
 
         with self._repeats.of(claim.worker) as repeats:

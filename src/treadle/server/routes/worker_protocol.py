@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from treadle.admin import Audit
 from treadle.core import defaults
-from treadle.core.clock import Clock
 from treadle.core.errors import IdTaken, StorageError
 from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
-from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
+from treadle.core.ranges import FAR, MOST_CALL, a_count, a_span, check_change, check_ids, check_metrics, check_query
 from treadle.policy import judge
-from treadle.producer import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -31,46 +27,29 @@ from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
-from treadle.server.routes.runner_claims import Ending, RunnerClaims
+from treadle.server.routes.runner_claims import RunnerClaims
 from treadle.server.routes.shown import one_queue
-from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
+from treadle.server.row_checks import MOST_CHANGES, MOST_ROWS, at_most_in_call, check_claim
 from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import among, fused, mark_of, messages, whole
-from treadle.tasks.options import Sizes
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 IDS: Final = 8 * 2**20  # bytes of a request with names and ids, without rows: more than 100,000 ids
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
-class ProtocolHost(Ending, Protocol):
-    """The part of an App that the protocol uses: storage, middleware, sizes, and the default retry policy."""
-
-    sizes: Sizes
-
-    @property
-    def client(self) -> Client: ...
-    @property
-    def audit(self) -> Audit: ...
-    @property
-    def now(self) -> Clock: ...
-    @property
-    def random(self) -> Callable[[], float]: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None: ...
-    @property
-    def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
-
-
 class WorkerProtocol:
     """The worker protocol over the storage of one app."""
 
-    def __init__(self, app: ProtocolHost, waiting: LongPoll, settings: Settings) -> None:
+    def __init__(self, app: AppCore, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate, self._metrics = IncomingRows(lambda: app.storage, settings.pass_texts), RunnerMetrics(app)
-        self._claims = RunnerClaims(app, waiting, settings, self._gate)
+        self._claims = RunnerClaims(app, waiting, settings)
         self._acts = ProtocolActs(app)
 
     # --- the life of a job
@@ -202,7 +181,7 @@ class WorkerProtocol:
         """Settle and claim in one round trip."""
         body, token = call.body, call.token
         claim, storage = rights.to_claim(token, placed(body.claim, self._app.tasks)), self._app.storage
-        self._gate.claim(claim)
+        check_claim(claim)
         allowed, refused, of_operators = await self._checked(token, body.outcomes)
         *first, last = list(in_parts(allowed, PART, _rows)) or [()]
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
