@@ -29,23 +29,17 @@ from treadle.server.operation import routes as routes_of
 from treadle.server.overview import Looks
 from treadle.server.probes import ProbeRoutes
 from treadle.server.proxies import Proxied
-from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
-from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.estimates import EstimateRoutes
-from treadle.server.routes.failures import FailureRoutes
-from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.prometheus import PrometheusRoutes
-from treadle.server.routes.scale import ScaleRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.routes.workflows import WorkflowRoutes
-from treadle.server.scale import ScaleReader
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,16 +57,11 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
     )
     return operations_in(
         SessionRoutes(core, settings),
-        OverviewRoutes(looks),
-        ScaleRoutes(ScaleReader(core, waiting)),
+        OverviewRoutes(core, waiting, looks),
         MetricsRoutes(core),
         PrometheusRoutes(core),
-        DoctorRoutes(core, looks),
         JobRoutes(core, settings, waiting),
-        HistoryRoutes(core),
-        FailureRoutes(core),
         BulkRoutes(core),
-        AuditRoutes(core),
         WorkflowRoutes(core),
         ScheduleRoutes(core),
         OperatorRoutes(core),

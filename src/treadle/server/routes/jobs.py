@@ -10,10 +10,12 @@ import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from treadle.admin import JobHistory, audit, stored_values
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.errors import ForeignRow, IdTaken, StorageError, UnknownJob
 from treadle.core.model import Record
+from treadle.core.payload_redaction import Redaction
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
@@ -26,6 +28,7 @@ from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing
 from treadle.server.routes.shown import hidden_by, one_queue
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
+from treadle.server.shown_payloads import ENCODE
 from treadle.server.time_slices import in_turns
 from treadle.server.views import (
     CallAsked,
@@ -306,6 +309,37 @@ class JobRoutes:
             raise
         return Acted(1, warnings.text)
 
+    @Operation("GET /v1/jobs/{id}/history", tag="jobs", scope="read", others=(404,))
+    async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
+        """Show the last runs of a job, its steps and signals, and the states of its children."""
+        id = call.part("id")
+        if audit.is_id(id) and not call.token.may("operate"):
+            raise UnknownJob(id)
+        history = await self._jobs(call).history(id, hide=call.redaction.row, value=stored_values.as_json)
+        return _shown(history, call.redaction.rest)
+
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
         """A view of `app.jobs` with the queues of the caller's token."""
         return self._core.jobs.within(call.token.queues)
+
+
+def _shown(history: JobHistory, redaction: Redaction) -> JobHistory:
+    """The history without secrets."""
+    attempts = [
+        replace(
+            attempt,
+            error=redaction.error(attempt.error),
+            logs=tuple(replace(line, text=redaction.text(line.text)) for line in attempt.logs),
+        )
+        for attempt in history.attempts
+    ]
+    return replace(
+        history,
+        attempts=tuple(attempts),
+        steps=tuple(replace(step, value=_value(step.name, step.value, redaction)) for step in history.steps),
+        signals=tuple(replace(one, value=_value(one.name, one.value, redaction)) for one in history.signals),
+    )
+
+
+def _value(name: str, value: Any, redaction: Redaction) -> Any:
+    return None if value is None else redaction.named(name, stored_values.carried(value, repr(type(value)), ENCODE))

@@ -1,4 +1,4 @@
-"""The operations of operators: queues, limits, workers, counts."""
+"""The operations of operators: queues, limits, workers, counts, the audit log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from treadle.admin import dropped
+from treadle.admin.audit import AuditPage
 from treadle.admin.known_names import warn
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
@@ -88,6 +89,13 @@ class Noted(Struct, frozen=True, omit_defaults=True):
     """
 
     warning: str | UnsetType = UNSET
+
+
+class AuditAsked(Struct, frozen=True, kw_only=True):
+    """Which page of entries to read."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
 
 
 class OperatorRoutes:
@@ -191,6 +199,12 @@ class OperatorRoutes:
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
         """Count jobs by queue, task and state; list workers and limits."""
         return rights.seen(call.token, await self._core.storage.stats())
+
+    @Operation("GET /v1/audit", tag="operate", scope="operate")
+    async def audit(self, call: Call[None, AuditAsked]) -> AuditPage:
+        """List who did what, the newest first."""
+        for_everybody(call.token, "entries of the audit log")
+        return await self._core.audit.list(cursor=call.query.cursor, limit=call.query.limit)
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:
