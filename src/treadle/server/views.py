@@ -137,7 +137,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
     state    one of waiting, ready, running, succeeded, failed, cancelled
     result   the returned value as JSON; null until the job has succeeded
-    reason   of a failure: error, arguments, result, code, aborted, lost, expired, children; of a cancellation: sent,
+    reason   of a failure: error, arguments, result, code, aborted, lost, expired, children; of a cancellation: asked,
              upstream, superseded; of a job that is queued again: "lost by <worker>", "declined by <worker>", "asleep in
              <step>"
     status   the state, or of a ready job whether it is queued, scheduled or blocked

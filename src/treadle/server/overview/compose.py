@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from treadle.core import defaults
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence
-from treadle.core.query_model import Count, Glance, QueueGlance, Stats
+from treadle.core.query_model import QueueGlance, Stats
 from treadle.core.queue_rules import QueueRules
 from treadle.core.ranges import OWN
 from treadle.server.auth import rights
@@ -20,43 +19,12 @@ from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.doctor import placement
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.filling import filling_of, is_rest_capped
-from treadle.server.overview.notices import Facts, notices
+from treadle.server.overview.look import Look
+from treadle.server.overview.notices import notices
 from treadle.server.overview.views import Counted, Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
-from treadle.storage import Risk, bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
-
-
-class Look(Struct, frozen=True, kw_only=True):
-    """The data of one look.
-
-    cost      seconds that it took
-    every     seconds until the next one
-    leader    the worker that does the maintenance
-    activity  rates and times of the last minutes; None: no metrics
-    failing   names of the schedules whose last job could not be enqueued
-    exact     by queue, the jobs that its bound counts, where the glance does not show whether the queue is full
-    counts    the jobs by queue, task and state; they may be older than the glance
-    health    warnings and errors of the checks
-    outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
-    moved     where the jobs of the storage have moved
-    emptied   that and when the storage was found empty
-    risks     the settings by which the storage may lose jobs
-    """
-
-    glance: Glance
-    cost: float = 0.0
-    every: float = 2.0
-    leader: str | None = None
-    activity: Activity | None = None
-    failing: Sequence[str] = ()
-    exact: Mapping[str, int] = {}
-    counts: Sequence[Count] = ()
-    health: int | None = None
-    outage: float | None = None
-    moved: str | None = None
-    emptied: str | None = None
-    risks: Sequence[Risk] = ()
 
 
 def compose(look: Look, token: Token = ANYBODY) -> Overview:
@@ -76,19 +44,8 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         queue = _queue(seen, rules.pause_of(name), serving[name], look.activity, unplaced.get(name, 0))
         queues.append(_bounded(queue, seen, bound_of(bounds, name), look))
     leader = look.leader if any(worker.worker == look.leader for worker in workers) else None
-    facts = Facts(
-        queues=queues,
-        workers=workers,
-        limits=limits,
-        failing=() if token.queues else look.failing,
-        unplaced=tuple(placement.unplaced(counted)),
-        cost=look.cost,
-        every=look.every,
-        outage=look.outage,
-        moved=look.moved,
-        emptied=None if token.queues else look.emptied,
-        risks=() if token.queues else look.risks,
-    )
+    shown = replace(look, failing=(), emptied=None, risks=()) if token.queues else look
+    unplaced_tasks = tuple(placement.unplaced(counted))
     return Overview(
         at=glance.at,
         cost_ms=round(look.cost * 1000, 3),
@@ -100,7 +57,7 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
         leader=leader,
         health=None if token.queues else look.health if look.outage is None else 1,
         rates=Rates() if look.activity is None else look.activity.rates(token.queues),
-        notices=notices(facts),
+        notices=notices(shown, queues, workers, limits, unplaced_tasks),
     )
 
 

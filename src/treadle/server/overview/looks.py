@@ -24,8 +24,9 @@ from treadle.server.doctor.quick import others, warnings
 from treadle.server.errors import Refused
 from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.overview.activity import Activity, Recent
-from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.compose import compose
 from treadle.server.overview.filling import exact_filling
+from treadle.server.overview.look import Look
 from treadle.server.overview.views import Overview
 from treadle.storage import Risk, risks_of
 from treadle.worker.leader import ID, leader_of
