@@ -71,9 +71,7 @@ class IncomingRows:
         call = {job.id for job in jobs}
         parts = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in parts:
-            if scope and not token.may(scope):
-                message = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
-                raise Refused(403, "forbidden", message, scope=scope)
+            _check_scope(token, scope, f"Treadle's own job {job.id!r}")
         await self._belong(token, [(job, parent) for job, _, parent in parts if parent is not None])
         return [job for job, scope, _ in parts if scope == "operate" and job.task != audit.TASK]
 
@@ -158,10 +156,7 @@ class IncomingRows:
         for renewal in renewals:
             await turns.step()
             check_renewal(renewal)
-            scope = system_rows.remembered(renewal.id, renewal.checkpoints)
-            if scope and not token.may(scope):
-                message = f"the token {token.name!r} has no scope {scope!r}, which a change of {renewal.id} needs"
-                raise Refused(403, "forbidden", message, scope=scope)
+            _check_scope(token, system_rows.remembered(renewal.id, renewal.checkpoints), f"a change of {renewal.id}")
 
     @staticmethod
     def topics(topics: Sequence[str]) -> None:
@@ -169,6 +164,13 @@ class IncomingRows:
         at_most_in_call("topics", len(topics), MOST_CALL)
         for topic in topics:
             a_name("topics", topic, LONGEST_TOPIC)
+
+
+def _check_scope(token: Token, scope: str, what: str) -> None:
+    """Raise Refused (403) if the token lacks the scope that `what` needs; "": it needs none."""
+    if scope and not token.may(scope):
+        message = f"the token {token.name!r} has no scope {scope!r}, which {what} needs"
+        raise Refused(403, "forbidden", message, scope=scope)
 
 
 def _stranger(job: NewJob, row: Record) -> str | None:

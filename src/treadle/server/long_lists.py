@@ -101,8 +101,12 @@ async def decoded(content: bytes | bytearray, kind: Any) -> Any:
 
 async def encoded(value: object) -> bytes:
     """Encode as an encoder does."""
-    name = _longest(value)
-    if name is None:
+    name, most = "", LONG
+    for field in getattr(value, "__struct_fields__", ()):
+        items = getattr(value, field)
+        if isinstance(items, tuple | list) and len(items) > most:
+            name, most = field, len(items)
+    if not name:  # all its lists are short
         return _encode(value)
     rows = getattr(value, name)
     emptied = _encode(replace(typing.cast("Struct", value), **{name: ()}))
@@ -114,13 +118,3 @@ async def encoded(value: object) -> bytes:
         pieces.append(_encode(rows[start : start + ROWS])[1:-1])
         await turns.step()
     return b"".join((before, mark[:-1], b",".join(pieces), b"]", after))
-
-
-def _longest(value: object) -> str | None:
-    """The field with the longest list; None if all lists are short."""
-    longest, most = None, LONG
-    for name in getattr(value, "__struct_fields__", ()):
-        rows = getattr(value, name)
-        if isinstance(rows, tuple | list) and len(rows) > most:
-            longest, most = name, len(rows)
-    return longest

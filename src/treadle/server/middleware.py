@@ -52,23 +52,15 @@ class Rate:
 
     def delay(self, who: str) -> float:
         """0 if this request may proceed, which counts it; else the seconds until the next one may."""
-        now, tokens = self._now(), self._left_for(who)
+        now = self._now()
+        tokens, since = self._left.get(who, (self._most, now))
+        tokens = min(self._most, tokens + (now - since) * self._rate)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
         self._left.pop(who, None)
         self._left[who] = (tokens if wait else tokens - 1, now)
         if len(self._left) > MOST_CALLERS:
             del self._left[next(iter(self._left))]  # the caller whose last request is oldest
         return wait
-
-    def wait(self, who: str) -> float:
-        """The same, without counting a request."""
-        tokens = self._left_for(who)
-        return 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-
-    def _left_for(self, who: str) -> float:
-        now = self._now()
-        tokens, since = self._left.get(who, (self._most, now))
-        return min(self._most, tokens + (now - since) * self._rate)
 
 
 class RequestGuard:
@@ -114,15 +106,20 @@ class RequestGuard:
                 if sent_id and REQUEST_ID.fullmatch(sent_id):
                     id = sent_id
                 scope["treadle.request_id"], scope["treadle.bodies"] = id, self._bodies
-                counted = await self._admit(scope, heads, loop)
+                path = scope["path"].removeprefix(scope.get("root_path", ""))  # within the server, which may be mounted
+                counted = await self._admit(scope, heads, path, loop)
             except Refused as error:
                 await refusal(error)(scope, receive, answer)
                 return
             try:
-                await self._call(scope, receive, answer, lambda: status != 0)
+                await self._call(scope, receive, answer, path, lambda: status != 0)
             finally:
-                self._bodies.leave(scope)
-                self._let_go(counted)
+                if "treadle.held" in scope:
+                    self._bodies.leave(scope)
+                if counted is not None:
+                    self._under_way[counted] -= 1
+                    if not self._under_way[counted]:
+                        del self._under_way[counted]
         finally:
             if access.isEnabledFor(logging.INFO):
                 token: Token | None = scope.get("treadle.token")
@@ -136,7 +133,7 @@ class RequestGuard:
                     id,
                 )
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: Send, path: str, begun: Callable[[], bool]) -> None:
         """Run the call. An exception becomes a response, unless one has begun."""
         response: Response
         try:
@@ -148,7 +145,7 @@ class RequestGuard:
                     await send(message)
 
                 try:
-                    if _path(scope) not in PROBES:  # a process is alive without its storage
+                    if path not in PROBES:  # a process is alive without its storage
                         await self._core.opened()
                     await self._app(scope, receive, begin)
                 except QueueFull as error:
@@ -171,11 +168,12 @@ class RequestGuard:
         if not begun():
             await response(scope, receive, send)
 
-    async def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
+    async def _admit(self, scope: Scope, heads: Heads, path: str, loop: asyncio.AbstractEventLoop) -> str | None:
         """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
-        path = _path(scope)
-        if self._is_open(path, scope["method"]):
+        if path in OPEN or scope["method"] == "OPTIONS":
+            return None
+        if scope["method"] in ("GET", "HEAD") and (path in self._open_paths or path.startswith(self._open_folders)):
             return None
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
@@ -198,26 +196,6 @@ class RequestGuard:
             raise Refused(429, "too_many", message, {"Retry-After": "1"}, limit=most)
         self._under_way[caller] = count + 1
         return caller
-
-    def _is_open(self, path: str, method: str) -> bool:
-        """Whether a request needs no token."""
-        if path in OPEN or method == "OPTIONS":
-            return True
-        return method in ("GET", "HEAD") and (path in self._open_paths or path.startswith(self._open_folders))
-
-    def _let_go(self, caller: str | None) -> None:
-        if caller is not None:
-            count = self._under_way[caller] - 1
-            if count:
-                self._under_way[caller] = count
-            else:
-                del self._under_way[caller]
-
-
-def _path(scope: Scope) -> str:
-    """The path within the server, which may be mounted into another application."""
-    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-    return path
 
 
 def path_of(scope: Scope) -> str:

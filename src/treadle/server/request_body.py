@@ -60,10 +60,7 @@ class Bodies:
 
     def leave(self, scope: Scope) -> None:
         """Release the reservation of a request, and let waiting bodies in."""
-        held = scope.pop("treadle.held", None)
-        if held is None:
-            return
-        caller, freed = held
+        caller, freed = scope.pop("treadle.held")
         self._held[caller] -= freed
         if not self._held[caller]:
             del self._held[caller]

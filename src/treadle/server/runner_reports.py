@@ -100,12 +100,8 @@ def _unstorable(record: Record, error: TreadleError, now: float, report: RunRepo
 
 def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[Outcome]:
     """Failed outcomes for the rows whose leases expired too often."""
-    outcomes = []
-    for row in rows:
-        outcome = judge.lost_too_often(row, judge.rules_for(row, retry, None, max_lost)) if row.lost else None
-        if outcome is not None:
-            outcomes.append(outcome)
-    return outcomes
+    outcomes = [judge.lost_too_often(row, judge.rules_for(row, retry, None, max_lost)) for row in rows if row.lost]
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _continued(report: RunReport, record: Record, own: str | None, marks: bool, now: float) -> Outcome:

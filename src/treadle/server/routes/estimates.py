@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -49,10 +49,10 @@ class EstimateRoutes:
         with call.heard():  # a queue that nothing uses is an empty one
             return await self._in_turn(call.by, self._core.queues.plan(name, call.token.queues))
 
-    async def _in_turn(self, caller: str, estimate: Awaitable[T]) -> T:
+    async def _in_turn(self, caller: str, estimate: Coroutine[Any, Any, T]) -> T:
         """Raises Refused (503) if many estimates are waiting already, also one of this caller."""
         if len(self._asking) >= (ASKING if caller in self._asking else MOST):
-            _close(estimate)
+            estimate.close()  # a coroutine that is not awaited must be closed
             message = f"{ASKING} estimates are being made already: ask again in some seconds"
             raise Refused(503, "too_many", message, {"Retry-After": "5"})
         self._asking.append(caller)
@@ -60,8 +60,3 @@ class EstimateRoutes:
             return await estimate
         finally:
             self._asking.remove(caller)
-
-
-def _close(call: Any) -> None:
-    """A coroutine that is not awaited must be closed."""
-    call.close()

@@ -230,7 +230,8 @@ class JobRoutes:
         client of this request has disconnected."""
         loop, id, stopping = asyncio.get_running_loop(), row.id, self._waiting.stopping
         while True:
-            hints = self._core.storage.watch((f"job:{id}",), self._pause(until))
+            pause = BEAT if until is None else max(0.0, min(BEAT, until - loop.time()))
+            hints = self._core.storage.watch((f"job:{id}",), pause)
             heard = asyncio.ensure_future(self._waiting.unless_stopped(hints, None if waits is None else waits.receive))
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
@@ -249,11 +250,6 @@ class JobRoutes:
                 heard.cancel()
                 await asyncio.wait([heard])
                 hints.close()  # it never began if this was cancelled at once
-
-    def _pause(self, until: float | None) -> float:
-        if until is None:
-            return BEAT
-        return max(0.0, min(BEAT, until - asyncio.get_running_loop().time()))
 
     # --- changing
 

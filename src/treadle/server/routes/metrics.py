@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 from treadle.core.payload_redaction import Redaction
 from treadle.metrics import Metrics, Totals
 from treadle.serialization.call_schema import call_schema
-from treadle.server.auth.tokens import Token
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.operation import Call, Operation
 from treadle.storage import messages
@@ -96,14 +95,11 @@ class MetricsRoutes:
         """List the tasks of the last hour and those of the server's app, with their parameters."""
         token = call.token
         totals = await self._totals.get(token.queues, lambda: self._core.metrics.within(token.queues).totals("task"))
-        declared = {name: task for name, task in self._core.declared.items() if self._shows(token, name, task, totals)}
-        names = sorted({*totals, *declared})
-        return TaskViews([_view(name, declared.get(name), totals.get(name), call.redaction) for name in names])
-
-    @staticmethod
-    def _shows(token: Token, name: str, task: AnyTask, totals: dict[str, Totals]) -> bool:
-        """Whether the token sees a task of the app: those of its queues, and those that ran there."""
-        return token.sees(task.queue) or name in totals
+        declared = {
+            name: task for name, task in self._core.declared.items() if token.sees(task.queue) or name in totals
+        }
+        names = sorted({*totals, *shown})
+        return TaskViews([_view(name, shown.get(name), totals.get(name), call.redaction) for name in names])
 
 
 def _view(name: str, task: AnyTask | None, totals: Totals | None, redaction: Redaction) -> TaskView:
