@@ -166,18 +166,17 @@ class LongPoll:
             bench.call_one()
             raise Refused(400, "gone", "the runner disconnected while it waited")
 
-    async def unless_stopped(self, hints: Awaitable[set[str]], receive: Receive | None = None) -> set[str]:
-        """The topics with notifications; empty as soon as the server stops, or the client of this `receive`
-        disconnects."""
+    async def unless_stopped(self, work: Awaitable[T], receive: Receive | None = None) -> T | None:
+        """The result of `work`; None as soon as the server stops, or the client of this `receive` disconnects."""
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
                 self._limits.add(limit)
                 with _client(receive, lambda: limit.reschedule(0) if limit in self._limits else None):
-                    return await hints
+                    return await work
         except TimeoutError:
             if limit.expired():
-                return set()
+                return None
             raise
         finally:
             self._limits.discard(limit)

@@ -6,7 +6,6 @@ An autoscaler that gets no answer in its few seconds stops scaling, so a caller 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,24 +13,19 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
 from treadle.core.query_model import Glance, Query, QueueGlance
 from treadle.core.queue_rules import QueueRules
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
+from treadle.server.kept_answer import pace, warn_of_outage
 from treadle.server.longpoll import LongPoll
 from treadle.storage import capacity
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
-log = logging.getLogger("treadle.server")
-
-LEAST: Final = 2.0  # s between two readings
-SHARE: Final = 50  # times as long as a reading takes: 2 % of the time
-LONGEST: Final = 60.0  # s between two readings at most
 READING: Final = 30.0  # s of a reading; it continues while callers get the last figures
 WAIT: Final = 0.5  # s that a caller waits for newer figures
 STALE: Final = 600.0  # s after which figures are refused: the scaler's own fall-back is better then
@@ -117,26 +111,18 @@ class ScaleReader:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        results: list[tuple[Glance, dict[str, tuple[int, bool]]]] = []
-
-        async def read() -> set[str]:
-            results.append(await self._figures())
-            return set()
-
         try:
             async with asyncio.timeout(READING):
-                await self._waiting.unless_stopped(read())
+                read = await self._waiting.unless_stopped(self._figures())
         except Exception as error:
             if not self._failing:
-                is_known = isinstance(error, TreadleError | TimeoutError)
-                message = "figures for scaling: storage unavailable (%s); retrying"
-                log.warning(message, str(error) or "no answer in time", exc_info=None if is_known else error)
+                warn_of_outage("figures for scaling", error)
             self._failing = True
             return
-        for glance, due in results:  # none: the server stops
+        if read is not None:  # None: the server stops
             self._failing = False
-            every = min(LONGEST, max(LEAST, SHARE * (loop.time() - began)))
-            self._seen = _Reading(glance=glance, due=due, at=began, every=every)
+            glance, due = read
+            self._seen = _Reading(glance=glance, due=due, at=began, every=pace(loop.time() - began))
 
     async def _figures(self) -> tuple[Glance, dict[str, tuple[int, bool]]]:
         await self._core.opened()

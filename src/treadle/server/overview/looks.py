@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from treadle.admin.known_names import heard
 from treadle.core.clock import wall
-from treadle.core.errors import TreadleError
 from treadle.core.query_model import Count, Glance
 from treadle.server.auth.tokens import Token
 from treadle.server.doctor.common import Check
 from treadle.server.doctor.quick import others, warnings
 from treadle.server.errors import Refused
+from treadle.server.kept_answer import pace, warn_of_outage
 from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.overview.activity import Activity, Recent
 from treadle.server.overview.compose import compose
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.server")
 
-LEAST: Final = 2.0  # s between two looks
-SHARE: Final = 50  # times as long as a look takes: 2 % of the time
-LONGEST: Final = 60.0  # s between two looks at most
 TIMEOUT: Final = 10.0  # s of a look
 RARE: Final = 30.0  # s between two looks at all schedules, and at the counts by task
 READERS: Final = 1_000  # streams of one process; each costs 30 us a look
@@ -146,14 +143,9 @@ class Looks:
     async def _heard(self, news: asyncio.Event, token: Token) -> bool:
         """Wait until something is new, the token ends or the server stops; False after BEAT seconds without any."""
         wait_time = BEAT if token.expires is None else min(BEAT, max(0.0, token.expires - wall()))
-
-        async def wait() -> set[str]:
-            await news.wait()
-            return {"news"}
-
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_time):
-                await self._waiting.unless_stopped(wait())
+                await self._waiting.unless_stopped(news.wait())
                 return True
         return wait_time < BEAT
 
@@ -200,9 +192,7 @@ class Looks:
         except Exception as error:  # also of a fault of ours: the stream continues
             if self._outage is None:
                 self._outage = began
-                is_known = isinstance(error, TreadleError | TimeoutError)
-                message = "overview: storage unavailable (%s); retrying"
-                log.warning(message, str(error) or "no answer in time", exc_info=None if is_known else error)
+                warn_of_outage("overview", error)
             last = self._seen.look if self._seen is not None else Look(glance=Glance(at=self._core.now()))
             look = msgspec.structs.replace(last, outage=loop.time() - self._outage)
         else:
@@ -210,13 +200,8 @@ class Looks:
                 log.warning("overview: storage available again")
             self._outage = None
         cost = loop.time() - began
-        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=self.pace(cost)))
+        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=pace(cost)))
         self._at = loop.time()
-
-    @staticmethod
-    def pace(cost: float) -> float:
-        """Seconds between two looks of this duration."""
-        return min(LONGEST, max(LEAST, SHARE * cost))
 
     async def _read(self) -> Look:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)

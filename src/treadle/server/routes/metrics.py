@@ -95,9 +95,7 @@ class MetricsRoutes:
         """List the tasks of the last hour and those of the server's app, with their parameters."""
         token = call.token
         totals = await self._totals.get(token.queues, lambda: self._core.metrics.within(token.queues).totals("task"))
-        declared = {
-            name: task for name, task in self._core.declared.items() if token.sees(task.queue) or name in totals
-        }
+        shown = {name: task for name, task in self._core.declared.items() if token.sees(task.queue) or name in totals}
         names = sorted({*totals, *shown})
         return TaskViews([_view(name, shown.get(name), totals.get(name), call.redaction) for name in names])
 

@@ -311,7 +311,7 @@ class WorkerProtocol:
         hints = self._app.storage.watch(tuple(topics), wait)
         notified = await self._waiting.unless_stopped(hints, call.request.receive)
         await unchanged(call.request)
-        return messages.Topics(tuple(sorted(topics[topic] for topic in notified if topic in topics)))
+        return messages.Topics(tuple(sorted(topics[topic] for topic in notified or () if topic in topics)))
 
     async def _checked(
         self, token: Token, outcomes: Sequence[Outcome]
