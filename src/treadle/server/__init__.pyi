@@ -2,6 +2,7 @@
 
 from treadle.server.app import ProtocolRoutes as ProtocolRoutes
 from treadle.server.app import make_site as make_site
+from treadle.server.app import open_if_there as open_if_there
 from treadle.server.auth.tokens import Token as Token
 from treadle.server.body_weight import SMALL as SMALL
 from treadle.server.bounds import Bounds as Bounds
@@ -16,7 +17,6 @@ from treadle.server.incoming_rows import users_row as users_row
 from treadle.server.longpoll import LongPoll as LongPoll
 from treadle.server.middleware import allowed as allowed
 from treadle.server.middleware import caller as caller
-from treadle.server.opening import open_if_there as open_if_there
 from treadle.server.repeated_claims import RepeatedClaims as RepeatedClaims
 from treadle.server.request_body import body as body
 from treadle.server.request_body import spelled as spelled

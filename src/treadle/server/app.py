@@ -18,12 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from treadle.core.errors import PASSING, Locked, StorageFull, StorageUnavailable
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
-from treadle.server.opening import open_if_there
 from treadle.server.operation import Operation, operations_in
 from treadle.server.operation import routes as routes_of
 from treadle.server.overview import Looks
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from treadle.app import App
 from treadle.app.core import AppCore
 
+Away = StorageUnavailable | StorageFull | Locked
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 
@@ -75,6 +76,30 @@ def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
     return lambda token: (
         token.may("operate") and (not token.queues or (bool(queues) and set(queues) <= set(token.queues)))
     )
+
+
+@asynccontextmanager
+async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | None]:
+    """An app that is open, and None; or one that a request will open, and the error. Errors that waiting cannot cure,
+    such as a wrong password, are raised; without `waits`, all are.
+
+    A server, like a worker, does not end because its storage is away: its probes report the outage, requests that need
+    the storage get 503, and the first request after the outage opens the app.
+    """
+    away: Away | None = None
+    try:
+        await app._core.open()
+    except PASSING as error:
+        if not waits:
+            raise
+        away = error
+    try:
+        yield away
+    finally:
+        if away is None:
+            await app._core.leave(even_if_lazily=True)
+        else:
+            await app._core.close()  # a request may have opened it
 
 
 def make_site(

@@ -6,29 +6,30 @@ codec.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.errors import TooLarge
 from treadle.core.long_numbers import unreadable
-from treadle.core.model import Record, State
+from treadle.core.model import NewJob, Record, State
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
+from treadle.core.ranges import OWN
 from treadle.policy import guilt
+from treadle.policy.retry import Retry, read_policy
 from treadle.serialization import call_codec, has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.routes.job_messages import Status
-from treadle.server.same_again import Again, again
 from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
 from treadle.storage import ready_kind
-from treadle.tasks.json_options import JobOptions, Name, options_of
+from treadle.tasks.json_options import JobOptions, Name, RetryAsked, options_of
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -132,6 +133,17 @@ def _check_shape(args: memoryview, kwargs: memoryview) -> None:
             raise Refused(422, "wrong_shape", f"invalid body: expected `{word}` - at `$.{name}`")
 
 
+class Again(Struct, frozen=True):
+    """A job like this one.
+
+    options  the options of its request; also those with a default, because a task may have another one
+    without  what such a job does not have, although this one does: "key", "after", "workflow", "headers", "lane weight"
+    """
+
+    options: JobOptions
+    without: tuple[str, ...]
+
+
 class JobView(Struct, frozen=True, kw_only=True):
     """A job in its present state.
 
@@ -201,7 +213,7 @@ def view_of_one(row: Record, redaction: Redaction) -> JobView:
     """As `view`, with what a request needs that enqueues an equal job."""
     hidden = redaction.row(row)
     shown = _view(row, hidden, redaction)
-    return replace(shown, again=again(row, *headers(row, hidden, redaction.rest)))
+    return replace(shown, again=_again(row, *headers(row, hidden, redaction.rest)))
 
 
 def view(row: Record, redaction: Redaction) -> JobView:
@@ -262,6 +274,50 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         limits=tuple(name for name, _ in job.limits),
         withheld={name: why for name, why in reasons.items() if why is not None},
     )
+
+
+def _again(row: Record, headers: Mapping[str, str], hidden: str | None) -> Again:
+    """How to enqueue an equal job.
+
+    headers  as the caller may see them
+    hidden   why these are not the stored headers: then they are left out
+    """
+    job = row.job
+    policy = read_policy(job.retry)
+    limits = [(name, cost) for name, cost in job.limits if not name.startswith(OWN)]
+    options: dict[str, Any] = {
+        "queue": job.queue,
+        "priority": job.priority,
+        "timeout": policy.timeout,
+        "retry": _retry(policy.retry),
+        "max_lost": policy.max_lost,
+        "lease": _unless_none(job.lease),
+        "expires": _unless_none(job.deadline),
+        "lane": _unless_none(job.lane),
+        "limits": [name for name, _ in limits],
+        "cost": max((cost for _, cost in limits), default=1),
+        "aging": job.aging,
+        "keep": job.keep,
+        "keep_failed": job.keep_failed,
+        "labels": list(job.labels),
+        "headers": dict(headers) if hidden is None else UNSET,
+    }
+    lost = {
+        "key": job.key is not None,
+        "after": bool(job.after),
+        "workflow": job.root is not None,
+        "headers": bool(headers) and hidden is not None,
+        "lane weight": job.stride != NewJob(id="").stride,
+    }
+    return Again(JobOptions(**options), tuple(name for name, is_lost in lost.items() if is_lost))
+
+
+def _retry(retry: Retry | UnsetType) -> RetryAsked | UnsetType:
+    return UNSET if retry is UNSET or retry is None else RetryAsked(**asdict(retry))
+
+
+def _unless_none(value: Any) -> Any:
+    return UNSET if value is None else value
 
 
 class PageView(Struct, frozen=True):

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin import start_worker
+from treadle.admin import set_limit, start_worker
 from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
 from treadle.core.command_lines import command
+from treadle.core.model import State
 from treadle.core.placement_words import lacking
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.similar_names import near
 from treadle.core.words import lasts, plural
 from treadle.server.doctor import placement
+from treadle.storage import bound_of, bounds_in
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
+    from treadle.core.limit_model import Limit
     from treadle.core.query_model import Stats
     from treadle.storage import Risk
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning
+NEARLY = 0.8  # a queue that is filled to this share of its bound is named
 LOOKED_AT = 1_000  # unfinished and failed jobs, each, that the check for lost jobs reads
+# The checks that need nothing but the counts, and "moved", which each look at the overview makes.
+OF_COUNTS = frozenset({"queues", "workers", "tasks", "paused", "limits", "failed", "bounds", "moved"})
 
 
 class Check(Struct, frozen=True):
@@ -248,3 +254,46 @@ async def _lost(core: AppCore) -> Check:
             + command("jobs", "show", again[0].id),
         )
     return ok("lost", "no job lost its worker more than once")
+
+
+def bounds(stats: Stats) -> Iterator[Check]:
+    """A warning for each queue that is full or nearly so; one line for the others, if any queue has a bound."""
+    bounds, waiting, oldest = bounds_in(stats.limits), Counter[str](), dict[str, float]()
+    for count in stats.counts:
+        if count.state is State.READY:
+            waiting[count.queue] += count.jobs
+            oldest[count.queue] = max(oldest.get(count.queue, 0.0), count.oldest or 0.0)
+    named = {name.partition(":")[2] for name in bounds} - {""}
+    bounded = {queue: rule for queue in {*waiting, *named} if (rule := bound_of(bounds, queue)) is not None}
+    with_room = 0
+    for queue, rule in sorted(bounded.items()):
+        if waiting[queue] < NEARLY * (rule.max_waiting or 0):
+            with_room += 1
+        else:
+            yield _full_queue(queue, rule, waiting[queue], oldest.get(queue, 0.0))
+    if with_room:
+        yield ok("bounds", f"{plural(with_room, 'bounded queue')} with room")
+
+
+def _full_queue(queue: str, rule: Limit, waiting: int, oldest: float) -> Check:
+    most = rule.max_waiting or 0
+    raised = set_limit(rule, max_waiting=min(2 * most, defaults.MAX_COUNT))
+    does = "new jobs are refused" if rule.when_full == "refuse" else "queued jobs are cancelled for new ones"
+    since = f", the first for {lasts(oldest)}" if oldest else ""
+    return warn(
+        "bounds",
+        f"queue {queue!r} is {'full' if waiting >= most else 'nearly full'}: {waiting:,} of {most:,} jobs wait{since}"
+        f"{f'; {does}' if waiting >= most else ''}",
+        f"add workers, enqueue less, or double the bound: {raised}",
+    )
+
+
+def warnings(core: AppCore, stats: Stats) -> int:
+    """The number of warnings among the checks of OF_COUNTS, without another read."""
+    shown = (*of_counts(core, stats, bool(core.tasks)), *failed(stats), *bounds(stats))
+    return sum(check.verdict != "ok" for check in shown)
+
+
+def others(checks: Iterable[Check]) -> int:
+    """The number of warnings and failures among all other checks."""
+    return sum(check.verdict != "ok" and check.name not in OF_COUNTS for check in checks)

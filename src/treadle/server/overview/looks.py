@@ -18,8 +18,7 @@ from treadle.admin.known_names import heard
 from treadle.core.clock import wall
 from treadle.core.query_model import Count, Glance
 from treadle.server.auth.tokens import Token
-from treadle.server.doctor.common import Check
-from treadle.server.doctor.quick import others, warnings
+from treadle.server.doctor.common import Check, others, warnings
 from treadle.server.errors import Refused
 from treadle.server.kept_answer import pace, warn_of_outage
 from treadle.server.longpoll import BEAT, LongPoll

@@ -20,14 +20,13 @@ from treadle.policy import judge
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
-from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
-from treadle.server.routes.runner_claims import RunnerClaims
+from treadle.server.routes.runner_claims import RunnerClaims, placed
 from treadle.server.routes.shown import one_queue
 from treadle.server.row_checks import MOST_CHANGES, MOST_ROWS, at_most_in_call, check_claim
 from treadle.server.runner_metrics import RunnerMetrics
