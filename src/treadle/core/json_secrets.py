@@ -48,8 +48,8 @@ _SCALARS: Final[frozenset[type]] = _NUMBERS | {str}
 
 
 class Search:
-    """The search of one value: what it may cost, whether it reads texts, which keys are hidden, the secrets, and whether
-    anything was hidden. Raises TooMuch for JSON with more values than its size allows."""
+    """The search of one value: what it may cost, whether it reads texts, which keys are hidden, the secrets, and
+    whether anything was hidden. Raises TooMuch for JSON with more values than its size allows."""
 
     __slots__ = ("effort", "has_hidden", "hides", "secrets", "texts")
 

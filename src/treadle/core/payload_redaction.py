@@ -28,7 +28,7 @@ _NAMED: Final = Raw(_encode(HIDDEN))
 
 
 class Rows(Protocol):
-    """Hides what only the row of a job tells."""
+    """Hides what can be known from the row of a job only."""
 
     def row(self, row: Record) -> Record: ...
     def hiding(self, row: Record) -> Callable[[str], str]: ...
@@ -77,7 +77,7 @@ class Redaction:
         return self.text(text) if self.rows is None or text is None else self.rows.hiding(row)(text)
 
     def grouped(self, row: Record) -> Record:
-        """The row as failures are grouped by it: for a token without a right to payloads, with the class of its
+        """The row by which failures are grouped; for a token without a right to payloads, it has only the class of its
         error."""
         return replace(row, error=self.error(row.error)) if self.shapes else row
 

@@ -80,8 +80,8 @@ def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
 
 @asynccontextmanager
 async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | None]:
-    """An app that is open, and None; or one that a request will open, and the error. Errors that waiting cannot cure,
-    such as a wrong password, are raised; without `waits`, all are.
+    """Open the app for the block. Yields None, or the error while the storage is unavailable. Errors that waiting
+    cannot cure, such as a wrong password, are raised; without `waits`, all errors are.
 
     A server, like a worker, does not end because its storage is away: its probes report the outage, requests that need
     the storage get 503, and the first request after the outage opens the app.

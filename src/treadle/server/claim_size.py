@@ -25,7 +25,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def fitting(storage: Storage, claimed: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
-    """The first claimed jobs that fit into a response of `most` bytes (None: all) together with `beside`.
+    """The first claimed jobs that fit into a response of `most` bytes (None: all) next to `beside`, the
+    rest of the response.
 
     A job that is too large on its own fails. Raises StorageError.
     """

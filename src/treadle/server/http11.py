@@ -65,7 +65,7 @@ class Bounded(HttpToolsProtocol):
         self._length, self._count = 0, 0  # bytes and number of the headers
         self._heads = 0  # complete heads that were accepted
         self._pieces = 0  # pieces of bodies
-        self._beside = 0  # bytes since the last of them: of a chunk extension, or of headers behind a body
+        self._beside = 0  # bytes since the last piece: of a chunk extension, or of headers after a body
         self._is_full = False  # too many requests wait: they are answered, and those behind them are refused
         self._late_since: float | None = None  # since when the body still arrives after its response
         self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response

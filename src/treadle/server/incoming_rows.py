@@ -55,7 +55,7 @@ class IncomingRows:
     async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """Check jobs that are enqueued. Raises BadOption, TooLarge; Refused (403) for a missing scope.
 
-        Returns the rows of Treadle's own among them that only an operator may store, without entries of the audit log.
+        Returns Treadle's own rows that only an operator may store, except entries of the audit log.
         """
         check_together([len(job.after) for job in jobs])
         ours: list[NewJob] = []
@@ -111,7 +111,7 @@ class IncomingRows:
     # --- outcomes
 
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[dict[int, Settled], frozenset[str]]:
-        """The refused outcomes by their index in the call, and the ids of those that only an operator may store. A
+        """The refused outcomes by their index in the call, and the ids of outcomes that only an operator may store. A
         refused outcome does not affect the others."""
         ids = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
         stored = [row for row in await self._storage().get(ids) if row is not None] if ids else []

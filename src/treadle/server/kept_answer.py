@@ -16,7 +16,7 @@ T = TypeVar("T")
 LEAST: Final = 2.0  # s between two looks at a storage
 SHARE: Final = 50  # times as long as a look takes: 2 % of the time
 LONGEST: Final = 60.0  # s between two looks at most
-MOST: Final = 100  # keys that are kept, such as the queues of different tokens
+MOST: Final = 100  # answers that are kept, for example one for the queues of each token
 
 
 def pace(cost: float) -> float:

@@ -58,7 +58,7 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self.here = 0  # runners that wait or claim
-        self.seats: deque[asyncio.Event] = deque()  # of the waiting ones
+        self.seats: deque[asyncio.Event] = deque()  # one for each waiting runner
         self.missed = False  # a notification arrived while none was waiting: the next runner claims again
         self.due: float | None = None  # loop time at which the next job may be due
         self.watcher: asyncio.Task[None] | None = None

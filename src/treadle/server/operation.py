@@ -112,7 +112,7 @@ class Operation(Struct, frozen=True):
     at_once the answer must not wait for the storage, not even to warn that its jobs have moved
     bare    whether answers have payloads as they are stored; refused to tokens without a right to payloads
 
-    The last four fields are those of the function.
+    The last four fields come from the function.
     """
 
     route: str

@@ -124,7 +124,7 @@ class OriginCheck:
         return name is not None and (name in self._exact or any(name.endswith(domain) for domain in self._below))
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
-        """Whether a page of another origin sent the request that none of `origins` is."""
+        """Whether a page sent the request whose origin is not this server and not one of `origins`."""
         origin = heads.get(b"origin")
         if origin is not None and (origin in self._origins or ANY in self._origins):
             return False

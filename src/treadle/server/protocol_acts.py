@@ -143,7 +143,7 @@ class ProtocolActs:
         return [ProtocolAct("rows.prune", "", "and those of the next hour")]
 
     def pruned(self, name: str) -> None:
-        """A prune of this token is recorded now, or was within the hour."""
+        """Remember that a prune of this token is recorded: those of the next hour are not."""
         if self.of_prune(name):
             self._pruned[name] = monotonic()
 
@@ -156,7 +156,7 @@ class ProtocolActs:
 
 
 def _covers(entry: audit.Act, act: ProtocolAct) -> bool:
-    """Whether an entry says what the act does: of the same kind, and about the same thing unless it is about many."""
+    """Whether an entry describes the act: it has the same kind, and the same target or none."""
     kinds = [name.partition(".")[0].replace("queue", "limit").removesuffix("s") for name in (entry.act, act.act)]
     targets = [name.removeprefix("queue:") for name in (entry.target, act.target)]
     return kinds[0] == kinds[1] and targets[0] in ("", targets[1])

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class RunnerMetrics:
-    """One for each protocol of a server process. It stores its rows some seconds after a job was counted, and when the
-    app is closed."""
+    """The counts of one protocol of a server process. They are stored some seconds after a job was counted, and when
+    the app is closed."""
 
     def __init__(self, core: AppCore) -> None:
         self._core = core

@@ -85,8 +85,8 @@ def judged(
 
 
 def refused(outcome: Outcome, reason: str, row: Record, now: float) -> Outcome:
-    """The end of a job whose runner has reported that its function returned, with an outcome that cannot be stored. The
-    runner could only run it again."""
+    """The failed outcome of a job whose function has returned, but whose reported outcome cannot be stored. The runner
+    could only run the job again."""
     record = replace(row, version=outcome.version)
     lost = attempts.losses(record) if was_lost(record) else ()
     report = RunReport(id=row.id, version=outcome.version)

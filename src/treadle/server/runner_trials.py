@@ -30,7 +30,7 @@ class RunnerTrials:
         self._given: dict[str, tuple[str, int]] = {}  # runner -> the suspect that it runs alone
 
     async def occupies(self, claim_id: str) -> bool:
-        """Whether the runner of this claim still runs a suspect, which another claim of it has returned."""
+        """Whether the runner of this claim still runs a suspect that another of its claims has returned."""
         suspect = self._given.get(worker_name(claim_id))
         if suspect is None:
             return False
@@ -41,7 +41,7 @@ class RunnerTrials:
         return False
 
     async def chosen(self, ask: Claim, rows: Sequence[Record]) -> tuple[Record, ...]:
-        """Those of these claimed rows that go to the runner: all of them, or one suspect. The others are released."""
+        """The claimed rows that go to the runner: all of them, or one suspect. The others are released."""
         suspects = [row for row in rows if guilt.is_suspect(row)]
         if not suspects:
             return tuple(rows)
@@ -70,7 +70,7 @@ class RunnerTrials:
         return tuple(kept)
 
     async def _holds_others(self, runner: str, but: set[str]) -> bool:
-        """Whether this runner holds the lease of another job. Also if there are too many running jobs to know."""
+        """Whether this runner holds the lease of another job; True if there are too many running jobs to know."""
         cursor = None
         for _ in range(PAGES):
             page = await self._storage().find(Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor))

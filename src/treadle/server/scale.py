@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 READING: Final = 30.0  # s of a reading; it continues while callers get the last figures
 WAIT: Final = 0.5  # s that a caller waits for newer figures
 STALE: Final = 600.0  # s after which figures are refused: the scaler's own fall-back is better then
-SOON: Final = 60.0  # s until jobs are due that count already, because a worker takes as long to start
+SOON: Final = 60.0  # jobs due within so many seconds count already, because a worker takes as long to start
 MOST_SOON: Final = 100  # jobs of a queue that are counted as due soon
 PAGE: Final = 25  # rows of one page: they carry their payloads
 SCAN: Final = 1_000  # rows that are looked at for one queue: 8 ms on Redis
@@ -66,7 +66,7 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 class _Reading(Struct, frozen=True, kw_only=True):
-    """due: by queue, the jobs that are due soon, and whether there may be more."""
+    """One reading. `due`: by queue, the jobs that are due soon, and whether there may be more."""
 
     glance: Glance
     due: dict[str, tuple[int, bool]]

@@ -89,5 +89,5 @@ class Settings(Spelled, frozen=True, kw_only=True):
         return self.tokens if self.token_file is None else (*self.tokens, *self.token_file())
 
     def accepted(self) -> tuple[Token, ...]:
-        """The tokens whose sessions are valid now: those, and that of the link."""
+        """The tokens whose sessions are valid now, including the token of the link."""
         return self.current() if self.link is None else (*self.current(), self.link.token)

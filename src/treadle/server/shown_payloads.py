@@ -67,7 +67,8 @@ def headers(stored: Record, row: Record, redaction: Redaction) -> tuple[dict[str
 
 
 def hides(stored: str | None, shown: str | None) -> bool:
-    """Whether the text of a row lacks something that is stored. Only its form differs for an app with its own codec."""
+    """Whether the text of a row lacks something that is stored. For an app with its own codec,
+    only the form of the text differs."""
     return stored != shown and shown is not None and HIDDEN in shown
 
 

@@ -24,7 +24,7 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Caller(NamedTuple):
-    """The rights of a request, and what proved them; "none": the server has no tokens."""
+    """The rights of a request, and how the caller proved them; "none": the server has no tokens."""
 
     token: Token
     how: How
@@ -66,8 +66,8 @@ class Callers:
         return Caller(token, "session")
 
     def still(self, caller: Caller) -> bool:
-        """Whether a request that was admitted would be admitted again, for answers that last: its token may have ended,
-        been removed or got other rights."""
+        """Whether a request would be admitted again. Answers that last check it, because the token may have expired,
+        been removed or got other rights meanwhile."""
         token = caller.token
         if caller.how in ("none", "host") or self._tokens is None:
             return not token.ended(wall())

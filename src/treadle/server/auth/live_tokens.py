@@ -26,9 +26,9 @@ class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
 
     An edit takes rights away at once. Added rights hold once the file has been left alone for SETTLED seconds: half a
-    file may lack a restriction of a token. Rights that half a file lacked are back with the rest of it.
+    file may lack a restriction of a token. Rights that half a file lacks return with the rest of it.
 
-    read_file  reads it at first, as a command does that checks it
+    read_file  reads the file the first time; a command passes a function that also checks it
 
     While the file is missing or invalid, the tokens that were read last stay valid, and the log has the reason. Raises
     OSError and BadTokens if it cannot be read at first.
@@ -65,7 +65,7 @@ class LiveTokens:
 
 
 def narrowed(before: Sequence[Token], after: Sequence[Token]) -> tuple[Token, ...]:
-    """The tokens of both, each with the rights that it has in both."""
+    """The tokens that both files contain, each with the rights that it has in both."""
     known = {token.digest: token for token in before}
     return tuple([both for token in after if (both := _in_both(known.get(token.digest), token)) is not None])
 

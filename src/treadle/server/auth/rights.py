@@ -103,7 +103,7 @@ def reads(token: Token) -> bool:
     return token.payloads and token.may("read", "work")
 
 
-def told(token: Token, error: IdTaken) -> IdTaken:
+def without_row(token: Token, error: IdTaken) -> IdTaken:
     """The error; for a token that may not read arguments, without the job that has the id."""
     return error if reads(token) else IdTaken(error.id, None, error.asked, False)
 

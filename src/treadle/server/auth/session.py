@@ -61,9 +61,9 @@ def set_cookie(mount: Mount, value: str, seconds: int) -> str:
 
 
 def holder_of(cookies: str, tokens: Sequence[Token], now: float, secret: bytes) -> Token | None:
-    """The token of the first valid session among the cookies of a request, one that has ended only if there is no
-    other; None if there is none. Its `expires` is the end of the session, which lasts no longer than one that is issued
-    now.
+    """The token of the first valid session among the cookies of a request; of an expired session only if no other is
+    valid; None without a session. Its `expires` is the end of the session. A session that would last longer than one
+    that is issued now is not valid.
     """
     over: Token | None = None
     for value in _values(cookies):

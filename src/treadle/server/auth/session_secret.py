@@ -26,8 +26,9 @@ SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def session_secret(token_file: Path | None) -> bytes:
-    """The secret of the environment; else that of the file next to the file of tokens, which is made; else, for tokens
-    given in code and where no file can be made, one that ends with the process. Raises BadOption."""
+    """The secret of the environment, or of the file next to the file of tokens, which is created if it is missing.
+    Tokens that are given in code, or a folder that cannot be written to, get one that ends with the process. Raises
+    BadOption."""
     secret = os.environ.get(VARIABLE)
     if secret is not None:
         if len(secret) < SHORTEST:

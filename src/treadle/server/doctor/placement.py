@@ -16,7 +16,7 @@ def unplaced(stats: Stats) -> Iterator[tuple[str, str, int]]:
 
 
 def by_queue(stats: Stats) -> dict[str, int]:
-    """The ready jobs of such tasks by queue."""
+    """The number of ready jobs that no running worker can run, by queue."""
     tasks, jobs = {task for task, _, _ in unplaced(stats)}, dict[str, int]()
     for count in stats.counts:
         if count.state == "ready" and count.task in tasks:
@@ -25,7 +25,7 @@ def by_queue(stats: Stats) -> dict[str, int]:
 
 
 def queues(stats: Stats) -> set[str]:
-    """The queues all of whose ready jobs are of such tasks: no worker serves them for this reason."""
+    """The queues that no worker serves because all of their ready jobs belong to such tasks."""
     tasks = {task for task, _, _ in unplaced(stats)}
     named: dict[str, set[str]] = {}
     for count in stats.counts:

@@ -28,7 +28,7 @@ class Counted(Struct, frozen=True):
 
 
 async def counted(storage: Storage, glance: Glance) -> Counted:
-    """How full the queues are, and the counts by task if a worker tells of tasks that need labels or resources.
+    """How full the queues are, and the counts by task if a worker reports tasks that need labels or resources.
 
     Takes one more call, or none. Raises StorageError.
     """

@@ -63,7 +63,7 @@ class Rare(Struct, frozen=True, kw_only=True):
 
 
 class _Seen:
-    """One look, encoded once for each set of queues; and the event that the next one is there."""
+    """One look, encoded once for each set of queues."""
 
     def __init__(self, look: Look) -> None:
         self.look = look
@@ -77,7 +77,7 @@ class _Seen:
 
 
 class Looks:
-    """The looks of one app. `clock` and `rest` are for tests."""
+    """The looks of one app. `rest` is for tests."""
 
     def __init__(self, core: AppCore, waiting: LongPoll, rest: Callable[[float], Any] = asyncio.sleep) -> None:
         self._core, self._waiting, self._rest = core, waiting, rest
@@ -181,7 +181,7 @@ class Looks:
         return self._at + self._seen.look.every - asyncio.get_running_loop().time()
 
     async def _look(self) -> None:
-        """Look once. A storage that does not answer is a look, too: of the last numbers, with the outage."""
+        """Look once. If the storage does not answer, the look has the last numbers and the duration of the outage."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

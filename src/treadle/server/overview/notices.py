@@ -28,7 +28,7 @@ def notices(
     limits: Sequence[LimitUse],
     unplaced: Sequence[tuple[str, str, int]],
 ) -> list[Notice]:
-    """The notices about what the caller may see, errors first. Of more than MOST, the first ones.
+    """The notices about what the caller may see, errors first; at most MOST of them.
 
     unplaced  (task, what no running worker has, jobs)
     """

@@ -1,6 +1,6 @@
 """All metrics that Treadle shows to Prometheus: names, labels, kinds and help texts.
 
-The exposition, the page of all metrics in the documentation and the tests are made of it. No label has a worker, a
+The exposition, the page of metrics in the documentation and the tests use this catalogue. No label has a worker, a
 host, an id, a key, a lane, a partition or a label of a job: their number has no bound.
 """
 

@@ -23,7 +23,7 @@ class Fleet(Struct, frozen=True):
 
 
 def worker_samples(numbers: Numbers, names: Names, fleet: Fleet | None = None) -> Samples:
-    """The samples of these numbers. fleet: None: they are of the process that is scraped."""
+    """The samples of these numbers. Without `fleet` they are of the process that is scraped."""
     samples = Samples()
     _runs(samples, names, numbers.cells)
     _pairs(samples, names, catalogue.ENQUEUED, numbers.enqueued)

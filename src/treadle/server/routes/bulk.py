@@ -199,7 +199,7 @@ class BulkRoutes:
         return replace(selection, query=query, search=search)
 
     async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:
-        """The selection with the error of its group, which its words have. Raises Refused (404).
+        """The selection with the error of its group, which describes it. Raises Refused (404).
 
         The words of an operation are also read by tokens without a right to payloads, so they name the class only.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ASKING: Final = 8  # estimates under way or waiting, each up to a second; beyond that only each caller's first one
-MOST: Final = 32  # with those
+MOST: Final = 32  # estimates under way or waiting, including each caller's first one
 
 
 class EstimateRoutes:

@@ -110,7 +110,7 @@ class JobRoutes:
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), stored)
         except IdTaken as error:
             if error.id not in names:
-                raise rights.told(call.token, error) from None
+                raise rights.without_row(call.token, error) from None
             message = "this Idempotency-Key belongs to another request"
             raise Refused(422, "idempotency_key_reused", message, id=error.id) from None
 
@@ -162,7 +162,7 @@ class JobRoutes:
 
     async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
         """The row with its large texts; while the blob store is away, with the sizes of these texts. `before`: the row
-        at an earlier moment, and its whole. Arguments do not change, so they are not read again."""
+        at an earlier time, without and with these texts. Arguments do not change, so they are not read again."""
         if before is not None and before[0].job == row.job:
             row = replace(row, job=before[1].job)
         try:

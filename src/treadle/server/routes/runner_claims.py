@@ -126,9 +126,9 @@ class RunnerClaims:
 
 
 def placed(call: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
-    """The claim of a request, of which any jobs fit together. Raises BadOption.
+    """The claim of a request, limited so that all jobs that it leases fit together. Raises BadOption.
 
-    tasks  those of the server's app, which may declare needs; those in the request come first
+    tasks  of the server's app. They may declare needs, but needs in the request take precedence
     """
     ask = call.ask()
     if call.labels is None and call.resources is None and not call.needs:

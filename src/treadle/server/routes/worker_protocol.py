@@ -82,7 +82,7 @@ class WorkerProtocol:
             async with self._acts.recorded(call, await self._acts.of_jobs(own)):
                 rows = await self._app.storage.enqueue(jobs)
         except IdTaken as error:
-            raise rights.told(token, error) from None
+            raise rights.without_row(token, error) from None
         pairs = zip(rows, sent, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
