@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from treadle.admin import audit
 from treadle.core.errors import BadOption, TreadleError
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.ranges import MOST_CALL, a_name, a_span, check_presence
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Settled
+from treadle.core.ranges import a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.server import system_rows
 from treadle.server.auth import rights
@@ -27,8 +27,6 @@ from treadle.server.row_checks import (
 )
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
-
-LONGEST_TOPIC = 1_024  # characters
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
@@ -100,10 +98,12 @@ class IncomingRows:
             return
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
-            wrong = None if row is None else _stranger(job, row)
+            wrong = ""
             if row is None or row.state.final or not token.sees(row.job.queue):
                 wrong = "does not exist, or has ended"
-            if wrong is not None:
+            elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
+                wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
+            if wrong:
                 raise Refused(
                     409, "stale", f"job {job.id} belongs to job {parent}, which {wrong}", id=parent, found=wrong
                 )
@@ -158,23 +158,9 @@ class IncomingRows:
             check_renewal(renewal)
             _check_scope(token, system_rows.remembered(renewal.id, renewal.checkpoints), f"a change of {renewal.id}")
 
-    @staticmethod
-    def topics(topics: Sequence[str]) -> None:
-        """Check the topics of a watch. Raises BadOption."""
-        at_most_in_call("topics", len(topics), MOST_CALL)
-        for topic in topics:
-            a_name("topics", topic, LONGEST_TOPIC)
-
 
 def _check_scope(token: Token, scope: str, what: str) -> None:
     """Raise Refused (403) if the token lacks the scope that `what` needs; "": it needs none."""
     if scope and not token.may(scope):
         message = f"the token {token.name!r} has no scope {scope!r}, which {what} needs"
         raise Refused(403, "forbidden", message, scope=scope)
-
-
-def _stranger(job: NewJob, row: Record) -> str | None:
-    """The reason why `job` cannot belong to `row`; None if it can."""
-    if job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
-        return f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
-    return None

@@ -51,7 +51,9 @@ def check(report: RunReport) -> bool:
     if report.defer is not None and not report.defer >= 0:
         raise Refused(422, "wrong_shape", f"job {report.id}: defer: expected seconds, found {report.defer}")
     if report.state is None:
-        _check_chosen(report)
+        for job in report.followups:
+            if job.id and (wrong := ids.problem(job.id)):
+                raise Refused(422, "wrong_id", f"job {report.id}: followups: {wrong}", id=job.id)
     return report.state is None
 
 
@@ -131,12 +133,6 @@ async def check_ids(outcomes: Iterable[Outcome]) -> None:
                 derived = f"was not derived from version {outcome.version} of job {outcome.id}"
                 message = f"followups: the id {id} {derived}: leave the id empty"
                 raise Refused(422, "wrong_id", message, id=id)
-
-
-def _check_chosen(report: RunReport) -> None:
-    for job in report.followups:
-        if job.id and (wrong := ids.problem(job.id)):
-            raise Refused(422, "wrong_id", f"job {report.id}: followups: {wrong}", id=job.id)
 
 
 def _named(report: RunReport) -> list[NewJob]:

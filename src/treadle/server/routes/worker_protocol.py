@@ -15,7 +15,17 @@ from treadle.core import defaults
 from treadle.core.errors import IdTaken, StorageError
 from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
-from treadle.core.ranges import FAR, MOST_CALL, a_count, a_span, check_change, check_ids, check_metrics, check_query
+from treadle.core.ranges import (
+    FAR,
+    MOST_CALL,
+    a_count,
+    a_name,
+    a_span,
+    check_change,
+    check_ids,
+    check_metrics,
+    check_query,
+)
 from treadle.policy import judge
 from treadle.server import runner_reports
 from treadle.server.auth import rights
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
 
 IDS: Final = 8 * 2**20  # bytes of a request with names and ids, without rows: more than 100,000 ids
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
+LONGEST_TOPIC: Final = 1_024  # characters
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
 
 
@@ -300,7 +311,9 @@ class WorkerProtocol:
     async def watch(self, call: Call[messages.Watch, messages.Nothing]) -> messages.Topics:
         """Wait for a hint."""
         body, token = call.body, call.token
-        self._gate.topics(body.topics)
+        at_most_in_call("topics", len(body.topics), MOST_CALL)
+        for topic in body.topics:
+            a_name("topics", topic, LONGEST_TOPIC)
         a_span("timeout", body.timeout)
         jobs = [topic[4:] for topic in body.topics if topic.startswith("job:")] if token.queues else []
         rows = await self._app.storage.get(jobs) if jobs else ()
