@@ -62,9 +62,12 @@ class Search:
 
 
 class JsonSecrets:
-    """The names whose values are hidden. `Redaction` describes the arguments."""
+    """The names whose values are hidden. `Redaction` describes the arguments.
 
-    __slots__ = ("_extra", "_foreign", "_mask", "_paths", "_reveal", "_words")
+    mask  hides secrets in texts
+    """
+
+    __slots__ = ("_extra", "_foreign", "_paths", "_reveal", "_words", "mask")
 
     def __init__(self, extra: Iterable[str], reveal: Iterable[str]) -> None:
         extra = tuple(extra)
@@ -74,7 +77,7 @@ class JsonSecrets:
         names = {*self._extra, *(path[-1] for path in self._paths)}
         self._words = tuple(word.encode() for word in (*WORDS, *names))
         self._foreign = not all(map(str.isascii, extra))  # JSON may escape the letters of such a key
-        self._mask = TextMask([*WORDS, *sorted(self._extra)])
+        self.mask = TextMask([*WORDS, *sorted(self._extra)])
 
     def hides(self, key: str) -> bool:
         """Whether the values of this key are hidden."""
@@ -98,10 +101,6 @@ class JsonSecrets:
             return _whole(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return _UNREADABLE
-
-    def in_text(self, text: str, effort: Effort) -> str:
-        """A text without secrets. Raises TooMuch."""
-        return self._mask.hidden(text, effort)
 
     def _place(self, text: bytes, effort: Effort | None = None) -> Place:
         """Where JSON may have something to hide: a search for its letters, 20 times as fast as decoding. `effort`: if
@@ -131,7 +130,7 @@ class JsonSecrets:
             if not search.texts or len(value) < SHORTEST:
                 return value
             search.effort.spend(TEXT)
-            shown = self._mask.hidden(value, search.effort)
+            shown = self.mask.hidden(value, search.effort)
             search.has_hidden |= shown is not value
             return shown
         if isinstance(value, dict):
@@ -165,7 +164,7 @@ class JsonSecrets:
         """The types of the values that have no secret. All texts are searched together."""
         if search.texts and (texts := [value for value in values if type(value) is str]):
             search.effort.spend(TEXT)
-            if self._mask.may_have("\0".join(texts)):
+            if self.mask.may_have("\0".join(texts)):
                 return _NUMBERS
         return _SCALARS
 

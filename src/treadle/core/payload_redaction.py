@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from treadle.core.errors import error_line, readable
 from treadle.core.json_secrets import LARGEST, JsonSecrets, Search
-from treadle.core.json_shapes import key_shape, shape_of
 from treadle.core.model import Record
 from treadle.core.redaction import HIDDEN, Effort, TooMuch
 
 SMALL: Final = 64 * 2**10  # bytes of arguments that are shown one by one
 PARTS: Final = 32  # commas in them
+PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,63}", re.ASCII)
+SHOWN: Final = 10  # items of a list whose shape is shown
 _decode = msgspec.json.Decoder(float_hook=Raw).decode  # numbers stay as they are written, and cost 0.1 us
 _encode = msgspec.json.Encoder().encode
 _NAMED: Final = Raw(_encode(HIDDEN))
@@ -122,7 +123,7 @@ class Redaction:
             hidden = self.json(values)
             return hidden if bytes(hidden)[:1] == b"{" else {"(all)": hidden}
         return {
-            key_shape(name) if self.shapes else name: self.named(name, value)
+            _key_shape(name) if self.shapes else name: self.named(name, value)
             for name, value in _items(values, dict[str, Raw]).items()
         }
 
@@ -133,7 +134,7 @@ class Redaction:
     def headers(self, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
         """The headers of a job."""
         return {
-            key_shape(name) if self.shapes else name: HIDDEN if self.hides(name) else self.text(value) or ""
+            _key_shape(name) if self.shapes else name: HIDDEN if self.hides(name) else self.text(value) or ""
             for name, value in dict(headers).items()
         }
 
@@ -149,7 +150,7 @@ class Redaction:
         try:
             if text[:1] != b'"':
                 Search(text, "keys", Effort(len(text) // 2)).effort.spend(4 * text.count(b":"))
-            return shape_of(_decode(text))
+            return _shape(_decode(text))
         except TooMuch:
             return _size(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -164,7 +165,7 @@ class Redaction:
         if self.shapes:
             return f"text({len(text)})"
         try:
-            return text if self._done else self._secrets.in_text(text, effort or Effort(len(text)))
+            return text if self._done else self._secrets.mask.hidden(text, effort or Effort(len(text)))
         except TooMuch:
             return HIDDEN
 
@@ -180,6 +181,24 @@ class Redaction:
         line = error_line(error)
         hidden = self.error(error) if self.shapes else self.text(line)
         return sentence.replace(line, hidden or "") if line else sentence
+
+
+def _shape(value: Any) -> Any:
+    """The types and lengths of a JSON value. Keys stay if they look like names."""
+    if isinstance(value, dict):
+        return {_key_shape(name): _shape(item) for name, item in value.items()}
+    if isinstance(value, list):
+        more = [f"{len(value) - SHOWN:,} more"] if len(value) > SHOWN else []
+        return [_shape(item) for item in value[:SHOWN]] + more
+    if isinstance(value, str):
+        return f"text({len(value)})"
+    if value is None:
+        return None
+    return "boolean" if isinstance(value, bool) else "number"
+
+
+def _key_shape(name: str) -> str:
+    return name if PLAIN_KEY.fullmatch(name) else f"text({len(name)})"
 
 
 def _size(text: str | bytes) -> str:
