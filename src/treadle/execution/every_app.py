@@ -24,12 +24,12 @@ def add(make: Make) -> Callable[[], None]:
     make  called once for each app, with the App; it returns None for an app that needs none
     Returns a function that undoes it, for new workers. Raises what `make` and `Middleware.added` raise.
     """
-    made: WeakSet[Middleware] = WeakSet()
+    added: WeakSet[Middleware] = WeakSet()
 
     def make_one(app: Any) -> Middleware | None:
         layer = make(app)
         if layer is not None:
-            made.add(layer)
+            added.add(layer)
         return layer
 
     with _lock:
@@ -44,7 +44,7 @@ def add(make: Make) -> Callable[[], None]:
             known = list(_apps)
         for app in known:
             layers = layers_of(app)
-            layers[:] = [layer for layer in layers if layer not in made]
+            layers[:] = [layer for layer in layers if layer not in added]
 
     return undo
 
@@ -59,15 +59,15 @@ def joined(app: Any) -> None:
 
 
 def _put(app: Any, make: Make) -> None:
-    if (made := make(app)) is not None:
-        put_outermost(app, made)
+    if (layer := make(app)) is not None:
+        put_outermost(app, layer)
 
 
 def put_outermost(app: Any, layer: Middleware) -> None:
     """Add a middleware to an app, outside of all that it has."""
-    found = middleware.check(layer)
-    found.added(app)
-    layers_of(app).insert(0, found)
+    checked = middleware.check(layer)
+    checked.added(app)
+    layers_of(app).insert(0, checked)
 
 
 def layers_of(app: Any) -> list[Middleware]:

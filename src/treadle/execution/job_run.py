@@ -166,8 +166,8 @@ batch_here: ContextVar[tuple[JobRun, ...]] = ContextVar("treadle_batch", default
 
 def running_here() -> JobRun | None:
     """The run that called this code; None outside a job."""
-    found: JobRun | None = ids.running.get(None)
-    return found
+    run: JobRun | None = ids.running.get(None)
+    return run
 
 
 def waits_here() -> None:

@@ -195,11 +195,11 @@ class Runner:
         record = run.record
         if following.concludes:
             return run.with_carried(concluded(record, following.own or "null", run.note))
-        left = None
+        remaining = None
         if record.deadline_at is not None and record.started_at is not None:
-            left = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
+            remaining = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
         return run.with_carried(
-            continued(record, following.jobs, following.plan, following.own, left, run.note, rules.marks)
+            continued(record, following.jobs, following.plan, following.own, remaining, run.note, rules.marks)
         )
 
     async def _result(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> str | Followups:
@@ -341,15 +341,16 @@ class Runner:
         record, attempts = run.record, rules.retry.attempts
         try:
             most = attempts if isinstance(attempts, int) else None
-            said: object = on_error(
+            verdict: object = on_error(
                 error, judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
             )
-            if said is None or isinstance(said, RetryNow | RetryAfter | Defer | Abort):
-                return said
-            if asyncio.iscoroutine(said):
-                said.close()
+            if verdict is None or isinstance(verdict, RetryNow | RetryAfter | Defer | Abort):
+                return verdict
+            if asyncio.iscoroutine(verdict):
+                verdict.close()
             raise TypeError(
-                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {said!r}"
+                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, "
+                f"found {verdict!r}"
             )
         except BaseException as broken:  # a plain function: also a CancelledError is its own
             interrupts.pass_on(broken)
@@ -361,7 +362,7 @@ async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> o
     """The result of the one job it waited for, or None if that did not succeed. With "list": the results of those that
     succeeded."""
     try:
-        found = await Context(run).upstream()
+        results = await Context(run).upstream()
     except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
         wrong = BadArgument(task.name, None, f"the result of a job in after= cannot be read: {error}")
         wrong.fails_as = ARGUMENTS
@@ -369,9 +370,9 @@ async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> o
     except StorageError as error:
         raise Defer(defaults.POLL) from error  # the storage's fault, so it does not count as an attempt
     if how == "list":
-        return [each for each in found if not isinstance(each, JobNotDone | UnknownJob)]
-    if len(found) != 1:
-        wrong = BadArgument(task.name, None, f"pass_result needs exactly one job in after=, found {len(found)}")
+        return [result for result in results if not isinstance(result, JobNotDone | UnknownJob)]
+    if len(results) != 1:
+        wrong = BadArgument(task.name, None, f"pass_result needs exactly one job in after=, found {len(results)}")
         wrong.fails_as = ARGUMENTS
         raise wrong
-    return None if isinstance(found[0], JobNotDone | UnknownJob) else found[0]
+    return None if isinstance(results[0], JobNotDone | UnknownJob) else results[0]

@@ -9,11 +9,11 @@ from typing import Any
 
 def described(error: BaseException, function: Any) -> str:
     """`OSError: no database (shop.py, line 12)`."""
-    words, kind = " ".join(str(error).split()), type(error).__name__
+    message, kind = " ".join(str(error).split()), type(error).__name__
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(function, "__code__", None)
     own = None if code is None else code.co_filename
-    lines = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == own]
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     place = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
-    return f"{kind}{': ' if words else ''}{words}{place}"
+    return f"{kind}{': ' if message else ''}{message}{place}"

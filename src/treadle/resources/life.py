@@ -88,11 +88,11 @@ class Life:
 
     async def prepare(self, needs: Iterable[Provided]) -> None:
         """Make these values of the process, in order, unless they are made. Raises DependencyFailed."""
-        for each in needs:
+        for provided in needs:
             try:
-                await self._telling(each.name, self.value(each))
+                await self._telling(provided.name, self.value(provided))
             except RAISED as error:
-                raise _failed(each, error, "before the first claim") from error
+                raise _failed(provided, error, "before the first claim") from error
 
     async def _telling(self, name: str, work: Coroutine[Any, Any, Any]) -> Any:
         telling = started(_tell_slow(name))
@@ -136,12 +136,12 @@ class Life:
             self._making.pop(provided.key, None)
 
     async def _make(self, provided: Provided, failed: Failed) -> Any:
-        given = {name: await self.value(need) for name, need in provided.needs.items()}
+        arguments = {name: await self.value(need) for name, need in provided.needs.items()}
         call, kind, problem = provided.call, provided.kind, provided.problem
         if kind == "async":
-            return await call(**given)
+            return await call(**arguments)
         if kind in ("async generator", "lifespan"):
-            generator = call.begin() if isinstance(call, Lifespan) else call(**given)
+            generator = call.begin() if isinstance(call, Lifespan) else call(**arguments)
             hosted = Hosted(provided.name, generator, problem, self._context.copy())
             value = await hosted.enter()
             self._open.append((provided, failed, hosted.leave))
@@ -149,13 +149,13 @@ class Life:
             hosted.task.add_done_callback(lambda task: self._ended(hosted, task, failed))
             return value
         if kind == "generator":
-            plain: Generator[Any, None, Any] = call(**given)
+            plain: Generator[Any, None, Any] = call(**arguments)
             value = await in_thread(self.threads, begin_here, plain, problem)
             self._open.append((provided, failed, lambda: in_thread(self.threads, end_here, plain, None, problem)))
             return value
         if kind == "class":
-            return call(**given)
-        return provided.checked(await in_thread(self.threads, call, **given))
+            return call(**arguments)
+        return provided.checked(await in_thread(self.threads, call, **arguments))
 
     def _ended(self, hosted: Hosted, task: asyncio.Task[None], failed: Failed) -> None:
         """A generator has ended. If no `leave` was called and the event loop does not end, that is an error."""
@@ -183,7 +183,7 @@ class Life:
         returns the first."""
         leaving = started(self._leave())
         hurried = None if hurry is None else asyncio.ensure_future(hurry.wait())
-        waits = [each for each in (leaving, hurried) if each is not None]
+        waits = [wait for wait in (leaving, hurried) if wait is not None]
         try:
             await asyncio.wait(waits, timeout=LEAVING, return_when=asyncio.FIRST_COMPLETED)
             tries = len(self._open) + 2  # each cancellation ends one of them
@@ -224,9 +224,9 @@ class Life:
 def _failed(provided: Provided, error: BaseException, when: str) -> ResourceFailed:
     if isinstance(error, ResourceFailed):
         return error
-    found = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
-    found.__cause__ = error
-    return found
+    failure = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
+    failure.__cause__ = error
+    return failure
 
 
 def _seen(making: asyncio.Task[Any]) -> None:

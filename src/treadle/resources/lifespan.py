@@ -58,15 +58,15 @@ class Lifespan(Generic[S]):
         """The error to raise for an exception of the function; `when` says where it came from."""
         if isinstance(error, LifespanFailed):
             return error
-        found = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
-        found.__cause__ = error
-        return found
+        failure = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
+        failure.__cause__ = error
+        return failure
 
 
 def _takes_app(function: Callable[..., Any]) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
-    needed = [each for each in parameters if each.default is each.empty and each.kind not in (2, 4)]
-    if len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
+    needed = [argument for argument in parameters if argument.default is argument.empty and argument.kind not in (2, 4)]
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
         raise BadOption("lifespan", f"{EXPECTED}, found {function.__qualname__}{inspect.signature(function)}")
     return bool(needed)
 

@@ -26,13 +26,13 @@ class HasLife(Protocol):
 
 def state_of(site: HasLife | None) -> Any:
     """The state of the lifespan there. Raises NotRunning if there is none."""
-    found = NONE if site is None else site.life.state
-    if found is NONE:
+    state = NONE if site is None else site.life.state
+    if state is NONE:
         raise NotRunning(
             'the app of this job has no lifespan: declare one with @app.lifespan, and a task of kind="process" at the '
             "top level of its module"
         )
-    return found
+    return state
 
 
 def state_here() -> Any:

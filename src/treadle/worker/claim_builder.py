@@ -77,8 +77,8 @@ class ClaimBuilder:
             # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.
             room_of = self._batches.room if dispatcher == 0 else _no_room
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._batch_tasks}
-        if left := self._misfits.left_tasks():
-            tasks = tasks | {name: (0, tasks[name][1]) for name in left if name in tasks}
+        if left_out := self._misfits.left_tasks():
+            tasks = tasks | {name: (0, tasks[name][1]) for name in left_out if name in tasks}
         # No hand-off request with batch tasks: their room changes while the request is outstanding.
         hand_off = None if dispatcher or self._batch_tasks else self._handoff.address
         if plan is not None and self._capacity is not None:

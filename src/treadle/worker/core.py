@@ -196,29 +196,29 @@ class WorkerCore:
     async def run(self, probes: Probes | None = None, after: Handler | None = None) -> None:
         """Run until SIGTERM or SIGINT. `after`: their handler from then on."""
         calm_collector()
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
 
         def on_signal() -> None:
             nonlocal signals
             signals += 1
-            asked.set()
+            stop_requested.set()
             if self.session is not None and signals > 1:
                 self.session.hurry.set()
             elif self.session is not None:  # it may be draining, with more time than that
                 self.session.shorten_grace(self.config.grace)
 
-        self._asked = asked
+        self._asked = stop_requested
         with Signals(loop, on_signal, after):
             if probes is None:
-                await self._until(asked)
+                await self._until(stop_requested)
                 return
             async with HealthReporter(probes, lambda: self.health().verdict) as reporter:
                 if reporter.address is not None:
                     log.info("worker %s: probes at %s/livez and /readyz", self.config.name, reporter.address.url)
-                stop = asyncio.create_task(self._report_stop(asked, reporter))
+                stop = asyncio.create_task(self._report_stop(stop_requested, reporter))
                 try:
-                    await self._until(asked)
+                    await self._until(stop_requested)
                 finally:
                     stop.cancel()
 
@@ -380,20 +380,20 @@ class WorkerCore:
         """The queues that it claims from, with their weights."""
         if self.config.queues is not None:
             return self.config.queues
-        asked = self.config.tasks
-        named = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
+        selected = self.config.tasks
+        named = [task for name, task in self.app.tasks.items() if selected is None or name in selected]
         tasks = [task for task in named if self.config.runs(task.needs)]
         return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
 
     def tasks(self) -> Rooms:
         """The tasks that it may claim, system tasks included: those whose needs its labels and resources meet."""
         names = self.app.tasks if self.config.tasks is None else self.config.tasks
-        found: Rooms = {}
+        rooms: Rooms = {}
         for name in names:
             task = self.app.tasks[name]
             if self.config.runs(task.needs):
-                found[name] = None, task.lease
-        found[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
-        return found | {
-            each.name: (None, None) for each in self.app.system_tasks.values() if each.serves in (None, *names)
+                rooms[name] = None, task.lease
+        rooms[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
+        return rooms | {
+            task.name: (None, None) for task in self.app.system_tasks.values() if task.serves in (None, *names)
         }

@@ -54,8 +54,8 @@ class WorkerDurableBackend:
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
-        found = self._app.tasks.get(task)
-        return None if found is None else found.signature._codec
+        core = self._app.tasks.get(task)
+        return None if core is None else core.signature._codec
 
     async def save(self, run: DurableRun) -> None:
         """Store the new checkpoints of this run, and return when they are stored. Raises CancelledError if the run was

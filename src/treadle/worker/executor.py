@@ -220,10 +220,10 @@ class Executor:
         """The outcome with the checkpoints of this run: its steps, and its log lines. A job whose arguments this code
         cannot read may be left to other workers."""
         if is_misfit(outcome):
-            found = await self._misfits.settled(job_run, outcome, job_run.storage_time(self._now()))
-            if found is not outcome:
+            settled = await self._misfits.settled(job_run, outcome, job_run.storage_time(self._now()))
+            if settled is not outcome:
                 self._state.troubles[job_run] = None
-                return found
+                return settled
         if job_run.durable is not None:
             outcome = await job_run.durable.concluded(outcome)
         return outcome if self._capture is None else self._capture.kept(job_run, outcome)
@@ -252,18 +252,18 @@ class Executor:
         try:
             if run.noted and outcome is not None:
                 outcome = guilt.without_kind(run.record, outcome)
-            left = await commit.end(run, outcome, self._storage, self._state.troubles)
+            remaining = await commit.end(run, outcome, self._storage, self._state.troubles)
         except commit.AlreadyCommitted:
             assert outcome is not None
             if self._run_reports is not None:
                 self._run_reports.report(run, outcome)
             self._settler.committed(run, outcome)
             return None
-        if left is not None and left is not outcome:
-            left = run.job_run.with_attempt(left, run.job_run.storage_time(self._now()))
+        if remaining is not None and remaining is not outcome:
+            remaining = run.job_run.with_attempt(remaining, run.job_run.storage_time(self._now()))
         if self._run_reports is not None:
-            self._run_reports.report(run, left)
-        return left
+            self._run_reports.report(run, remaining)
+        return remaining
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:
         """End a job whose function is done and that has waited for its children."""

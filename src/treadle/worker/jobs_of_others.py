@@ -150,5 +150,5 @@ def _noted(row: Record, death: Death) -> Pairs:
 def named(places: Iterable[Place], most: int = 5) -> str:
     """These jobs in a line of a log."""
     listed: Sequence[Place] = list(places)
-    text = ", ".join(f"{each.task} {each.id}" for each in listed[:most])
+    text = ", ".join(f"{place.task} {place.id}" for place in listed[:most])
     return text if len(listed) <= most else f"{text} and {len(listed) - most} more"

@@ -176,11 +176,11 @@ class LeaderElection:
         return not row.function_done  # a pause may hold it back
 
     def _read(self, row: Record) -> None:
-        found = LeaderDuties()
+        duties = LeaderDuties()
         with suppress(*UNREADABLE):
-            found = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
-        if found != self._leaders and row.state is State.RUNNING:
-            self._leaders = found
+            duties = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
+        if duties != self._leaders and row.state is State.RUNNING:
+            self._leaders = duties
             self._mark_changed()
 
     def _mark_changed(self) -> None:

@@ -104,7 +104,7 @@ class MisfitRelease:
         task, queue = record.job.task, record.job.queue
         own = self._version(task)
         return any(
-            task in each.tasks and queue in each.queues and misfits.version_at(each, task) != own
-            for each in self._workers
-            if each.worker != self._worker
+            task in worker.tasks and queue in worker.queues and misfits.version_at(worker, task) != own
+            for worker in self._workers
+            if worker.worker != self._worker
         )

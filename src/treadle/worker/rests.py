@@ -22,5 +22,5 @@ async def end_rests(storage: Storage) -> None:
         return
     now = (await storage.glance(1)).at
     over = [Resume(name, "held", until) for name, until in ends.items() if until <= now]
-    for at in range(0, len(over), STEP):
-        await storage.set_limits(over[at : at + STEP])
+    for first in range(0, len(over), STEP):
+        await storage.set_limits(over[first : first + STEP])

@@ -342,10 +342,10 @@ class WorkerSession:
         shortened: asyncio.Task[Any] = asyncio.Task(self._shortened.wait())
         try:
             done, idle, waits_in_vain = asyncio.Task(asyncio.wait(loops)), 0, False
-            while not done.done() and not hurry.done() and (left := self._grace_ends - self.loop.time()) > 0:
+            while not done.done() and not hurry.done() and (remaining := self._grace_ends - self.loop.time()) > 0:
                 self._shortened.clear()
-                left = min(left, LOOK)
-                await asyncio.wait([done, hurry, shortened], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                remaining = min(remaining, LOOK)
+                await asyncio.wait([done, hurry, shortened], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
                 if shortened.done():
                     shortened = asyncio.Task(self._shortened.wait())
                 idle = idle + 1 if self.state.holds_nothing else 0

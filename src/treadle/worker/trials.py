@@ -266,7 +266,7 @@ class Trials:
     def explain(self, workers: Collection[str]) -> None:
         """Another suspect has killed a worker while it ran alone, and it was with these, too: it explains their ends.
         The suspects that were next to it wait no longer. They are released, because it may run alone just now."""
-        new = [each for each in workers if each not in self._explained]
+        new = [worker for worker in workers if worker not in self._explained]
         if not new:
             return
         self._explained += new
@@ -316,7 +316,7 @@ class Trials:
 
     def _offer_new(self) -> None:
         new, self._new = self._new, []
-        new = [each for each in new if (each.id, each.version) in self._held]
+        new = [suspect for suspect in new if (suspect.id, suspect.version) in self._held]
         if new and self._offer is not None:
             self._offer(new)
 

@@ -39,10 +39,10 @@ class Turns:
 
     async def _heads(self) -> list[Head]:
         """The first queued job of each task that uses resources, by queue."""
-        scan, found = self._storage.capabilities.scan, list[Head]()
+        scan, heads = self._storage.capabilities.scan, list[Head]()
         for task in self._capacity.heavy.values():
             for queue in self._queues:
                 query = Query(task=task.name, queue=queue, ready="queued", order="queue", limit=1, scan=scan)
                 page = await self._storage.find(query)
-                found += [Head(task.name, queue, order(row)) for row in page.records]
-        return found
+                heads += [Head(task.name, queue, order(row)) for row in page.records]
+        return heads

@@ -85,7 +85,7 @@ class Batches:
 
     def room(self, task: BatchCore) -> int:
         """How many more items of this task may wait: in all, for all keys together, as many as one call takes."""
-        waiting = sum(len(each.seats) for (name, _), each in self._open.items() if name == task.name)
+        waiting = sum(len(gathering.seats) for (name, _), gathering in self._open.items() if name == task.name)
         return max(0, task.size - waiting)
 
     @property
@@ -99,7 +99,7 @@ class Batches:
 
     def waits(self, run: JobRun) -> bool:
         """Whether this item waits for others, so that its call has not begun."""
-        return any(seat.run is run for each in self._open.values() for seat in each.seats)
+        return any(seat.run is run for gathering in self._open.values() for seat in gathering.seats)
 
     def gathering(self) -> tuple[tuple[str, float, float], ...]:
         """For each task with waiting items: its name, the seconds its first item has waited, and the seconds until
@@ -108,8 +108,8 @@ class Batches:
         waits: dict[str, tuple[float, float]] = {}
         for (name, _), gathering in self._open.items():
             if gathering.timer is not None:
-                waited, left = waits.get(name, (0.0, 0.0))
-                waits[name] = max(waited, now - gathering.since), max(left, gathering.timer.when() - now)
+                waited, remaining = waits.get(name, (0.0, 0.0))
+                waits[name] = max(waited, now - gathering.since), max(remaining, gathering.timer.when() - now)
         return tuple((name, *times) for name, times in waits.items())
 
     def looked(self, records: Sequence[Record]) -> None:

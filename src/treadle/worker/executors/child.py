@@ -162,8 +162,8 @@ class Child:
         """Read messages. When the parent closes its end, end this process at once, even while a function runs."""
         try:
             stream = self._channel.makefile("rb")
-            while (found := _read(stream)) is not None:
-                self._inbox.put(found)
+            while (message := _read(stream)) is not None:
+                self._inbox.put(message)
         finally:
             vanish()
 

@@ -93,10 +93,10 @@ def outcome(call: Callable[[], Any]) -> Answer:
         return None, error
 
 
-def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], found: Answer) -> None:
+def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], answer: Answer) -> None:
     """Set the future of another thread's loop."""
     with suppress(RuntimeError):  # the loop is closed, so no caller waits
-        loop.call_soon_threadsafe(_set, future, found)
+        loop.call_soon_threadsafe(_set, future, answer)
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer) -> None:

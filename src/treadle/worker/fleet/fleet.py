@@ -65,14 +65,14 @@ class Fleet:
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
         self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and orders.lease_or_default < SHORT)
         self._deaths = Deaths(shared, say, self._trials.sent)
-        self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
+        self.counts = FleetCounts(lambda: (sum(not process.orders.trial for process in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 
     @property
     def pids(self) -> dict[int, int]:
         """Process ids of the live processes by number; without those that were replaced and end their jobs."""
-        found = {number: child.current for number, child in self._children.items()}
-        return {number: process.pid for number, process in found.items() if process is not None and process.pid}
+        current = {number: child.current for number, child in self._children.items()}
+        return {number: process.pid for number, process in current.items() if process is not None and process.pid}
 
     @property
     def verdict(self) -> Verdict:
@@ -90,7 +90,7 @@ class Fleet:
         shared = self._shared
         children = [asyncio.create_task(child.run()) for child in self._children.values()]
         watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
-        beside = [asyncio.create_task(each.run()) for each in (watch, self._trials)]
+        beside = [asyncio.create_task(loop.run()) for loop in (watch, self._trials)]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))
         if os.getpid() == 1:
@@ -102,8 +102,8 @@ class Fleet:
         finally:
             self._signal(signal.SIGKILL)
             ending = [*children, *beside, *(process.over for process in shared.live)]
-            for each in ending:
-                each.cancel()
+            for task in ending:
+                task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
             await self._deaths.close()
             if self._killer is not None:

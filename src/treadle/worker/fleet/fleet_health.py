@@ -19,11 +19,12 @@ def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess], 
 
     restart  seconds without an answer after which the supervisor restarts a process; None: never
     """
-    kept, silent = list(children), [each for each in live if each.stuck is not None and not each.orders.trial]
+    kept = list(children)
+    silent = [process for process in live if process.stuck is not None and not process.orders.trial]
     patience = 0.0 if restart is None else restart + KILLING
-    stuck = [str(each.stuck) for each in silent if each.unanswered >= patience]
-    unready = [str(each.stuck) for each in silent]
-    unready += [words for each in kept if (words := _unready(each)) is not None]
+    stuck = [str(process.stuck) for process in silent if process.unanswered >= patience]
+    unready = [str(process.stuck) for process in silent]
+    unready += [why for child in kept if (why := _unready(child)) is not None]
     status = f"{plural(len(kept), 'worker process')} {'claims' if len(kept) == 1 else 'claim'} jobs"
     return Verdict(_first(stuck), _first(unready), status)
 
@@ -40,7 +41,7 @@ def _unready(child: ChildProcess) -> str | None:
     return None if problem is None else f"{process.label}: {problem}"
 
 
-def _first(found: list[str]) -> str | None:
-    if not found:
+def _first(problems: list[str]) -> str | None:
+    if not problems:
         return None
-    return found[0] if len(found) == 1 else f"{found[0]}; {len(found) - 1} more"
+    return problems[0] if len(problems) == 1 else f"{problems[0]}; {len(problems) - 1} more"

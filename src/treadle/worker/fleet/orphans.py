@@ -24,15 +24,15 @@ async def reap_orphans(own: Callable[[], Collection[int]]) -> None:
 
 def reap(own: Collection[int]) -> list[int]:
     """Reap the ended children that are not our own -> their process ids."""
-    found = list[int]()
+    reaped = list[int]()
     if 0 in own:
-        return found
+        return reaped
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None or ended.si_pid in own:  # asyncio reads that one; those behind it have time
-                return found
+                return reaped
             os.waitpid(ended.si_pid, os.WNOHANG)
         except ChildProcessError:
-            return found
-        found.append(ended.si_pid)
+            return reaped
+        reaped.append(ended.si_pid)

@@ -110,7 +110,7 @@ class StuckWatch:
 
     async def _tell(self, silent: Silent) -> None:
         """Say which job in which thread keeps the process from answering, and print the stack of that thread."""
-        process, words = silent.process, silent.process.stuck
+        process, clause = silent.process, silent.process.stuck
         busy = await busiest(process.pid)
         stacks = parsed(await process.stacks(WRITING))
         with suppress(TimeoutError):
@@ -118,9 +118,9 @@ class StuckWatch:
                 await silent.known.wait()
         culprit = culprit_of(process.pid, busy, stacks, process.vitals, silent.jobs)
         if culprit is None:
-            self._say(f"{words}; {self._bound()}")
+            self._say(f"{clause}; {self._bound()}")
             return
-        self._say(f"{words}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}\n{culprit.stack.text}")
+        self._say(f"{clause}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}\n{culprit.stack.text}")
 
     def _bound(self) -> str:
         until = "until it answers" if self._restart is None else f"until it answers, at most {self._restart:g} s"

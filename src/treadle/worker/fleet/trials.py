@@ -74,7 +74,7 @@ class Trials:
 
     def sent(self) -> list[Lease]:
         """The leases of the suspects that the process runs, or is about to run: nobody else holds them."""
-        return [_key(each) for each in (self._current, *self._left) if each is not None]
+        return [_key(suspect) for suspect in (self._current, *self._left) if suspect is not None]
 
     def handed_over(self, message: HandedOver) -> None:
         """The answer of the process that held a suspect."""
@@ -157,7 +157,7 @@ class Trials:
         """A suspect that its holder has left to this process; None: none waits, or the process ends."""
         while not self._left and not process.over.done() and not process.asked:
             # The leases of a holder that has ended are lost, or are about to be.
-            self._waiting = {key: each for key, each in self._waiting.items() if not each[0].over.done()}
+            self._waiting = {key: entry for key, entry in self._waiting.items() if not entry[0].over.done()}
             if not self._waiting:
                 return None
             key, (holder, suspect) = next(iter(self._waiting.items()))

@@ -20,12 +20,12 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `8080` (this machine only), `:8080` (every address), `HOST:8080` or `[::1]:8080`. Raises BadOption."""
-        found = TEXT.fullmatch(text.strip())
-        if found is None or int(found["port"]) > 65_535:
-            words = "expected a port such as 8080, or :8080 for every address, 10.0.0.5:8080 or [::1]:8080"
-            raise BadOption("health", f"{words}; found {text!r}")
-        host = LOCAL if found["host"] is None else found["host"].strip("[]")
-        return cls(host, int(found["port"]))
+        match = TEXT.fullmatch(text.strip())
+        if match is None or int(match["port"]) > 65_535:
+            expected = "expected a port such as 8080, or :8080 for every address, 10.0.0.5:8080 or [::1]:8080"
+            raise BadOption("health", f"{expected}; found {text!r}")
+        host = LOCAL if match["host"] is None else match["host"].strip("[]")
+        return cls(host, int(match["port"]))
 
     @property
     def url(self) -> str:

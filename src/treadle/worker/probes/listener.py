@@ -104,8 +104,8 @@ class PageListener:
         except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
             where = f"{host or 'every address'} port {port}"
             reason = getattr(error, "strerror", None) or error
-            words = f"cannot listen for probes on {where} ({reason}); give another [HOST:]PORT"
-            raise BadOption("health", words) from None
+            problem = f"cannot listen for probes on {where} ({reason}); give another [HOST:]PORT"
+            raise BadOption("health", problem) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -103,8 +103,8 @@ class HealthReporter:
     # --- pages
 
     def _verdict(self) -> Verdict:
-        found = self._look()
-        return found._replace(unready=found.unready or "stopping") if self._stopping else found
+        verdict = self._look()
+        return verdict._replace(unready=verdict.unready or "stopping") if self._stopping else verdict
 
     async def _livez(self, _: PageRequest) -> Reply:
         stuck = self._verdict().stuck

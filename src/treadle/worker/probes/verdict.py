@@ -33,6 +33,6 @@ class Verdict(NamedTuple):
 
 def first_problem(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict of several parts of a process: the first problem of each kind."""
-    stuck = next((each.stuck for each in verdicts if each.stuck is not None), None)
-    unready = next((each.unready for each in verdicts if each.unready is not None), None)
-    return Verdict(stuck, unready, "; ".join(dict.fromkeys(each.status for each in verdicts)))
+    stuck = next((verdict.stuck for verdict in verdicts if verdict.stuck is not None), None)
+    unready = next((verdict.unready for verdict in verdicts if verdict.unready is not None), None)
+    return Verdict(stuck, unready, "; ".join(dict.fromkeys(verdict.status for verdict in verdicts)))
