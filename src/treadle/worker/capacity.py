@@ -6,37 +6,26 @@ resources has no `Capacity`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from treadle.core.model import Record
 from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.executors.batches import Batches
 from treadle.worker.resource_use import ResourceUse
-from treadle.worker.running_job import RunningJob
+from treadle.worker.state import WorkerState
 
 
 class Capacity:
     """One for each start of a worker with resources. Its methods run on the worker's event loop.
 
     use      the part of its resources that is in use
-    running  the jobs that run here
     batches  the calls of batches that are gathered
-    clock    the loop's time
-    wake     wakes the dispatchers
     """
 
-    def __init__(
-        self,
-        use: ResourceUse,
-        tasks: Mapping[str, TaskCore],
-        running: Mapping[str, RunningJob],
-        batches: Batches,
-        clock: Callable[[], float],
-        wake: Callable[[], None],
-    ) -> None:
-        self.use, self._tasks, self._running, self._batches = use, tasks, running, batches
-        self.planner, self._wake = ClaimPlanner(clock), wake
+    def __init__(self, use: ResourceUse, tasks: Mapping[str, TaskCore], state: WorkerState, batches: Batches) -> None:
+        self.use, self._tasks, self._state, self._batches = use, tasks, state, batches
+        self.planner = ClaimPlanner(state.loop.time)
         self.heavy: dict[str, TaskCore] = {}  # the claimable tasks that use resources
 
     def claims(self, names: Iterable[str]) -> None:
@@ -68,7 +57,7 @@ class Capacity:
         """Note the jobs that the claim of this plan has returned."""
         self.planner.answered(plan, [record.job.task for record in records])
         if plan.only is not None:
-            self._wake()
+            self._state.wake.set()
 
     def _free(self) -> dict[str, int]:
         """The free resources, less those that claimed items of batches are going to use."""
@@ -82,7 +71,7 @@ class Capacity:
 
     def _arriving(self, task: TaskCore) -> int:
         """Claimed items that have not joined a call yet."""
-        runs = self._running.values()
+        runs = self._state.running.values()
         return sum(1 for run in runs if run.task is task and run.job_run.place is None)
 
     # --- turns
@@ -90,7 +79,7 @@ class Capacity:
     def give_turn(self, overdue: Sequence[str], heads: Sequence[Head]) -> None:
         """Keep free what the next job of one of these tasks uses, if it is its turn."""
         if self.planner.give_turn(overdue, heads, {name: uses_of(task) for name, task in self.heavy.items()}):
-            self._wake()
+            self._state.wake.set()
 
 
 def uses_of(task: TaskCore) -> Uses:

@@ -29,7 +29,7 @@ from treadle.worker.health import WorkerHealth, WorkerStage
 from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import Opened, WorkerHost
+from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.probes import HealthReporter, Probes
 from treadle.worker.session import WorkerSession, tell
 from treadle.worker.trials import Offer
@@ -108,16 +108,10 @@ class WorkerCore:
         life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
         try:
             opened = Opened(storage, life, self.census or self.app.census, self.offer_suspects)
-            self.session = WorkerSession(
-                self.app,
-                self.config,
-                self.queues(),
-                self.tasks,
-                self.pools,
-                opened,
-                outage,
-                self.patient,
+            parts = WorkerParts(
+                self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient
             )
+            self.session = WorkerSession(parts, opened)
             self.session.start()
             life.when_broken.append(self._on_broken)
         except BaseException:
@@ -304,9 +298,9 @@ class WorkerCore:
 
     async def _leave(self, session: WorkerSession) -> None:
         """Close the resources of the app, unless another worker uses them."""
-        if self._on_broken in session.life.when_broken:
-            session.life.when_broken.remove(self._on_broken)
-        error = await self.app.resources.leave(session.life, session.hurry)
+        if self._on_broken in session.parts.life.when_broken:
+            session.parts.life.when_broken.remove(self._on_broken)
+        error = await self.app.resources.leave(session.parts.life, session.hurry)
         if error is not None:
             self._tell("worker.error", error)
 
@@ -333,7 +327,7 @@ class WorkerCore:
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Claim and start the jobs of this list that may start now, as far as slots are free."""
         if self.session is not None:
-            await self.session.run_ids(ids)
+            await self.session.by_id.run(ids)
 
     # --- for the supervisor of the process, on the loop of the worker
 
@@ -344,7 +338,10 @@ class WorkerCore:
 
     def jobs_of_others(self) -> JobsOfOthers | None:
         """Acts for other workers of this fleet; None: this one does not run."""
-        return None if self.session is None else self.session.jobs_of_others()
+        if self.session is None:
+            return None
+        parts = self.session.parts
+        return JobsOfOthers(parts.storage, self.app.tasks, parts.heartbeat.send, self.config.lease)
 
     # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
 

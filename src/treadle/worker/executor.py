@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from treadle.core.errors import ARGUMENTS, UnknownTask
 from treadle.core.events import Event, was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
-from treadle.durable import DurableBackend
 from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
@@ -25,10 +24,13 @@ from treadle.policy.retry import DEFAULT
 from treadle.policy.unread import cleared
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
+from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
+from treadle.worker.payloads import LargeTexts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.settler import Settler
+from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Trials
 from treadle.workflow import WorkflowFinisher, failure
 
@@ -40,38 +42,24 @@ NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 class Executor:
     """One for each worker. The dispatcher takes a slot for each job before it calls this; the end of the run releases
-    it.
+    it."""
 
-    lose  stops a run whose lease has expired
-    """
-
-    def __init__(
-        self,
-        parts: WorkerParts,
-        runner: Runner,
-        finisher: WorkflowFinisher,
-        durable: DurableBackend,
-        settler: Settler,
-        lose: Callable[[RunningJob], None],
-        trials: Trials,
-    ) -> None:
+    def __init__(self, parts: WorkerParts, settler: Settler, trials: Trials) -> None:
         app = parts.app
-        self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
+        self._state, self.timeouts, self._storage = parts.state, Timeouts(parts.state.loop), parts.storage
         self._resource_use = parts.state.resource_use
         self._accept, self._poll = parts.config.accept, parts.config.poll
-        self._tasks, self._system_tasks, self._emitter, self._results = (
-            app.tasks,
-            app.system_tasks,
-            app.emitter,
-            app.results,
-        )
-        self._now = app.now
-        self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
-        self._lose, self._trials = lose, trials
+        self._tasks, self._system_tasks, self._emitter = app.tasks, app.system_tasks, app.emitter
+        self._results, self._now = app.results, app.now
+        self._runner = Runner(app, parts.pools, parts.batches, parts.state.troubles)
+        self._finisher = WorkflowFinisher(parts.storage, app.tasks, app.reducers, app.sizes.result)
+        self._durable, self._settler = WorkerDurableBackend(parts), settler
+        self._lose, self._trials = parts.heartbeat.lose, trials
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
         self._capture = parts.capture
-        self._run_reports, self._misfits, self._texts = parts.run_reports, parts.misfits, parts.texts
+        self._run_reports, self._misfits = parts.run_reports, parts.misfits
+        self._texts = LargeTexts(parts.config.name, parts.storage, app.random)
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -135,9 +123,9 @@ class Executor:
             self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None and not (record.lost and self._trials.is_due(run)):
-            self._timeouts.add(rules.timeout, run, "timeout")
+            self.timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
-            self._timeouts.add(record.deadline_at - record.started_at, run, "deadline")
+            self.timeouts.add(record.deadline_at - record.started_at, run, "deadline")
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
@@ -196,7 +184,7 @@ class Executor:
             return None
         outcome = await self._trials.turn(run)
         if outcome is None and run.rules.timeout is not None:
-            self._timeouts.add(run.rules.timeout, run, "timeout")
+            self.timeouts.add(run.rules.timeout, run, "timeout")
         return outcome
 
     async def _called(self, run: RunningJob, task: TaskCore) -> Outcome | None:

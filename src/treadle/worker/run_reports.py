@@ -84,14 +84,3 @@ class RunReporter:
     def _call(self, job_run: JobRun, outcome: RunOutcome, error: BaseException | None) -> None:
         enter(job_run)
         middleware.report(self._layers, Context(job_run), outcome, error)
-
-
-def reporter_of(
-    layers: Sequence[middleware.Middleware],
-    troubles: dict[JobRun, BaseException | None],
-    lost: LostReporter,
-    now: Callable[[], float],
-) -> RunReporter | None:
-    """None if no middleware overrides `judged`, so that a run costs nothing more."""
-    judging = middleware.overrides(layers, "judged")
-    return RunReporter(judging, troubles, lost, now) if judging else None

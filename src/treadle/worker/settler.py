@@ -15,7 +15,6 @@ from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.policy import attempts, guilt, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
-from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.unconfirmed import Ended, settled_before
@@ -30,9 +29,14 @@ APART = 0.2  # s between two tries
 class Settler:
     """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
-    def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._hide = parts.app.redactor.text
-        self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
+        self._state, self._emitter, self._lost, self._metrics = (
+            parts.state,
+            parts.app.emitter,
+            parts.lost,
+            parts.metrics,
+        )
         self._run_reports, self._storage = parts.run_reports, parts.storage
         self._turn = asyncio.Lock()  # held while outcomes are settled that other transactions hold up
 

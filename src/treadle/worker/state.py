@@ -83,6 +83,12 @@ class WorkerState:
         self.pause, self.pause_ends = seconds, self.loop.time() + seconds
         self.wake.set()  # to claim again, or to withdraw the outstanding hand-off request
 
+    def outlasted_by(self, seconds: float) -> None:
+        """Claimed jobs wait for this many seconds, or none are claimed. If that is longer than a heartbeat interval,
+        send a heartbeat at once, so that `explain` shows the reason."""
+        if seconds and seconds >= self.heartbeat_in:
+            self.heartbeat_now.set()
+
     @property
     def is_done(self) -> bool:
         """Whether the worker stops, no job runs, no claimed job may still arrive, and no outcome is settled apart."""

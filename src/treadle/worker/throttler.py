@@ -11,14 +11,12 @@ from treadle.worker.state import WorkerState
 
 
 class Throttler:
-    """paused  called with the seconds of each pause"""
+    """The loop of a worker with a throttle."""
 
     UNASKED = 1e9  # s of pause before the first call of the throttle
 
-    def __init__(
-        self, state: WorkerState, throttle: Callable[[], Awaitable[Any]], paused: Callable[[float], None]
-    ) -> None:
-        self._state, self._throttle, self._paused = state, throttle, paused
+    def __init__(self, state: WorkerState, throttle: Callable[[], Awaitable[Any]]) -> None:
+        self._state, self._throttle = state, throttle
 
     async def run(self, answered: Callable[[str], None]) -> None:
         state = self._state
@@ -30,5 +28,5 @@ class Throttler:
                 state.pause_for(0.0)  # a broken throttle pauses nothing
                 raise
             state.pause_for(seconds)
-            self._paused(seconds)
+            state.outlasted_by(seconds)
             await asyncio.sleep(state.pause or defaults.THROTTLE_EVERY)

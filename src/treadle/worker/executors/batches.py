@@ -76,9 +76,8 @@ class Batches:
         threads: Callable[[], Threads],
         layers: Sequence[Middleware] = (),
         patient: bool = True,
-        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self._state, self._threads, self._patient, self._on_wait = state, threads, patient, on_wait
+        self._state, self._threads, self._patient = state, threads, patient
         self._layers = layers
         self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
@@ -158,7 +157,7 @@ class Batches:
         gathering = self._open[key] = BatchGathering(task, self._loop.time())
         if self._patient:
             gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
-        self._on_wait(task.max_wait)
+        self._state.outlasted_by(task.max_wait)
         return gathering
 
     def _leave(self, key: tuple[str, Hashable], gathering: BatchGathering, seat: Seat) -> None:
