@@ -89,12 +89,9 @@ class ChildProcess:
             code = await self._serve()
             if shared.stop.is_set():
                 break
-            if not shared.proven:
-                shared.code = code if 0 < code < 128 else FAILED
-                shared.stop.set()
-                break
-            if self.unproven >= STARTS:
-                shared.say(f"worker {self.number} could not start {STARTS} times in a row; stopping the others")
+            if not shared.proven or self.unproven >= STARTS:
+                if shared.proven:
+                    shared.say(f"worker {self.number} could not start {STARTS} times in a row; stopping the others")
                 shared.code = code if 0 < code < 128 else FAILED
                 shared.stop_all()
                 break

@@ -98,8 +98,7 @@ class Trials:
     async def run(self) -> None:
         """Run processes as they are needed, until the fleet stops."""
         shared, failures = self._shared, 0
-        if self._stands:
-            await self._any(shared.first)
+        if self._stands:  # also while the worker starts: under load the import may take as long as a lease
             self._due.set()
         while not shared.stop.is_set():
             await self._any(self._due)
