@@ -15,10 +15,9 @@ from treadle import App, BadOption, Worker, current
 from treadle.core.model import Record
 from treadle.policy.claim_plan import TURN
 from treadle.testing import drain
-from treadle.worker.capacity import Capacity
+from treadle.worker.capacity import Capacity, Turns
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.session import WorkerSession
-from treadle.worker.turns import Turns
 from treadle_testkit.shows import shows
 
 

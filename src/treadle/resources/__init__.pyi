@@ -8,6 +8,6 @@ from treadle.resources.injector import injector_of as injector_of
 from treadle.resources.life import LEAVING as LEAVING
 from treadle.resources.life import Life as Life
 from treadle.resources.lifespan import Lifespan as Lifespan
+from treadle.resources.lifespan import state_of as state_of
 from treadle.resources.plan import Overrides as Overrides
-from treadle.resources.state import state_of as state_of
 from treadle.resources.threads import NewThreads as NewThreads

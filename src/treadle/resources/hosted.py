@@ -8,17 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent import futures
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.concurrency.spawn import started
-from treadle.resources.exits import contained, result_of
+from treadle.core import interrupts
 from treadle.resources.generators import Problem, begin, end
 
 log = logging.getLogger("treadle")
 
+T = TypeVar("T")
+
 CANCELLED = 2.0  # s that a cancelled generator gets to end
+
+RAISED = (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup)
+"""The exceptions of providers: all but those that end a coroutine from outside."""
+
+
+class Exit(Exception):
+    """Carries a SystemExit or a KeyboardInterrupt to another asyncio task. asyncio ends the event loop with them if a
+    task raises them, and with it the worker and all its jobs."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def contained(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the coroutine. Raises Exit in place of those, and interrupts the loop if it was Ctrl-C."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        interrupts.pass_on(error)
+        raise Exit(error) from None
+
+
+def result_of(done: asyncio.Future[T] | futures.Future[T]) -> T:
+    """The result of a task that ran `contained`; for a future of another thread, waits for it. Raises the exception
+    that was contained."""
+    try:
+        return done.result()
+    except Exit as exit:
+        error = exit.error
+    raise error
 
 
 class Hosted:

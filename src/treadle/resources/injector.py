@@ -18,9 +18,8 @@ from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency
 from treadle.core.injected import injected_names
-from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import begin, begin_here, end, end_here
-from treadle.resources.hosted import Hosted
+from treadle.resources.hosted import Hosted, contained, result_of
 from treadle.resources.life import Life
 from treadle.resources.plan import Overrides, Planner, Provided, in_order
 from treadle.resources.threads import in_thread

@@ -17,13 +17,10 @@ from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency, DependencyFailed, ResourceFailed
 from treadle.resources.dependency import Dependency
-from treadle.resources.exits import RAISED, Exit, contained, result_of
-from treadle.resources.failure import described
 from treadle.resources.generators import begin_here, end_here
-from treadle.resources.hosted import CANCELLED, Hosted
-from treadle.resources.lifespan import Lifespan
+from treadle.resources.hosted import CANCELLED, RAISED, Exit, Hosted, contained, result_of
+from treadle.resources.lifespan import NONE, Lifespan, described
 from treadle.resources.plan import Overrides, Planner, Provided
-from treadle.resources.state import NONE
 from treadle.resources.threads import NewThreads, in_thread
 
 log = logging.getLogger("treadle")

@@ -6,10 +6,14 @@ resources has no `Capacity`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from treadle.core.model import Record
-from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
+from treadle.core.query_model import Query
+from treadle.policy.claim_plan import EVERY, ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
+from treadle.storage.contract import Storage
+from treadle.storage.row_rules import order
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.executors.batches import Batches
 from treadle.worker.resource_use import ResourceUse
@@ -85,3 +89,39 @@ class Capacity:
 def uses_of(task: TaskCore) -> Uses:
     """The resources of one run of a task, or of one call of a batch."""
     return () if task.needs is None else task.needs.uses
+
+
+class Turns:
+    """The loop of one worker with resources. It reads only while a task has not fitted for `TURN` s: the first
+    queued job of each task that uses resources, in each queue of the worker."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        storage: Storage,
+        queues: Collection[str],
+        answered: Callable[[str], None] = lambda loop: None,
+    ) -> None:
+        self._capacity, self._storage, self._queues, self._answered = capacity, storage, tuple(queues), answered
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            await self.look()
+
+    async def look(self) -> None:
+        """Reserve for the task that has waited longest, if its first job is the next one that uses its resources."""
+        overdue = self._capacity.planner.overdue()
+        heads = await self._heads() if overdue else []
+        self._answered("turns")
+        self._capacity.give_turn(overdue, heads)
+
+    async def _heads(self) -> list[Head]:
+        """The first queued job of each task that uses resources, by queue."""
+        scan, heads = self._storage.capabilities.scan, list[Head]()
+        for task in self._capacity.heavy.values():
+            for queue in self._queues:
+                query = Query(task=task.name, queue=queue, ready="queued", order="queue", limit=1, scan=scan)
+                page = await self._storage.find(query)
+                heads += [Head(task.name, queue, order(row)) for row in page.records]
+        return heads

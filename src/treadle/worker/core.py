@@ -24,7 +24,7 @@ from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
-from treadle.worker.executors.pools import Executors
+from treadle.worker.executors.threads import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
 from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals

@@ -28,7 +28,7 @@ from treadle.worker.capacity import Capacity
 from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.batches import Batches
-from treadle.worker.executors.pools import Executors
+from treadle.worker.executors.threads import Executors
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection

@@ -23,8 +23,7 @@ from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
 from treadle.worker.parts import Opened, WorkerParts
 from treadle.worker.settler import Settler
-from treadle.worker.side_loops import side_loops
-from treadle.worker.throttler import Throttler
+from treadle.worker.side_loops import Throttler, side_loops
 from treadle.worker.trials import Trials
 
 log = logging.getLogger("treadle")

@@ -16,8 +16,7 @@ from treadle.policy import attempts, guilt, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.parts import WorkerParts
-from treadle.worker.running_job import RunningJob
-from treadle.worker.unconfirmed import Ended, settled_before
+from treadle.worker.running_job import Ended, RunningJob, settled_before
 from treadle.workflow import failure, waits_again
 
 log = logging.getLogger("treadle")

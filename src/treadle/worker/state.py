@@ -16,8 +16,7 @@ from treadle.execution.job_run import ENDED, JobRun
 from treadle.policy import judge
 from treadle.worker.demand import Demand
 from treadle.worker.resource_use import ResourceUse
-from treadle.worker.running_job import RunningJob, new_task
-from treadle.worker.unconfirmed import Unconfirmed, settled_before
+from treadle.worker.running_job import RunningJob, Unconfirmed, new_task, settled_before
 
 KEPT = 1_000  # outcomes after which this worker has claimed their jobs, the last ones
 
