@@ -36,7 +36,7 @@ def add(make: Make) -> Callable[[], None]:
         _makers.append(make_one)
         apps = list(_apps)
     for app in apps:
-        _put(app, make_one)
+        put_outermost(app, make_one(app))
 
     def undo() -> None:
         with _lock:
@@ -55,19 +55,15 @@ def joined(app: Any) -> None:
         _apps.add(app)
         makers = list(_makers)
     for make in makers:
-        _put(app, make)
+        put_outermost(app, make(app))
 
 
-def _put(app: Any, make: Make) -> None:
-    if (layer := make(app)) is not None:
-        put_outermost(app, layer)
-
-
-def put_outermost(app: Any, layer: Middleware) -> None:
-    """Add a middleware to an app, outside of all that it has."""
-    checked = middleware.check(layer)
-    checked.added(app)
-    layers_of(app).insert(0, checked)
+def put_outermost(app: Any, layer: Middleware | None) -> None:
+    """Add a middleware to an app, outside of all that it has; None: none."""
+    if layer is not None:
+        checked = middleware.check(layer)
+        checked.added(app)
+        layers_of(app).insert(0, checked)
 
 
 def layers_of(app: Any) -> list[Middleware]:

@@ -163,7 +163,7 @@ def _pair(attempt: Attempt) -> tuple[str, str]:
 
 def _name(record: Record, outcome: Outcome) -> Ended:
     if outcome.state is State.FAILED:
-        return "expired" if outcome.reason == EXPIRED else "failed"
+        return _ending(outcome)
     return "retrying" if outcome.attempt > record.attempt else "deferred"
 
 
@@ -219,7 +219,7 @@ def _last(row: Record) -> Attempt | None:
     return replace(attempt, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
 
 
-def _ending(row: Record) -> Ended:
+def _ending(row: Record | Outcome) -> Ended:
     if row.state is State.FAILED:
         return "expired" if row.reason == EXPIRED else "failed"
     return "succeeded" if row.state is State.SUCCEEDED else "cancelled"

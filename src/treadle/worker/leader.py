@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -43,12 +43,9 @@ class LeaderDuties(Struct, frozen=True):
 
 def role_of(value: str | None) -> Role | None:
     """Check the argument `role`. Raises BadOption."""
-    for role in ROLES:
-        if value == role:
-            return role
-    if value is not None:
-        raise BadOption("role", f"expected leader, follower or auto, found {value!r}")
-    return None
+    if value is None or value in ROLES:
+        return cast("Role | None", value)
+    raise BadOption("role", f"expected leader, follower or auto, found {value!r}")
 
 
 class LeaderElection:
@@ -103,14 +100,8 @@ class LeaderElection:
             self._version = None
             self._mark_changed()
             log.info("worker %s is not the leader any more", self._presence().worker)
-        claim = Claim(
-            worker=self._claim_id,
-            queues=((defaults.SYSTEM_QUEUE, 1),),
-            tasks={TASK: (1, None)},
-            limit=1,
-            lease=defaults.LEADER,
-            ids=(ID,),
-        )
+        queues, tasks = ((defaults.SYSTEM_QUEUE, 1),), {TASK: (1, None)}
+        claim = Claim(worker=self._claim_id, queues=queues, tasks=tasks, limit=1, lease=defaults.LEADER, ids=(ID,))
         next_in: float | None = None
         for _ in range(TRIES):
             self._unanswered = claim
@@ -147,14 +138,8 @@ class LeaderElection:
         if row is None:
             # With `function_done` the row passes limits and pauses, which must not prevent an election. A new row that
             # has it cannot have a delay.
-            new = NewJob(
-                id=ID,
-                task=TASK,
-                queue=defaults.SYSTEM_QUEUE,
-                delay=wait,
-                function_done=not wait,
-                lease=defaults.LEADER,
-            )
+            queue, done = defaults.SYSTEM_QUEUE, not wait
+            new = NewJob(id=ID, task=TASK, queue=queue, delay=wait, function_done=done, lease=defaults.LEADER)
             await self._storage.enqueue([new])
             return not wait
         self._read(row)

@@ -79,11 +79,8 @@ class MisfitRelease:
             self._left[record.job.id] = again
         else:
             self._left_tasks[record.job.task] = again
-        log.warning(
-            "%s %s: this code cannot read its arguments, but another worker has other code: released",
-            record.job.task,
-            record.job.id,
-        )
+        text = "%s %s: this code cannot read its arguments, but another worker has other code: released"
+        log.warning(text, record.job.task, record.job.id)
         return misfits.left_to_others(record, outcome, self._worker, until, run.carried)
 
     async def _is_for_others(self, record: Record) -> bool:

@@ -68,12 +68,8 @@ class Settler:
                 self._state.settle_again(run, run.job_run.with_carried(waits_again(run.record)))
             elif answer.status == "stale":
                 troubles.pop(run.job_run, None)
-                log.info(
-                    "another worker or caller has settled %s %s: %s",
-                    run.record.job.task,
-                    run.record.job.id,
-                    answer.reason,
-                )
+                job = run.record.job
+                log.info("another worker or caller has settled %s %s: %s", job.task, job.id, answer.reason)
                 if run.begun and run.job_run.why != "lost":
                     self._lost.tell(run)
             elif answer.again and self._may_settle_again(run):

@@ -283,21 +283,14 @@ class Trials:
         if not self._new:
             self.loop.call_soon(self._offer_new)
         self._new.append(Suspect(*key, run.record.job.task, guilt.culprit_of(run.record)))
-        self._give_slot(run)
+        slots = 0 if run.in_batch else 1
+        self._state.slots.release(slots)
+        self._state.wake.set()
         try:
             await held.back
         finally:
             self._held.pop(key, None)
-            self._take_slot(run)
-
-    def _give_slot(self, run: RunningJob) -> None:
-        if not run.in_batch:
-            self._state.slots.release()
-            self._state.wake.set()
-
-    def _take_slot(self, run: RunningJob) -> None:
-        if not run.in_batch:
-            self._state.slots.take()
+            self._state.slots.take(slots)
 
     def _offer_new(self) -> None:
         new, self._new = self._new, []

@@ -63,8 +63,8 @@ class Fleet:
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
-        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and orders.lease_or_default < SHORT)
-        self._deaths = Deaths(shared, say, self._trials.sent)
+        self._trials = Trials(shared, self._spawn_trial, processes == 1 and orders.lease_or_default < SHORT)
+        self._deaths = Deaths(shared, self._trials.sent)
         self.counts = FleetCounts(lambda: (sum(not process.orders.trial for process in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 
@@ -89,7 +89,7 @@ class Fleet:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
         children = [asyncio.create_task(child.run()) for child in self._children.values()]
-        watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
+        watch = StuckWatch(shared, self._recycling.restart_stuck, self._trials.leases, self._trials.need)
         beside = [asyncio.create_task(loop.run()) for loop in (watch, self._trials)]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))

@@ -55,11 +55,10 @@ class StuckWatch:
         self,
         shared: Shared,
         restart: float | None,
-        say: Callable[[str], None],
         leases: Callable[[WorkerProcess], Sequence[Lease]],
         need: Callable[[], None],
     ) -> None:
-        self._shared, self._restart, self._say, self._leases, self._need = shared, restart, say, leases, need
+        self._shared, self._restart, self._say, self._leases, self._need = shared, restart, shared.say, leases, need
         self._silent: dict[WorkerProcess, Silent] = {}
 
     async def run(self) -> None:

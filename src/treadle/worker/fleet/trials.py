@@ -12,6 +12,7 @@ import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from treadle.policy import guilt
@@ -32,11 +33,8 @@ class Trials:
     stands  it runs all the time: a fleet of one process whose leases are too short to start another one in time
     """
 
-    def __init__(
-        self, shared: Shared, spawn: Callable[[], WorkerProcess], say: Callable[[str], None], stands: bool = False
-    ) -> None:
-        self._stands = stands
-        self._shared, self._spawn, self._say = shared, spawn, say
+    def __init__(self, shared: Shared, spawn: Callable[[], WorkerProcess], stands: bool = False) -> None:
+        self._shared, self._spawn, self._stands = shared, spawn, stands
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
         self._left = deque[Suspect]()  # by the processes that held them
@@ -63,10 +61,13 @@ class Trials:
     def replace(self, reason: str) -> None:
         """Let the process end its suspect, and use another one for the next."""
         process = self.process
-        if process is not None and process.claims.is_set():
-            self._drain(process, reason)
-        elif process is not None:  # it imports the app, perhaps the old code
-            process.signal(signal.SIGKILL)
+        if process is None:
+            return
+        kill = partial(process.signal, signal.SIGKILL)
+        if not process.claims.is_set():  # it imports the app, perhaps the old code
+            kill()
+        elif not process.asked:
+            process.drain(reason, self._shared.recycling.drain, kill)
 
     def leases(self, process: WorkerProcess) -> list[Lease]:
         """The leases that this process has besides those under its name."""
@@ -174,18 +175,11 @@ class Trials:
         """Until the event is set, one of these processes is over, or the fleet stops."""
         await first_of(event.wait(), self._shared.stop.wait(), over=over)
 
-    def _drain(self, process: WorkerProcess, reason: str) -> None:
-        """Let the process end its suspect and exit; kill it if it does not."""
-        if process.asked:
-            return
-        process.drain(reason, self._shared.recycling.drain, lambda: process.signal(signal.SIGKILL))
-
     def _give_up(self) -> None:
         """Leave the suspects to the workers that hold them."""
         if self._waiting:
-            self._say(
-                f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
-            )
+            text = f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
+            self._shared.say(text)
         for holder in {holder for holder, _ in self._waiting.values()}:
             holder.send(TrialsFailed())
         self._waiting = {}
