@@ -168,7 +168,7 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
         here = wall.replace(tzinfo=zone, fold=0)
         tick = here.timestamp()
         if datetime.fromtimestamp(tick, zone).replace(tzinfo=None) != wall:
-            tick = _end_of_gap(tick, zone)
+            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # the only one there: that of this gap
         if tick > last:
             last = tick
             yield tick
@@ -206,19 +206,6 @@ def _first_change(low: float, high: float, zone: tzinfo) -> float:
         else:
             end = middle
     return float(end)
-
-
-def _end_of_gap(later: float, zone: tzinfo) -> float:
-    """The first instant after the clocks went forward; `later` is the instant computed for a time within the gap."""
-    low, high = int(later) - int(SHIFT.total_seconds()), int(later)
-    after = datetime.fromtimestamp(high, zone).utcoffset()
-    while high - low > 1:  # only the offset change of this gap lies in between
-        middle = (low + high) // 2
-        if datetime.fromtimestamp(middle, zone).utcoffset() == after:
-            high = middle
-        else:
-            low = middle
-    return float(high)
 
 
 def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:

@@ -66,13 +66,13 @@ class Hosted:
         self._value: Any = None
         self._error: BaseException | None = None  # to raise at the yield
         self._entered, self._leaving = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # None before `enter`
         self._cancelled = False  # by this object
 
     async def enter(self) -> Any:
         """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the
         generator."""
-        self._task = task = started(contained(self._run()), context=self._context)
+        self.task = task = started(contained(self._run()), context=self._context)
         entered = asyncio.ensure_future(self._entered.wait())
         try:
             await asyncio.wait([task, entered], return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +92,7 @@ class Hosted:
         """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
         this call is cancelled, so is the generator. If the generator did not reach its yield, it only waits for its
         end: `enter` has raised its error."""
-        task, self._error = self._task, error
+        task, self._error = self.task, error
         if task is None:
             return
         self._leaving.set()
@@ -113,7 +113,7 @@ class Hosted:
 
     async def cancel(self) -> None:
         """Cancel the generator, and wait until it has ended, at most `CANCELLED` seconds."""
-        task = self._task
+        task = self.task
         if task is None:
             return
         self._cancelled = True
@@ -123,11 +123,6 @@ class Hosted:
             log.error("%s ignores its cancellation; it is left running", self._name)
         elif not task.cancelled():
             task.exception()  # seen: the caller raises its cancellation
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The task of the generator; None before `enter`."""
-        return self._task
 
     @property
     def is_leaving(self) -> bool:

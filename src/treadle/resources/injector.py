@@ -103,7 +103,7 @@ class Injector:
         life = site.life
         plan = self.plan_in(life)
         if not plan.of_run:
-            return await function(*args, **kwargs, **(life.at_hand(self) or await self._of_process(plan, life)))
+            return await function(*args, **kwargs, **(life.by_task.get(self) or await self._of_process(plan, life)))
         run, process = _Run(self.name, site), forks.tag
         try:
             provided = await run.make(plan)
@@ -119,8 +119,7 @@ class Injector:
         return value
 
     async def _of_process(self, plan: Provision, life: Life) -> dict[str, Any]:
-        values = {name: await life.value(need) for name, need in plan.needs.items()}
-        life.remember(self, values)
+        values = life.by_task[self] = {name: await life.value(need) for name, need in plan.needs.items()}
         return values
 
     def bound_to(
@@ -143,7 +142,7 @@ class Injector:
         plan = self.plan_in(life)
         run = _RunHere(self.name, site, pending)
         try:
-            provided = (life.at_hand(self) if not plan.of_run else None) or run.make(plan)
+            provided = (life.by_task.get(self) if not plan.of_run else None) or run.make(plan)
             value = forks.contained(functools.partial(function, *args, **kwargs, **provided))
         except BaseException as error:
             run.close(error)
@@ -246,13 +245,10 @@ class _RunHere:
             return self._wait(hosted.enter())
         return provided.checked(call(**arguments))
 
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
-        return asyncio.run_coroutine_threadsafe(contained(work), self._site.loop)
-
     def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
         """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop
         already, because what is open must be closed then."""
-        future, pending = self._on_loop(work), self._pending
+        future, pending = asyncio.run_coroutine_threadsafe(contained(work), self._site.loop), self._pending
         if pending is not None:
             pending.waits_for = future
             if pending.why is not None and not closes:

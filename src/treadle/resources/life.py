@@ -43,6 +43,7 @@ class Life:
     broken       why a generator ended while it was in use
     when_broken  called then
     plans        how the values of each task are made with the overrides
+    by_task      all values of each task whose dependencies are of the process
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Life:
         self.ending: asyncio.Task[BaseException | None] | None = None
         self._values: dict[Any, tuple[Any]] = {}
         self._making: dict[Any, asyncio.Task[Any]] = {}
-        self._by_task: dict[Any, dict[str, Any]] = {}  # all values of a task whose dependencies are of the process
+        self.by_task: dict[Any, dict[str, Any]] = {}
         self._open: list[tuple[Provided, Failed, Callable[[], Coroutine[Any, Any, None]]]] = []  # in order
         self._context = contextvars.copy_context()
         self._context.run(ids.running.set, None)  # a job that starts a worker is not the job of its resources
@@ -100,11 +101,8 @@ class Life:
 
     def known(self, provided: Provided) -> tuple[Any] | None:
         """The value in a tuple, if it is made. From any thread."""
-        if isinstance(provided.provider, Lifespan):
-            return self._state_of(provided)
-        return self._values.get(provided.key)
-
-    def _state_of(self, provided: Provided) -> tuple[Any]:
+        if not isinstance(provided.provider, Lifespan):
+            return self._values.get(provided.key)
         if provided.provider is not self.lifespan or self.state is NONE:
             raise BadDependency(provided.name, "is the lifespan of another app")
         return (self.state,)
@@ -162,16 +160,6 @@ class Life:
         self.broken = broken = failed(error.error if isinstance(error, Exit) else error, "while it was in use")
         for tell in list(self.when_broken):
             tell(broken)
-
-    # --- for tasks whose dependencies are all of the process
-
-    def at_hand(self, injector: object) -> dict[str, Any] | None:
-        """The values of a task, as `remember` was given them."""
-        return self._by_task.get(injector)
-
-    def remember(self, injector: object, values: dict[str, Any]) -> None:
-        """Keep the values of a task for its next runs."""
-        self._by_task[injector] = values
 
     # --- closing
 

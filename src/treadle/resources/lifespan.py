@@ -52,14 +52,6 @@ def state_of(site: HasLife | None) -> Any:
     return state
 
 
-def state_here() -> Any:
-    """The state of the lifespan, in a running job. Raises NotRunning."""
-    run = ids.running.get(None)
-    if run is None:
-        raise NotRunning("the state of a lifespan was read outside a job: read it in a task while a worker runs it")
-    return state_of(run.site)
-
-
 S = TypeVar("S")
 
 EXPECTED = "expected an async generator function of no argument or of the app, which yields once"
@@ -93,9 +85,10 @@ class Lifespan(Generic[S]):
     @property
     def state(self) -> S:
         """The value that it yielded, in a running job: `current().state` with its type. Raises NotRunning."""
-        from treadle.resources.lifespan import state_here
-
-        return cast("S", state_here())
+        run = ids.running.get(None)
+        if run is None:
+            raise NotRunning("the state of a lifespan was read outside a job: read it in a task while a worker runs it")
+        return cast("S", state_of(run.site))
 
     def begin(self) -> AsyncGenerator[S, None]:
         """A new generator."""

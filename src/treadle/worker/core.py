@@ -7,7 +7,7 @@ import difflib
 import gc
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context
 from datetime import timedelta
 
@@ -26,12 +26,13 @@ from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors.threads import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
+from treadle.worker.job_events import tell
 from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.probes import HealthReporter, Probes
-from treadle.worker.session import WorkerSession, tell
+from treadle.worker.session import WorkerSession
 from treadle.worker.trials import Offer
 from treadle.workflow.plan import FLOW
 
@@ -79,7 +80,7 @@ class WorkerCore:
         """
         if self.session is not None:
             raise BadOption("worker", "it is already running")
-        self._on_failure = on_failure
+        self.failed, self._on_failure = None, on_failure
         for name in self.config.tasks or ():
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
@@ -87,26 +88,13 @@ class WorkerCore:
         at_most("queues", self.queues(), MOST_QUEUES)
         at_most("tasks", self.tasks(), MOST_CALL)
         outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
-        try:
+        async with AsyncExitStack() as undo:  # if it fails
+            undo.callback(setattr, self, "_outage", None)
             storage = await self._open(outage)
-            try:
-                await self._begin(storage, outage)
-            except BaseException:
-                await self.app.release()
-                raise
-        except BaseException:
-            self._outage = None
-            raise
-        self._warn_of_queues()
-        self._tell("worker.started")
-
-    async def _begin(self, storage: Storage, outage: StorageOutage) -> None:
-        """Open the resources of the app, and begin to claim. Raises LifespanFailed, and
-        DependencyFailed."""
-        self.failed = None
-        resources = self.app.resources
-        life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
-        try:
+            undo.push_async_callback(self.app.release)
+            resources = self.app.resources
+            life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
+            undo.push_async_callback(resources.leave, life)
             opened = Opened(storage, life, self.census or self.app.census, self.offer_suspects)
             parts = WorkerParts(
                 self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient
@@ -114,9 +102,9 @@ class WorkerCore:
             self.session = WorkerSession(parts, opened)
             self.session.start()
             life.when_broken.append(self._on_broken)
-        except BaseException:
-            await self.app.resources.leave(life)
-            raise
+            undo.pop_all()
+        self._warn_of_queues()
+        self._tell("worker.started")
 
     def _injectors(self) -> list[Injector]:
         """The dependencies whose values are made before the first claim: none in tests and for inline jobs, where those
@@ -145,12 +133,8 @@ class WorkerCore:
             return
         for queue in unused:
             if close := difflib.get_close_matches(queue, known, 1):
-                log.warning(
-                    "worker %s: no task of this app uses the queue %r; did you mean %r?",
-                    self.config.name,
-                    queue,
-                    close[0],
-                )
+                text = "worker %s: no task of this app uses the queue %r; did you mean %r?"
+                log.warning(text, self.config.name, queue, close[0])
 
     async def _open(self, outage: StorageOutage) -> Storage:
         while True:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
 from treadle.core.errors import ARGUMENTS, UnknownTask
-from treadle.core.events import Event, was_lost
+from treadle.core.events import was_lost
 from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
 from treadle.execution import Runner, SystemTask
@@ -27,7 +27,7 @@ from treadle.policy.unread import cleared
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
 from treadle.worker.durable_backend import WorkerDurableBackend
-from treadle.worker.job_events import event_of
+from treadle.worker.job_events import event_of, tell
 from treadle.worker.parts import WorkerParts
 from treadle.worker.payloads import LargeTexts
 from treadle.worker.running_job import RunningJob
@@ -288,8 +288,7 @@ class Executor:
             interrupts.pass_on(error)
             # The job is not the cause: release it without counting an attempt, like a declined job.
             log.exception("accept failed for %s %s; releasing the job", run.task.name, run.record.job.id)
-            if self._emitter.wants("worker.error"):
-                self._emitter.emit(Event(name="worker.error", worker=self._state.name, error=error))
+            tell(self._emitter, self._state.name, "worker.error", error)
             return False
 
     def _rules_for(self, task: TaskCore | SystemTask, record: Record) -> judge.Rules:

@@ -88,7 +88,7 @@ class JobMetrics:
             if run.task is not task or job.queue != queue:
                 cell.succeeded += succeeded
                 succeeded, queue, cell = 0, job.queue, self._cell_of(run)
-                task = run.task or _UNSEEN  # None: its function has returned before, and is not run here
+                task = _task_of(run) or _UNSEEN
             if outcome.state is State.SUCCEEDED:
                 succeeded += 1
             else:
@@ -103,7 +103,7 @@ class JobMetrics:
             self._cells.clear()
 
     def _cell_of(self, run: RunningJob) -> Cell:
-        queue, task = run.record.job.queue, run.task
+        queue, task = run.record.job.queue, _task_of(run)
         known = self._cells.get(task)
         if known is not None and known[0] == queue:
             self._recorder.changed = True
@@ -154,3 +154,8 @@ class JobMetrics:
             raise
         self._failing = False
         return True
+
+
+def _task_of(run: RunningJob) -> object | None:
+    """The task of a run; None if its function is not run here, because it has returned before."""
+    return run.task

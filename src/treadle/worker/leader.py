@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -44,7 +44,7 @@ class LeaderDuties(Struct, frozen=True):
 def role_of(value: str | None) -> Role | None:
     """Check the argument `role`. Raises BadOption."""
     if value is None or value in ROLES:
-        return cast("Role | None", value)
+        return value
     raise BadOption("role", f"expected leader, follower or auto, found {value!r}")
 
 
@@ -100,8 +100,14 @@ class LeaderElection:
             self._version = None
             self._mark_changed()
             log.info("worker %s is not the leader any more", self._presence().worker)
-        queues, tasks = ((defaults.SYSTEM_QUEUE, 1),), {TASK: (1, None)}
-        claim = Claim(worker=self._claim_id, queues=queues, tasks=tasks, limit=1, lease=defaults.LEADER, ids=(ID,))
+        claim = Claim(
+            worker=self._claim_id,
+            queues=((defaults.SYSTEM_QUEUE, 1),),
+            tasks={TASK: (1, None)},
+            limit=1,
+            lease=defaults.LEADER,
+            ids=(ID,),
+        )
         next_in: float | None = None
         for _ in range(TRIES):
             self._unanswered = claim

@@ -1,4 +1,4 @@
-"""What the parts of one worker share: its app, its settings, the storage, the state of its jobs, and its heartbeat."""
+"""The objects that the parts of one worker share: its app, its settings, the storage, the state of its jobs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.events import Emitter
-from treadle.core.job import Sender
 from treadle.core.model import Presence
 from treadle.execution import SystemTask, middleware
 from treadle.execution.job_run import Site
+from treadle.execution.runner import RunnerHost
 from treadle.metrics import ProcessCounts
 from treadle.policy.claim_plan import Rooms
-from treadle.policy.judge import OnError
 from treadle.resources import AppResources, Life
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.modules import TaskModules
-from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.worker.capacity import Capacity
@@ -44,25 +42,19 @@ if TYPE_CHECKING:
     from treadle.outbox import Relay
 
 
-class WorkerHost(Protocol):
+class WorkerHost(RunnerHost, Protocol):
     """The part of an `AppCore` that a worker uses."""
 
     tasks: dict[str, TaskCore]
     system_tasks: dict[str, SystemTask]
     modules: TaskModules
     emitter: Emitter
-    layers: list[middleware.Middleware]
-    on_error: OnError | None
-    sizes: Sizes
     reducers: dict[str, Reducer]
     resources: AppResources
     counts: ProcessCounts | None
     misfit_wait: float
     redactor: Redactor
     census: Census
-
-    @property
-    def client(self) -> Sender: ...
 
     @property
     def relay(self) -> Relay | None: ...
@@ -72,8 +64,6 @@ class WorkerHost(Protocol):
     async def prepare_again(self) -> bool: ...
     async def release(self) -> None: ...
     async def results(self, ids: Sequence[str]) -> list[Any]: ...
-    def random(self) -> float: ...
-    def now(self) -> float: ...
 
 
 class WorkerApp(Protocol):

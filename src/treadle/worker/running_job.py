@@ -70,9 +70,6 @@ class Unconfirmed:
         self.waiting: list[Ended] = []
         self.sent: dict[int, list[Ended]] = {}
 
-    def add(self, run: RunningJob, outcome: Outcome) -> None:
-        self.waiting.append((run, outcome))
-
     def take(self) -> list[Ended]:
         """Remove and return all waiting outcomes."""
         taken, self.waiting = self.waiting, []

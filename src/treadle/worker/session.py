@@ -11,7 +11,6 @@ from typing import Any, Final
 from treadle.concurrency.spawn import started
 from treadle.concurrency.uncut import UncutCalls, ended_or_cut
 from treadle.core.errors import StorageError
-from treadle.core.events import Emitter, Event
 from treadle.policy import guilt, judge
 from treadle.policy.throttle import AIMD
 from treadle.storage import hand_offs
@@ -21,6 +20,7 @@ from treadle.worker.claims_by_id import ClaimsById
 from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
+from treadle.worker.job_events import tell
 from treadle.worker.parts import Opened, WorkerParts
 from treadle.worker.settler import Settler
 from treadle.worker.side_loops import Throttler, side_loops
@@ -35,12 +35,6 @@ LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is
 HURRY: Final = 1.0  # s for each step of a stop without grace
 
 LastCall = Callable[[], Coroutine[Any, Any, object]]
-
-
-def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
-    """Emit an event of a worker."""
-    if emitter.wants(name):
-        emitter.emit(Event(name=name, worker=worker, error=error))
 
 
 class WorkerSession:
@@ -87,9 +81,6 @@ class WorkerSession:
         self.loops += [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
         self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in side_loops(self.parts).items()]
 
-    def tell(self, name: str, error: BaseException | None = None) -> None:
-        tell(self.app.emitter, self.config.name, name, error)
-
     async def supervise(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a loop, and restart it after an error with growing pauses, which `HEALTHY` s without an error reset."""
         failures, retry = 0, self.config.recovery
@@ -105,7 +96,7 @@ class WorkerSession:
                     await self.outage.failed(name, error)
                 else:
                     log.exception("a loop of worker %s failed; restarting it", self.config.name)
-                    self.tell("worker.error", error)
+                    tell(self.app.emitter, self.config.name, "worker.error", error)
                     await asyncio.sleep(retry.delay(failures, self.app.random()))
             finally:
                 if healthy is not None:

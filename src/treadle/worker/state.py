@@ -151,7 +151,7 @@ class WorkerState:
 
     def settle_again(self, run: RunningJob, outcome: Outcome) -> None:
         """Settle this outcome with the next request."""
-        self.unconfirmed.add(run, outcome)
+        self.unconfirmed.waiting.append((run, outcome))
         self.wake.set()
 
     def settle_apart(self, run: RunningJob, outcome: Outcome, work: Coroutine[Any, Any, None]) -> None:
