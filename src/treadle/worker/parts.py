@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.events import Emitter
 from treadle.core.model import Presence
-from treadle.execution import SystemTask, middleware
+from treadle.execution import RunnerHost, SystemTask, middleware
 from treadle.execution.job_run import Site
-from treadle.execution.runner import RunnerHost
 from treadle.metrics import ProcessCounts
 from treadle.policy.claim_plan import Rooms
 from treadle.resources import AppResources, Life
