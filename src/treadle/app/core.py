@@ -251,7 +251,7 @@ class AppCore:
 
     async def opened(self) -> Storage:
         """The storage, opened at its first use. The app then stays open until `close`, or until its event loop ends."""
-        return guarded(await self.life.opened())
+        return guarded(self.life.at_hand() or await self.life.opened())
 
     @property
     def storage(self) -> Storage:

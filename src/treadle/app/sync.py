@@ -63,7 +63,6 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = 0  # how often `close` was called
 
     @overload
     def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
@@ -170,27 +169,25 @@ class Portal:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         ownership = self._core.life.ownership
-        there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
-        loop = ownership.loop if ownership is not None and there else self._start()
-        _check_not_on(loop)
-        if ownership is not None and there and ownership.state in ("opening", "open"):
-            return ownership.call(lambda: work).result()
-        mine = self._start()
-        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not begun after `close`
+        if ownership is not None and not ownership.is_over and ownership.loop is not self._loop:
+            _check_not_on(ownership.loop)
+            if ownership.takes_calls:
+                return ownership.call(lambda: work).result()
+        own = self._start()
+        _check_not_on(own)
+        return LoopCall(own, lambda: work, lambda: self._loop is own).result()  # not begun after `close`
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""
-        life, closed = self._core.life, self._closed
+        life = self._core.life
+        closes = life.closes
         for _ in range(TRIES):
-            before, moves = life.ownership, life.moves
+            moves = life.moves
             try:
                 return self._made(make())
             except (StorageUnavailable, LoopEnded) as error:
-                now = life.ownership
-                leaves = any(each is not None and each.state == "closing" for each in (before, now))
-                ended = isinstance(error, LoopEnded) or leaves or life.moves != moves
-                shut = any(each is not None and each.why == "closed" for each in (before, now))
-                if not ended or shut or self._closed != closed:
+                has_moved = isinstance(error, LoopEnded) or life.moves != moves
+                if not has_moved or life.closes != closes:
                     if isinstance(error, LoopEnded):
                         raise StorageUnavailable(ENDED) from None
                     raise
@@ -202,7 +199,6 @@ class Portal:
         nothing."""
         with self._lock:
             loop, thread = self._loop, self._thread
-            self._closed += 1
         if loop is None or thread is None:
             return
         _check_not_on(self._core.life.owner, loop)
@@ -211,11 +207,9 @@ class Portal:
                 LoopCall(loop, self._core.close, lambda: self._loop is loop).result()
         finally:
             with self._lock:
-                mine = self._loop is loop
-                if mine:
+                if self._loop is loop:
                     self._loop = self._thread = self._core.life.own_loop = None
-            if mine:
-                loop.call_soon_threadsafe(loop.stop)
+                    loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:

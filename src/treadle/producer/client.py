@@ -98,18 +98,22 @@ class Client:
         """The result of a coroutine of the app that may be repeated, for a thread without an event loop."""
         return self.portal._again(make)
 
-    async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
-        """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
+    async def send_rows(self, specs: Sequence[JobSpec[Any]], bound: Bound | None = None) -> list[tuple[Record, bool]]:
+        """As `send`, or as `send_bound`. Returns the stored rows, and whether this call stored them, so the caller need
+        not read them."""
         rows: dict[str, Record] = {}
 
         async def store(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-            stored = await self._rows_of(specs, self._share)
+            enqueue = self._share if bound is None else bound.enqueue
+            stored = await self._rows_of(specs, enqueue, emits=bound is None)
             rows.update((row.job.id, row) for row in stored)
             return self._handles(specs, stored)
 
         jobs = await self._through(store, specs)
         unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may return other jobs
-        rows.update((row.job.id, row) for row in (await self.get(unknown) if unknown else ()) if row is not None)
+        rows.update(
+            (row.job.id, row) for row in (await (bound or self).get(unknown) if unknown else ()) if row is not None
+        )
         for job in jobs:
             if job.id not in rows:
                 raise UnknownJob(job.id)
