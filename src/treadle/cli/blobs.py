@@ -78,8 +78,8 @@ def list_(target: Target, json_: bool) -> None:
     place = target.run(count, look=True)
     ages = [group for group in groups.values() if group.texts]
     rows = [
-        (each.age, each.texts, size(each.bytes), each.needed, each.unfinished, each.unused)
-        for each in ((*ages, total) if ages else ())
+        (group.age, group.texts, size(group.bytes), group.needed, group.unfinished, group.unused)
+        for group in ((*ages, total) if ages else ())
     ]
     plain = {"place": place, "total": total, "ages": ages}
     listed(json_, plain, COLUMNS, rows, f"{place} has no texts of jobs", right=COLUMNS[1:])
@@ -176,9 +176,9 @@ def clean(target: Target, age: float, dry_run: bool, json_: bool) -> None:
     if json_:
         document({"place": place, "dry_run": dry_run, **picked(done, *done.__struct_fields__)})
     else:
-        words = "would be deleted" if dry_run else "deleted"
+        verb = "would be deleted" if dry_run else "deleted"
         note(
-            f"{place}: {plural(done.deleted, 'text')} {words} ({size(done.deleted_bytes)}), "
+            f"{place}: {plural(done.deleted, 'text')} {verb} ({size(done.deleted_bytes)}), "
             f"{done.kept:,} kept ({size(done.kept_bytes)})"
         )
     if done.held:

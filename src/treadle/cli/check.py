@@ -60,20 +60,20 @@ def check(
     from treadle.admin.code_check import Options
     from treadle.cli.app_loader import find_app
 
-    found = find_app(app)
+    loaded = find_app(app)
     if url is not None:
-        core = found._core
+        core = loaded._core
         core.use(dataclasses.replace(core.choice, url=url, storage=None, ports=None, by_default=False))
     if outbox is not None:
-        _outbox_at(found, outbox)
-    if (found._core.url or "").startswith("memory:"):
+        _outbox_at(loaded, outbox)
+    if (loaded._core.url or "").startswith("memory:"):
         raise Stop(USAGE, "a storage of memory:// has no jobs of other processes: give the one to check with --url")
     options = Options(serves=_names(queues), only=_names(only), sample=sample, outbox=not no_outbox)
-    report = asyncio.run(_run(found, options))
+    report = asyncio.run(_run(loaded, options))
     if json_:
         document(report)
     else:
-        _show(report, place(found._core.url, "the storage of the app"))
+        _show(report, place(loaded._core.url, "the storage of the app"))
     return FAILED if report.fails(strict) else OK
 
 
@@ -106,14 +106,14 @@ async def _run(app: App, options: Options) -> Report:
 def _show(report: Report, where: str) -> None:
     for finding in report.findings:
         _finding(finding)
-    breaks = sum(each.level == "break" for each in report.findings)
+    breaks = sum(finding.level == "break" for finding in report.findings)
     notes = len(report.findings) - breaks
     share = f"{report.looked:,} of {plural(report.jobs, 'unfinished job')}" if report.sampled else ""
-    looked = share or plural(report.looked, "unfinished job")
+    checked = share or plural(report.looked, "unfinished job")
     if report.outbox:
-        looked += f" and {plural(report.outbox, 'job')} of the outbox"
+        checked += f" and {plural(report.outbox, 'job')} of the outbox"
     verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"
-    note(f"{where}: {looked} checked: {verdict}")
+    note(f"{where}: {checked} checked: {verdict}")
 
 
 def _finding(finding: Finding) -> None:

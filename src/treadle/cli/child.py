@@ -132,8 +132,8 @@ def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
         return (find_app(orders.app, prints=True) if orders.app else app_at(orders.url)), orders
-    app, found = find_any(prints=True)
-    return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
+    app, project = find_any(prints=True)
+    return app, msgspec.structs.replace(orders, app=project.named, found=", ".join((project.named, *project.modules)))
 
 
 async def _greeter(app: App, worker: Worker, known: list[str], found: str, supervisor: SupervisorLink | None) -> None:
@@ -161,27 +161,27 @@ async def _greeter(app: App, worker: Worker, known: list[str], found: str, super
 
 
 async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    jobs: dict[str, int] = {}
     try:
         stats = await app.queues.stats()
     except StorageError:
-        return found  # the storage is unreachable: the worker logs that; greet without the counts
+        return jobs  # the storage is unreachable: the worker logs that; greet without the counts
     for count in stats.counts:
         if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
-            found[count.task] = found.get(count.task, 0) + count.jobs
-    return found
+            jobs[count.task] = jobs.get(count.task, 0) + count.jobs
+    return jobs
 
 
 def _line(channel: socket.socket) -> bytes:
     """Read one line and nothing behind it: requests may follow."""
-    found = bytearray()
-    while not found.endswith(b"\n"):
+    line = bytearray()
+    while not line.endswith(b"\n"):
         piece = channel.recv(65_536, socket.MSG_PEEK)
         if not piece:
             os._exit(USAGE)
         end = piece.find(b"\n")
-        found += channel.recv(len(piece) if end < 0 else end + 1)
-    return bytes(found)
+        line += channel.recv(len(piece) if end < 0 else end + 1)
+    return bytes(line)
 
 
 def _leave(code: int, joined: Callable[[Any], None] = lambda thread: thread.join(0.5)) -> None:

@@ -62,7 +62,7 @@ DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     "--open/--no-open", "open_browser", default=True, show_default=True, help="Open the dashboard in a browser."
 )
 @click.option("--quiet", is_flag=True, help="Do not log each request.")
-def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browser: bool, **given: Any) -> int:
+def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browser: bool, **typed: Any) -> int:
     """Show the jobs of MODULE:APP, or of a storage, in a browser on this machine.
 
     It listens on 127.0.0.1, runs no jobs, and ends with Ctrl-C. With MODULE:APP the dashboard knows the tasks and their
@@ -74,7 +74,7 @@ def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browse
     link = Link(SCOPES) if tokens is not None else None
     options = {
         **UNUSED,
-        **given,
+        **typed,
         "host": "127.0.0.1",
         "tokens": tokens,
         "dashboard": True,

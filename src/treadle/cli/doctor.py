@@ -36,11 +36,11 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 
     from treadle.core.errors import OldRows
 
-    found: list[Check] = []
+    checks: list[Check] = []
 
     async def examine() -> None:
         async for check in _all(target, full, repair):
-            found.append(check)
+            checks.append(check)
             if not json_:
                 verdict(check.verdict, check.name, check.text, check.advice)
 
@@ -48,8 +48,8 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
         warnings.simplefilter("ignore", OldRows)  # the check `moved` reports it
         asyncio.run(examine())
     if json_:
-        document(found)
-    return FAILED if any(check.verdict == "fail" for check in found) else OK
+        document(checks)
+    return FAILED if any(check.verdict == "fail" for check in checks) else OK
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:

@@ -48,9 +48,11 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
     from treadle.serialization import call_codec
 
     ends = [name for name in app.tasks if name.endswith(f".{task}")]
-    found = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
-    given, named = found._core.signature.decode_call(call_codec.encode_foreign_call(args, kwargs, found.name))
-    return found.options(**options).job(*given, **named)
+    declared = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
+    positional, named = declared._core.signature.decode_call(
+        call_codec.encode_foreign_call(args, kwargs, declared.name)
+    )
+    return declared.options(**options).job(*positional, **named)
 
 
 def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:

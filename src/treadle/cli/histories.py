@@ -43,8 +43,10 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
     async def write(app: App) -> None:
         nonlocal written
         redactor = app._core.redactor
-        found = histories(app._core, filters, limit) if payload else histories(app._core, filters, limit, redactor.row)
-        async for history in found:
+        exported = (
+            histories(app._core, filters, limit) if payload else histories(app._core, filters, limit, redactor.row)
+        )
+        async for history in exported:
             data(line(history, None if payload else redactor.of(history.task)))
             written += 1
 

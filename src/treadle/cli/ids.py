@@ -22,7 +22,7 @@ SUGGESTED: Final = 3
 
 async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
     """The stored ids. An id that exists as typed wins, because a program may choose one that looks like a `jobId`."""
-    meant = [next(filter(None, (each.id_of(text) for each in all_protocols())), None) for text in typed]
+    meant = [next(filter(None, (guest.id_of(text) for guest in all_protocols())), None) for text in typed]
     if not any(meant):
         return list(typed)
     rows = await app.storage.get(typed)
@@ -49,8 +49,8 @@ async def _near(app: App, typed: str) -> list[str]:
     """The ids that begin with the typed text, else the most similar one of the newest jobs."""
     if len(typed) < LEAST:
         return []
-    found = await app.jobs.list(search=typed, scan=LOOKED, limit=100)
-    begun = [row.id for row in found.records if row.id.startswith(typed)]
+    matches = await app.jobs.list(search=typed, scan=LOOKED, limit=100)
+    begun = [row.id for row in matches.records if row.id.startswith(typed)]
     if begun:
         return begun[:SUGGESTED]
     newest = await app.jobs.list(limit=NEWEST)

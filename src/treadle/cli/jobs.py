@@ -161,20 +161,20 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        found: Any = await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
-        text, [row] = found.explanation if eta else found, await app.storage.get([stored])
+        answer: Any = await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
+        text, [row] = answer.explanation if eta else answer, await app.storage.get([stored])
         text = target.repeating(text if row is None else app._core.redactor.text(text, row))
-        return repeated(target, replace(found, explanation=text)) if eta else text
+        return repeated(target, replace(answer, explanation=text)) if eta else text
 
     from treadle.cli.estimates import repeated, show_estimate
 
-    found = target.run(lambda app: hinting(app, id, look(app)))
+    answer = target.run(lambda app: hinting(app, id, look(app)))
     if json_:
-        document(found if eta else {"id": id, "explanation": found})
+        document(answer if eta else {"id": id, "explanation": answer})
     elif eta:
-        show_estimate(found)
+        show_estimate(answer)
     else:
-        data(found)
+        data(answer)
 
 
 @jobs.command()
@@ -194,21 +194,21 @@ def failures(target: Target, task: str | None, queue: str | None, scan: int, jso
     from treadle.cli import job_view
 
     async def look(app: App) -> FailureGroups:
-        found = await app.dead.groups(scan=scan, task=task, queue=queue)
-        samples = await app._core.client.get([group.sample for group in found.groups])
-        pairs = zip(found.groups, samples, strict=True)
-        return replace(found, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
+        groups = await app.dead.groups(scan=scan, task=task, queue=queue)
+        samples = await app._core.client.get([group.sample for group in groups.groups])
+        pairs = zip(groups.groups, samples, strict=True)
+        return replace(groups, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
 
-    found = target.run(look)
+    groups = target.run(look)
     now = target.app._core.now()
-    rows = [job_view.group_line(group, now) for group in found.groups]
-    plain = [job_view.plain_group(group) for group in found.groups]
+    rows = [job_view.group_line(group, now) for group in groups.groups]
+    plain = [job_view.plain_group(group) for group in groups.groups]
     listed(json_, plain, job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
     if json_:
         return
-    if found.cursor is not None:
-        more = "+" if found.capped else ""
-        note(f"the newest {found.scanned:,} of {found.total:,}{more} failed jobs; --scan looks at more")
+    if groups.cursor is not None:
+        more = "+" if groups.capped else ""
+        note(f"the newest {groups.scanned:,} of {groups.total:,}{more} failed jobs; --scan looks at more")
 
 
 # --- acting
@@ -246,16 +246,16 @@ async def _act(
         return failed
     if "status" not in filters:
         filters = {"state": default, **filters}
-    found = await _count(app, filters)
-    if not found:
+    matching = await _count(app, filters)
+    if not matching:
         note(f"no job matches ({words_of(filters)})")
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; confirm with --yes")
-        click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
+            raise Stop(FAILED, f"{verb} would act on {plural(matching, 'job')}; confirm with --yes")
+        click.confirm(f"{verb} {plural(matching, 'job')}?", abort=True, err=True)
     async with audited(app, f"jobs.{verb.replace('-', '_')}", "", words_of(filters)) as receipt:
-        receipt.done = await _many(app, verb, done, act, filters, found)
+        receipt.done = await _many(app, verb, done, act, filters, matching)
     return 0
 
 
@@ -263,12 +263,12 @@ async def _count(app: App, filters: Filters) -> int:
     """The number of jobs that match. A search has to read them."""
     if "search" not in filters:
         return (await app.jobs.list(limit=0, count=True, **filters)).total or 0
-    found, cursor = 0, None
+    matching, cursor = 0, None
     while True:
         page = await app.jobs.list(cursor=cursor, limit=500, order="oldest", **filters)
-        found, cursor = found + len(page.records), page.cursor
+        matching, cursor = matching + len(page.records), page.cursor
         if cursor is None:
-            return found
+            return matching
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:

@@ -40,9 +40,9 @@ def new(name: str | None) -> None:
     """
     from treadle.serialization import Keys
 
-    made = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
+    key = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
     note("treadle: a new key, shown only now; keep it where you keep other secrets:")
-    data(made)
+    data(key)
 
 
 @keys.command()
@@ -99,17 +99,17 @@ async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
     from treadle.cli.progress import Bar
     from treadle.storage import UNREAD, PayloadStorage, key_use
 
-    given, objects, known = app.storage, None, app.storage.capabilities.keys
-    storage = given
-    if isinstance(given, PayloadStorage):
-        storage, objects = given.storage, given.texts.objects
+    app_storage, objects, known = app.storage, None, app.storage.capabilities.keys
+    storage = app_storage
+    if isinstance(app_storage, PayloadStorage):
+        storage, objects = app_storage.storage, app_storage.texts.objects
     if storage.capabilities.reads_texts or storage.capabilities.queues:
         raise Stop(
             USAGE, "this server decrypts texts, or shows some queues only: give --url or --app of the storage itself"
         )
     with Bar("counting", 0) as bar:
-        found = await key_use(storage, objects, await _waiting(app), bar.counted)
-    return found, known, next((each.jobs for each in found if each.key == UNREAD), 0)
+        uses = await key_use(storage, objects, await _waiting(app), bar.counted)
+    return uses, known, next((use.jobs for use in uses if use.key == UNREAD), 0)
 
 
 async def _waiting(app: App) -> list[NewJob]:

@@ -85,8 +85,8 @@ def _state(use: LimitUse) -> str:
         return f"rate used up, next start at {moment_text(use.next_start)}"
     if not use.pauses:
         return "declared in code" if use.declared else ""
-    words = "paused" if any(each.why == "paused" for each in use.pauses) else f"rests{until_words(use)}"
-    return words if use.behind is None or use.behind.slots is None else f"{words}, then {use.behind.slots} slots"
+    state = "paused" if any(pause.why == "paused" for pause in use.pauses) else f"rests{until_words(use)}"
+    return state if use.behind is None or use.behind.slots is None else f"{state}, then {use.behind.slots} slots"
 
 
 @limits.command("set")

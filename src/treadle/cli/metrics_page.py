@@ -30,6 +30,6 @@ class MetricsPage:
         async with self._once:
             if monotonic() - self._at >= FRESH:
                 self._numbers, self._at = await self._counts.numbers(), monotonic()
-        found = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
-        text = written(found, request.headers.get("accept", ""))
+        samples = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
+        text = written(samples, request.headers.get("accept", ""))
         return Reply(200, text.content_type, text.body)

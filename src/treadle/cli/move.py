@@ -118,12 +118,12 @@ async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, prog
     return OK
 
 
-def _compared(found: Comparison, json_: bool) -> int:
-    sides, differences = (found.source, found.target), found.differences()
+def _compared(comparison: Comparison, json_: bool) -> int:
+    sides, differences = (comparison.source, comparison.target), comparison.differences()
     plain = {
-        "same": found.same,
-        "source": found.source.digest,
-        "target": found.target.digest,
+        "same": comparison.same,
+        "source": comparison.source.digest,
+        "target": comparison.target.digest,
         "jobs": [side.jobs for side in sides],
         "differences": differences,
     }
@@ -131,9 +131,9 @@ def _compared(found: Comparison, json_: bool) -> int:
     listed(json_, plain, columns, differences, "the counts are equal on both sides", right=columns[3:])
     if not json_:
         source, target = (f"{plural(side.jobs, 'job')}, {side.digest}" for side in sides)
-        verdict = "ok: both hold the same" if found.same else "fail: they differ"
+        verdict = "ok: both hold the same" if comparison.same else "fail: they differ"
         facts([("source", source), ("target", target), ("verdict", verdict)])
-    return OK if found.same else FAILED
+    return OK if comparison.same else FAILED
 
 
 async def _prepare(old: OpenStorage, new: OpenStorage) -> int:

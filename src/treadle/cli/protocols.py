@@ -101,9 +101,9 @@ class GuestProtocol:
 
 def protocol(name: str) -> GuestProtocol:
     """The protocol of this name."""
-    found = import_module(PROTOCOLS[name]).PROTOCOL
-    assert isinstance(found, GuestProtocol)
-    return found
+    guest = import_module(PROTOCOLS[name]).PROTOCOL
+    assert isinstance(guest, GuestProtocol)
+    return guest
 
 
 def all_protocols() -> list[GuestProtocol]:
@@ -113,13 +113,13 @@ def all_protocols() -> list[GuestProtocol]:
 
 def server_options(command: Command) -> Command:
     """Add the options of each protocol to a command that serves."""
-    for each in reversed(all_protocols()):
-        command = each.server_options(command)
+    for guest in reversed(all_protocols()):
+        command = guest.server_options(command)
     return command
 
 
 def worker_options(command: Command) -> Command:
     """Add the options of each protocol to a command that runs workers."""
-    for each in reversed(all_protocols()):
-        command = each.worker_options(command)
+    for guest in reversed(all_protocols()):
+        command = guest.worker_options(command)
     return command

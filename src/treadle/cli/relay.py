@@ -56,16 +56,16 @@ def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None
     from treadle.worker import logs
 
     probes = probes_of(health, health_file)
-    found = find_app(app)
-    outbox = _outbox_of(found)
+    loaded = find_app(app)
+    outbox = _outbox_of(loaded)
     if once:
         if health is not None or health_file is not None:
             raise Stop(USAGE, "--health and --health-file are for a relay that stays: leave out --once")
-        note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} delivered")
+        note(f"treadle: {plural(event_loop.run(_everything(loaded)), 'job')} delivered")
         return
     logs.set_up("relay", log_level, log_json)
     note(f"treadle: relaying from {outbox.url}; Ctrl-C stops")
-    event_loop.run(_relaying(found, probes))
+    event_loop.run(_relaying(loaded, probes))
 
 
 async def _everything(app: App) -> int:
@@ -79,12 +79,12 @@ async def _relaying(app: App, probes: Probes) -> None:
     from treadle.cli.relaying import Relaying
     from treadle.worker import Signals
 
-    relaying, asked = Relaying(app), asyncio.Event()
-    with Signals(asyncio.get_running_loop(), asked.set):
+    relaying, stop_asked = Relaying(app), asyncio.Event()
+    with Signals(asyncio.get_running_loop(), stop_asked.set):
         async with HealthReporter(probes, lambda: relaying.verdict) as reporter:
             if reporter.address is not None:
                 note(f"treadle: probes at {reporter.address.url}/livez and /readyz")
-            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(asked.wait())
+            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(stop_asked.wait())
             await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
             reporter.stopping(STOPPING)
             stop.cancel()

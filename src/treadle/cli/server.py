@@ -110,8 +110,8 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "give --tls-cert and --tls-key together")
     if not settings.has_tokens and not is_open and not _is_loopback(options["host"]):
-        words = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
-        raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
+        advice = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
+        raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {advice}")
     _log(options["quiet"])
     target.check_there(make=options.get("make", True))
     return event_loop.run(_serve(target.app, settings, options, make_workers))
@@ -122,14 +122,14 @@ def _settings(options: dict[str, Any]) -> Settings:
     from treadle.server import Settings
 
     numbers = ("rate", "requests", "max_body", "timeout")
-    given = {name: options[name] for name in numbers if options[name] is not None}
+    limits = {name: options[name] for name in numbers if options[name] is not None}
     tokens = live_tokens(options["tokens"]) if options["tokens"] is not None else None
     if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
-    hosts = tuple(each.lower() for each in options["hosts"])
+    hosts = tuple(host.lower() for host in options["hosts"])
     if not _is_address(options["host"]):
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
-    given |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
+    limits |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
         token_file=tokens,
         hosts=hosts,
@@ -139,7 +139,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         reveal=options["reveal"],
         pass_texts=options["pass_texts"],
         docs=not options["no_docs"],
-        **given,
+        **limits,
     )
 
 

@@ -92,7 +92,7 @@ def names_of(app: App) -> dict[str, Any]:
     short: dict[str, list[Any]] = {}
     for name, task in app.tasks.items():
         short.setdefault(name.rpartition(".")[2], []).append(task)
-    tasks = {name: found[0] for name, found in short.items() if len(found) == 1 and name.isidentifier()}
+    tasks = {name: same_name[0] for name, same_name in short.items() if len(same_name) == 1 and name.isidentifier()}
     parts = {name: getattr(app, name) for name in PARTS}
     return {**tasks, **parts, "app": app, "tasks": app.tasks, "treadle": treadle, "asyncio": asyncio}
 

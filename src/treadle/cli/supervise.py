@@ -37,17 +37,17 @@ def starts(orders: Orders, processes: int) -> Make:
     def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
         ready = 0
 
-        def hello(said: Hello, _: int) -> None:
+        def greeted(hello: Hello, _: int) -> None:
             nonlocal ready
             ready += 1
             if ready == 1:
-                greet_again(said, last[0]) if last else greet(said, processes)
-                last[:] = [said]
+                greet_again(hello, last[0]) if last else greet(hello, processes)
+                last[:] = [hello]
 
         # With --reload a process may stand at a breakpoint.
         recycling = Recycling(restart_stuck=None)
         return fleet_of(
-            orders, processes, greeted=hello, environment=environment, inherited=[descriptor], recycling=recycling
+            orders, processes, greeted=greeted, environment=environment, inherited=[descriptor], recycling=recycling
         )
 
     return make
@@ -89,10 +89,10 @@ class Supervision:
             note("treadle: stopped")
         return code
 
-    def _hello(self, said: Hello, _: int) -> None:
+    def _hello(self, hello: Hello, _: int) -> None:
         if not self._greeted:
             self._greeted = True
-            greet(said, self._processes)
+            greet(hello, self._processes)
 
     def _stop(self) -> None:
         self._signals += 1
@@ -117,10 +117,10 @@ class Supervision:
         try:
             while self._roll_again and not self._is_stopping():
                 self._roll_again = False
-                words = "all" if await self._fleet.roll("SIGHUP") else "the other"
-                said = "were replaced" if words == "all" else "were not replaced"
+                which = "all" if await self._fleet.roll("SIGHUP") else "the other"
+                outcome = "were replaced" if which == "all" else "were not replaced"
                 if not self._is_stopping():
-                    note(f"treadle: {words} worker processes {said}")
+                    note(f"treadle: {which} worker processes {outcome}")
         finally:
             self._health.reloaded()
 

@@ -75,9 +75,9 @@ class Target:
         app = shlex.quote(self._named) if self._named is not None else None
         url = f" --url {shlex.quote(shown(self._url))}" if self._url is not None else ""
 
-        def whole(found: re.Match[str]) -> str:
-            verb = found["verb"]
-            return found[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
+        def whole(match: re.Match[str]) -> str:
+            verb = match["verb"]
+            return match[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
 
         return _COMMAND.sub(whole, text)
 
@@ -165,10 +165,10 @@ def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     """`name=value` options as a mapping."""
-    found = {}
-    for each in values:
-        name, equals, value = each.partition("=")
+    by_name = {}
+    for text in values:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise Stop(USAGE, f"{option}: expected name=value, found {each!r}")
-        found[name] = value
-    return found
+            raise Stop(USAGE, f"{option}: expected name=value, found {text!r}")
+        by_name[name] = value
+    return by_name

@@ -96,14 +96,14 @@ def up(
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
     def make_workers(stopping: Stopping, serving: Serving) -> ServerWorkers:
-        made: list[ServerWorkers] = []
+        running: list[ServerWorkers] = []
         if named:
-            made.append(WorkerProcesses(orders, named, stopping))
+            running.append(WorkerProcesses(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(InProcessWorker(target.app, orders, stopping))
+            running.append(InProcessWorker(target.app, orders, stopping))
         for name in protocols:
-            made += protocol(name).workers(options, serving.port, concurrency or 1, stopping)
-        return Several(made)
+            running += protocol(name).workers(options, serving.port, concurrency or 1, stopping)
+        return Several(running)
 
     return run_server(target, options, make_workers)
 
@@ -132,19 +132,19 @@ class Several:
     @property
     def verdict(self) -> Verdict:
         """The first problem of one of them."""
-        return first_problem([one.verdict for one in self._each])
+        return first_problem([workers.verdict for workers in self._several])
 
-    def __init__(self, each: Sequence[ServerWorkers]) -> None:
-        self._each, self._stack = each, AsyncExitStack()
+    def __init__(self, several: Sequence[ServerWorkers]) -> None:
+        self._several, self._stack = several, AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for one in self._each:
-            await self._stack.enter_async_context(one)
+        for workers in self._several:
+            await self._stack.enter_async_context(workers)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
-        self.code = next((one.code for one in self._each if one.code), 0)
+        self.code = next((workers.code for workers in self._several if workers.code), 0)
 
 
 class InProcessWorker:

@@ -189,14 +189,14 @@ def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple
     """Run the demo on the storage of TREADLE_URL. SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
 
     async def work() -> tuple[tasks.Report, Numbers]:
-        loop, here, asked = asyncio.get_running_loop(), asyncio.current_task(), False
+        loop, here, is_stopping = asyncio.get_running_loop(), asyncio.current_task(), False
         assert here is not None
 
         def stop() -> None:
             """Cancel the demo once. A second signal must not interrupt the clean-up, which takes at most 2 s."""
-            nonlocal asked
-            if not asked:
-                asked = True
+            nonlocal is_stopping
+            if not is_stopping:
+                is_stopping = True
                 here.cancel()
 
         for number in ENDING:

@@ -13,10 +13,10 @@ def show(report: Report, numbers: Numbers) -> None:
         f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
         f"{report.functions:,} functions, {report.classes:,} classes.\n"
     )
-    rows = [(each.name, each.lines) for each in report.longest]
+    rows = [(function.name, function.lines) for function in report.longest]
     table(("longest functions", "lines"), rows, "no functions", right=("lines",))
     data("")
-    big = [(each.name, each.lines, each.functions, each.classes) for each in report.biggest]
+    big = [(module.name, module.lines, module.functions, module.classes) for module in report.biggest]
     counts = ("lines", "functions", "classes")
     table(("biggest modules", *counts), big, "no modules", right=counts)
     lost = f"{numbers.lost:,} whose worker was killed ran again" if numbers.killed else "0 lost"

@@ -123,14 +123,14 @@ def _loaded() -> Iterator[str]:
 def _files_of(error: BaseException) -> Iterator[str]:
     """The files of the traceback, and of a syntax error, also of the exceptions that led to this one."""
     seen = set[int]()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, SyntaxError) and found.filename:
-            yield os.path.abspath(found.filename)
-        tb = found.__traceback__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, SyntaxError) and cause.filename:
+            yield os.path.abspath(cause.filename)
+        tb = cause.__traceback__
         while tb is not None:
             if not tb.tb_frame.f_code.co_filename.startswith("<"):
                 yield os.path.abspath(tb.tb_frame.f_code.co_filename)
             tb = tb.tb_next
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__

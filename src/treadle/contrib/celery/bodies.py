@@ -22,11 +22,11 @@ def bound_body(task: TaskDef) -> bool:
     module, asks = task.module, False
     for access in _accesses(task):
         node: cst.CSTNode = access
-        words: list[str] = []
+        attributes: list[str] = []
         while isinstance(above := module.parent(node), cst.Attribute) and above.value is node:
             node = above
-            words.append(above.attr.value)
-        read = ".".join(words)
+            attributes.append(above.attr.value)
+        read = ".".join(attributes)
         call = module.parent(node)
         if read == "retry" and isinstance(call, cst.Call) and call.func is node:
             asks = True
@@ -52,12 +52,12 @@ def _accesses(task: TaskDef) -> list[cst.CSTNode]:
     scope: Any = next(
         (s for s in set(module.scopes.values()) if isinstance(s, FunctionScope) and s.node is task.function), None
     )
-    found = []
+    reads = []
     for assignment in scope[task.bound] if scope is not None else ():
         if not isinstance(getattr(assignment, "node", None), cst.Param):
             task.problem(task.function, f"{task.bound} is assigned again in the function", "task-context")
-        found += [access.node for access in assignment.references]
-    return sorted(found, key=module.line)
+        reads += [access.node for access in assignment.references]
+    return sorted(reads, key=module.line)
 
 
 def _reading(module: Module, node: cst.CSTNode, read: str) -> Build:
@@ -75,9 +75,9 @@ def _reading(module: Module, node: cst.CSTNode, read: str) -> Build:
 def _retry(task: TaskDef, call: cst.Call) -> None:
     """`raise self.retry(exc=exc, countdown=30)`, with or without `raise`, as a statement of its own."""
     module = task.module
-    given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None and not arg.star}
+    arguments = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None and not arg.star}
     above = module.parent(call)
-    if len(given) != len(call.args) or set(given) - RETRY_ARGS:
+    if len(arguments) != len(call.args) or set(arguments) - RETRY_ARGS:
         task.problem(call, "self.retry() with more than exc= and countdown= is not certain", "retries")
         return
     if isinstance(above, cst.Raise) and above.cause is None:

@@ -44,9 +44,9 @@ class Canvas:
             return "chain" if self.kind(node.left) and self.kind(node.right) else None
         if not isinstance(node, cst.Call):
             return None
-        found = self.task_of(node.func)
-        if found is not None:
-            return "signature" if found[1] in SIGNATURES else None
+        task = self.task_of(node.func)
+        if task is not None:
+            return "signature" if task[1] in SIGNATURES else None
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "set":
             return "signature" if self.kind(node.func.value) == "signature" else None
         return CANVAS.get(self._package.resolve(self.module.canonical(node.func)) or "")
@@ -80,15 +80,17 @@ class Canvas:
             inner = func.value if isinstance(call.func, cst.Attribute) and self.kind(call.func) is None else func
             app = module.wanted.get("app")  # a chain needs none
             if kind == "group":
-                made = module.text(
+                source = module.text(
                     inner.with_changes(func=module.parse(f"{app}.enqueue" if waits else f"{app}.sync.enqueue"))
                 )
             elif kind == "signature":
-                made = f"{app}.enqueue({module.text(inner)})" if waits else f"{app}.sync.enqueue({module.text(inner)})"
+                source = (
+                    f"{app}.enqueue({module.text(inner)})" if waits else f"{app}.sync.enqueue({module.text(inner)})"
+                )
             else:
                 text = module.text(inner)
-                made = f"{text}.enqueue()" if waits else f"{text}.enqueue_sync()"
-            return module.parse(plain(module, call, f"await {made}") if waits else made)
+                source = f"{text}.enqueue()" if waits else f"{text}.enqueue_sync()"
+            return module.parse(plain(module, call, f"await {source}") if waits else source)
 
         return build
 
@@ -128,20 +130,20 @@ class Canvas:
     def _pipe(self, use: Use, node: cst.BinaryOperation) -> None:
         """`a.s(1) | b.s()` becomes `chain(a.job(1), b.late())`."""
         steps: list[cst.BaseExpression] = []
-        left: cst.BaseExpression = node
-        while isinstance(left, cst.BinaryOperation):
-            steps.insert(0, left.right)
-            left = left.left
-        self._steps(use, node, [left, *steps], False)
+        first: cst.BaseExpression = node
+        while isinstance(first, cst.BinaryOperation):
+            steps.insert(0, first.right)
+            first = first.left
+        self._steps(use, node, [first, *steps], False)
         use.needs.add("treadle.chain")
 
         def build(updated: Any, module: Module) -> cst.CSTNode:
             texts: list[str] = []
-            at = updated
-            while isinstance(at, cst.BinaryOperation):
-                texts.insert(0, module.text(at.right))
-                at = at.left
-            return module.parse(f"{module.wanted['treadle.chain']}({', '.join([module.text(at), *texts])})")
+            first = updated
+            while isinstance(first, cst.BinaryOperation):
+                texts.insert(0, module.text(first.right))
+                first = first.left
+            return module.parse(f"{module.wanted['treadle.chain']}({', '.join([module.text(first), *texts])})")
 
         use.edits[node] = build
 
@@ -155,11 +157,11 @@ class Canvas:
         ):
             inner, extra = node.func.value, list(node.args)
             use.edits[node] = lambda updated, _: updated.func.value
-        found = self.task_of(inner.func)
-        if found is None or found[1] not in SIGNATURES:
+        task = self.task_of(inner.func)
+        if task is None or task[1] not in SIGNATURES:
             use.problem(node, "this signature is not certain", SECTION)
             return
-        full, how = found
+        full, how = task
         use.tasks.add(full)
         use.covers.add(inner.func)
         immutable = how == "si" or any(
@@ -174,16 +176,16 @@ class Canvas:
                 if how in ("signature", "subtask")
                 else parts((), self.module, self._settings)
             )
-            given = whole.args
+            arguments = whole.args
             if how in ("s", "si"):
-                given = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
+                arguments = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
             more = parts(extra, self.module, self._settings)
             options = [*whole.options, *more.options]
             if immutable and position == "later":
                 options.append("pass_result=False")
             bound = f".options({', '.join(options)})" if options else ""
             verb = "late" if position == "later" and not immutable else "job"
-            return f"{self.module.text(call.func.value)}{bound}.{verb}({given})"
+            return f"{self.module.text(call.func.value)}{bound}.{verb}({arguments})"
 
         if how in ("signature", "subtask"):
             checked(
@@ -230,19 +232,19 @@ class Canvas:
                     use.problem(member, "a member of this chord is not a signature of a known task", SECTION)
                 else:
                     self._piece(use, member, "member")
-        found = self.task_of(last.func) if isinstance(last, cst.Call) else None
-        if found is None or found[1] not in ("s", "si"):
+        task = self.task_of(last.func) if isinstance(last, cst.Call) else None
+        if task is None or task[1] not in ("s", "si"):
             use.problem(last, "the body of this chord is not written as task.s() or task.si()", SECTION)
             return
-        use.tasks.add(found[0])
+        use.tasks.add(task[0])
         use.covers.add(last.func)  # type: ignore[attr-defined]
-        immutable = found[1] == "si"
+        immutable = task[1] == "si"
         use.needs.add("treadle.flow" if immutable else "treadle.gather")
 
         def build(updated: Any, module: Module) -> cst.CSTNode:
-            given = updated.args[1].value if body is None else updated.args[0].value
-            args = module.text(given.with_changes(func=cst.Name("f")))[2:-1]
-            task = module.text(given.func.value)
+            body_call = updated.args[1].value if body is None else updated.args[0].value
+            args = module.text(body_call.with_changes(func=cst.Name("f")))[2:-1]
+            task = module.text(body_call.func.value)
             head = updated.args[0].value if body is None else updated.func.args[0].value
             text = module.text(head)
             if isinstance(head, cst.GeneratorExp):
@@ -260,9 +262,9 @@ class Canvas:
             assert isinstance(outer, cst.Call)
 
             def both(updated: Any, module: Module) -> cst.CSTNode:
-                made, waits = module.text(build(updated, module)), module.is_async(outer)
+                source, waits = module.text(build(updated, module)), module.is_async(outer)
                 return module.parse(
-                    plain(module, outer, f"await {made}.enqueue()") if waits else f"{made}.enqueue_sync()"
+                    plain(module, outer, f"await {source}.enqueue()") if waits else f"{source}.enqueue_sync()"
                 )
 
             use.whole = both

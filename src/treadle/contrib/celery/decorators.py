@@ -43,12 +43,12 @@ SECTIONS: Final = {
 
 def tasks(package: Package, settings: Settings) -> dict[str, TaskDef]:
     """Every Celery task of the package by its full name; those with `problems` cannot be moved."""
-    found: dict[str, TaskDef] = {}
+    by_name: dict[str, TaskDef] = {}
     for module in package.modules.values():
         visitor = _Finder(package, settings, module)
         module.tree.visit(visitor)
-        found.update({task.full: task for task in visitor.found})
-    return found
+        by_name.update({task.full: task for task in visitor.found})
+    return by_name
 
 
 class _Finder(cst.CSTVisitor):
@@ -78,13 +78,13 @@ def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: 
         task.problem(decorator, "has a decorator above it, which gets the task as a value", "calls")
     if node.asynchronous is not None:
         task.problem(decorator, "is an async function, which Celery does not run", "tasks")
-    given = dict(_options(task, decorator.decorator))
-    for name, value in given.items():
+    options = dict(_options(task, decorator.decorator))
+    for name, value in options.items():
         _option(task, settings, name, value)
     _function(task)
-    _defaults(task, settings, given)
+    _defaults(task, settings, options)
     asks = bound_body(task) if task.bound is not None else False
-    retry_options(task, {name: value for name, value in given.items() if name in RETRYING}, asks)
+    retry_options(task, {name: value for name, value in options.items() if name in RETRYING}, asks)
     return task
 
 
@@ -93,9 +93,11 @@ def _function(task: TaskDef) -> None:
     reason = 'ran alone in its process; it now runs in a thread next to others, or with kind="process" in a process'
     task.note(task.decorator, reason, "tasks")
     params = task.function.params
-    given = [*params.posonly_params, *params.params, *params.kwonly_params]
-    given += [each for each in (params.star_arg, params.star_kwarg) if isinstance(each, cst.Param)]
-    checked = [each.name.value for each in given if each.annotation is not None and not _is_any(each.annotation)]
+    parameters = [*params.posonly_params, *params.params, *params.kwonly_params]
+    parameters += [param for param in (params.star_arg, params.star_kwarg) if isinstance(param, cst.Param)]
+    checked = [
+        param.name.value for param in parameters if param.annotation is not None and not _is_any(param.annotation)
+    ]
     if checked:
         reason = (
             f"the annotations of {', '.join(checked)} are checked when a job is made: other types raise BadArgument"
@@ -126,13 +128,13 @@ def _option(task: TaskDef, settings: Settings, name: str, value: cst.BaseExpress
         task.note(value, f"{name} is left out: Treadle always does so, or has no such switch", "tasks")
         return
     try:
-        found = literal(value, task.module)
+        option = literal(value, task.module)
     except NotLiteral:
         task.problem(value, f"{name} is not a literal", "tasks")
         return
     known = KNOWN.get(name)
-    if known is None or not known(task, settings, value, found):
-        reason, section = SECTIONS.get(name, (f"{name}={found!r:.40} has no counterpart that is certain", "tasks"))
+    if known is None or not known(task, settings, value, option):
+        reason, section = SECTIONS.get(name, (f"{name}={option!r:.40} has no counterpart that is certain", "tasks"))
         task.problem(value, reason, section)
 
 

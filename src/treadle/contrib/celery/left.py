@@ -10,7 +10,7 @@ import libcst as cst
 from treadle.contrib.celery.model import Finding, Module, TaskDef, Use, begins_with
 from treadle.contrib.celery.package import Package, statements
 from treadle.contrib.celery.settings import Settings, advice
-from treadle.contrib.celery.uses import Found, Reference
+from treadle.contrib.celery.uses import Reference, Usage
 
 CELERY: Final = {  # prefix of a name of Celery -> what becomes of it, and the section of the guide
     "celery.signals": ("a signal becomes an event, a middleware or a lifespan", "signals"),
@@ -44,52 +44,52 @@ APP: Final = {
 
 
 def references(
-    package: Package, settings: Settings, found: Found, gone: set[cst.CSTNode], leaves: dict[str, set[str]]
+    package: Package, settings: Settings, usage: Usage, gone: set[cst.CSTNode], leaves: dict[str, set[str]]
 ) -> Iterator[Finding]:
     """A finding for each line that still leads to Celery. `leaves`: by module, the imports that are removed."""
     for name, setting in settings.values.items():
         reason, section = advice(setting)
         yield setting.module.finding(setting.node, "left", f"setting {name}: {reason}", section)
-    for each in found.references:
-        if each.node in gone:
+    for reference in usage.references:
+        if reference.node in gone:
             continue
-        known = _reason(settings, each)
+        known = _reason(settings, reference)
         if known is not None:
-            yield each.module.finding(_statement(each.module, each.node), "left", *known)
+            yield reference.module.finding(_statement(reference.module, reference.node), "left", *known)
     for module in package.modules.values():
         for statement in statements(module.tree):
             names = set(of_celery(package, settings, module, statement)) - leaves.get(module.name, set())
             if names:
                 yield module.finding(statement, "left", f"imports {', '.join(sorted(names))} of Celery", "what-stays")
-    yield from _unknown_calls(package, found, settings.app is None)
+    yield from _unknown_calls(package, usage, settings.app is None)
 
 
-def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], found: Found) -> None:
+def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], usage: Usage) -> None:
     """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`: they
     mean something in a worker of Celery only."""
     functions = {task.function: task for task in tasks.values()}
     within = ("celery.exceptions.", "celery.current_task.", "celery._state.", f"{settings.app}.current_task.")
-    for each in found.references:
-        if not f"{each.name}.".startswith(within):
+    for reference in usage.references:
+        if not f"{reference.name}.".startswith(within):
             continue
-        above: cst.CSTNode | None = each.node
+        above: cst.CSTNode | None = reference.node
         while above is not None and above not in functions:
-            above = each.module.parent(above)
-        known = _reason(settings, each)
+            above = reference.module.parent(above)
+        known = _reason(settings, reference)
         if isinstance(above, cst.FunctionDef) and known is not None:
-            functions[above].problem(_statement(each.module, each.node), *known)
+            functions[above].problem(_statement(reference.module, reference.node), *known)
 
 
 def nodes(node: cst.CSTNode) -> set[cst.CSTNode]:
-    found: set[cst.CSTNode] = set()
+    below: set[cst.CSTNode] = set()
 
     class All(cst.CSTVisitor):
         def on_visit(self, node: cst.CSTNode) -> bool:
-            found.add(node)
+            below.add(node)
             return True
 
     node.visit(All())
-    return found
+    return below
 
 
 def _statement(module: Module, node: cst.CSTNode) -> cst.CSTNode:
@@ -98,15 +98,15 @@ def _statement(module: Module, node: cst.CSTNode) -> cst.CSTNode:
     return above if isinstance(above, cst.Call | cst.Attribute | cst.Decorator) else node
 
 
-def _reason(settings: Settings, each: Reference) -> tuple[str, str] | None:
+def _reason(settings: Settings, reference: Reference) -> tuple[str, str] | None:
     app = settings.app
-    if app is not None and f"{each.name}.".startswith(f"{app}."):
-        rest = each.name.removeprefix(app).lstrip(".")
+    if app is not None and f"{reference.name}.".startswith(f"{app}."):
+        rest = reference.name.removeprefix(app).lstrip(".")
         if rest.startswith("conf."):
             return None  # reported with its value
-        return next(found for prefix, found in APP.items() if rest.startswith(prefix))
-    if each.name.startswith(("celery", "kombu")):
-        return next(found for prefix, found in CELERY.items() if each.name.startswith(prefix))
+        return next(known for prefix, known in APP.items() if rest.startswith(prefix))
+    if reference.name.startswith(("celery", "kombu")):
+        return next(known for prefix, known in CELERY.items() if reference.name.startswith(prefix))
     return None  # a task: its use is reported
 
 
@@ -131,9 +131,9 @@ class _Calls(cst.CSTVisitor):
             self.found.append(self._module.finding(node, "left", reason, "tasks"))
 
 
-def _unknown_calls(package: Package, found: Found, decorators: bool) -> Iterator[Finding]:
+def _unknown_calls(package: Package, usage: Usage, decorators: bool) -> Iterator[Finding]:
     known: set[cst.CSTNode] = set()
-    for use in found.uses:
+    for use in usage.uses:
         above = use.module.parent(use.node)
         known |= {use.node, *([above] if above is not None else [])}
     for module in package.modules.values():
@@ -163,35 +163,35 @@ def named_in_strings(
     known = {node for task in tasks.values() for node in nodes(task.decorator)}
     if (routes := settings.values.get("task_routes")) is not None:
         known |= nodes(routes.node)
-    found = []
+    uses = []
     for module in package.modules.values():
         visitor = _Strings(names, ours | known)
         module.tree.visit(visitor)
         for node, full in visitor.found:
             use = Use(module, node, {full})
             use.problem(node, "names a task in a text, so what happens with it is not certain", "calls")
-            found.append(use)
-    return found
+            uses.append(use)
+    return uses
 
 
 def star_imports(package: Package, tasks: dict[str, TaskDef]) -> list[Use]:
     """A use for each `from module import *` of a module with tasks, whose names cannot be followed."""
-    found = []
+    uses = []
     for module, statement, source in package.stars:
         inside = {full for full in tasks if full.rpartition(".")[0] == source}
         if inside:
             use = Use(module, statement, inside)
             use.problem(statement, "imports tasks with *, so their uses cannot be followed", "calls")
-            found.append(use)
-    return found
+            uses.append(use)
+    return uses
 
 
 def clashes(package: Package, tasks: dict[str, TaskDef]) -> set[str]:
     """The tasks that share a name with something else, such as after `mail = send` and `mail = other`."""
-    return {full for full in tasks if full in {package.resolve(each) for each in package.clashes}}
+    return {full for full in tasks if full in {package.resolve(name) for name in package.clashes}}
 
 
-def leaving(package: Package, settings: Settings, module: Module, found: Found, gone: set[cst.CSTNode]) -> set[str]:
+def leaving(package: Package, settings: Settings, module: Module, usage: Usage, gone: set[cst.CSTNode]) -> set[str]:
     """The names imported from Celery, or the Celery app's, that nothing in this module uses after the edits.
 
     gone  the nodes that the edits replace
@@ -199,9 +199,9 @@ def leaving(package: Package, settings: Settings, module: Module, found: Found, 
     if module.is_package:
         return set()
     uses: dict[str, list[bool]] = {}
-    for each in found.references:
-        if each.module is module:
-            uses.setdefault(_root(each.node), []).append(each.node in gone)
+    for reference in usage.references:
+        if reference.module is module:
+            uses.setdefault(_root(reference.node), []).append(reference.node in gone)
     return {
         name
         for statement in module.tree.body
@@ -217,8 +217,8 @@ def of_celery(package: Package, settings: Settings, module: Module, statement: c
     if isinstance(statement, cst.Import):
         names = [(alias.evaluated_alias or alias.evaluated_name, alias.evaluated_name) for alias in statement.names]
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
-        given = [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
-        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in given]
+        local_names = [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
+        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in local_names]
     elif isinstance(statement, cst.ImportFrom):
         text = module.code(statement)
         names = [("*", "celery")] if text.startswith(("from celery", "from kombu")) else []

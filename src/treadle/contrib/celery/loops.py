@@ -21,20 +21,20 @@ def functions_on_loops(package: Package) -> dict[str, str]:
         begins |= visitor.begins
         for caller, functions in visitor.calls.items():
             calls.setdefault(caller, set()).update(functions)
-    found: dict[str, str] = {}
+    caller_of: dict[str, str] = {}
     for begin in sorted(begins):
         todo = [begin]
         while todo:
             for called in sorted(calls.get(todo.pop(), ())):
-                if called not in begins and called not in found:
-                    found[called] = begin
+                if called not in begins and called not in caller_of:
+                    caller_of[called] = begin
                     todo.append(called)
-    return found
+    return caller_of
 
 
 def refuse(package: Package, uses: list[Use]) -> None:
     """Add a problem to each use of a task in such a function."""
-    found = functions_on_loops(package)
+    caller_of = functions_on_loops(package)
     for use in uses:
         function = use.module.function_of(use.node)
         if not use.edits:
@@ -45,7 +45,7 @@ def refuse(package: Package, uses: list[Use]) -> None:
             reason = "may run on the event loop of the function around it, where enqueue_sync() refuses to block"
             use.problem(use.whole_node, reason, "calls")
         elif isinstance(function, cst.FunctionDef) and not use.module.is_async(use.node):
-            caller = found.get(full_name(use.module, function))
+            caller = caller_of.get(full_name(use.module, function))
             if caller is not None:
                 reason = f"runs on the event loop of {caller}, where enqueue_sync() refuses to block"
                 use.problem(use.whole_node, reason, "calls")

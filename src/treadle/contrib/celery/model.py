@@ -54,20 +54,22 @@ class Module:
         self.is_package = path.name == "__init__.py"
         wrapper = MetadataWrapper(cst.parse_module(raw))
         self.tree = wrapper.module
-        found = wrapper.resolve_many([ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider])
-        self.parents: Any = found[ParentNodeProvider]
-        self.positions: Any = found[PositionProvider]
-        names: Any = found[QualifiedNameProvider]
+        metadata = wrapper.resolve_many([ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider])
+        self.parents: Any = metadata[ParentNodeProvider]
+        self.positions: Any = metadata[PositionProvider]
+        names: Any = metadata[QualifiedNameProvider]
         # Computed when they are read, some of them lazily.
-        self.names: dict[cst.CSTNode, Any] = {node: each() if callable(each) else each for node, each in names.items()}
-        self.scopes: Any = found[ScopeProvider]
+        self.names: dict[cst.CSTNode, Any] = {
+            node: sources() if callable(sources) else sources for node, sources in names.items()
+        }
+        self.scopes: Any = metadata[ScopeProvider]
         self.edits: dict[cst.CSTNode, Build] = {}
         self.wanted: dict[str, str] = {}  # what it imports in addition -> under which name
         self.taken: set[str] = set()  # names that an additional import must not take
 
     def line(self, node: cst.CSTNode) -> int:
-        found: int = self.positions[node].start.line
-        return found
+        line: int = self.positions[node].start.line
+        return line
 
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node, in one line."""
@@ -83,8 +85,8 @@ class Module:
         return self.tree.code_for_node(node)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        found: cst.CSTNode | None = self.parents.get(node)
-        return found
+        parent: cst.CSTNode | None = self.parents.get(node)
+        return parent
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
         """The innermost function around a node."""
@@ -110,10 +112,10 @@ class Module:
     def canonical(self, node: cst.CSTNode) -> str | None:
         """The dotted name that a name or an attribute refers to, from the import or the definition; None if it is
         local to a function, or not known for certain."""
-        found = list(self.names.get(node, ())) if is_dotted(node) else []
-        if len(found) != 1 or "<" in found[0].name:
+        sources = list(self.names.get(node, ())) if is_dotted(node) else []
+        if len(sources) != 1 or "<" in sources[0].name:
             return None
-        source, name = found[0].source.name, found[0].name
+        source, name = sources[0].source.name, sources[0].name
         if source == "BUILTIN":
             return f"builtins.{name}"
         return absolute(name, self) if source == "IMPORT" else f"{self.name}.{name}"

@@ -78,8 +78,8 @@ class Package:
                     self.stars.append((module, statement, source))
                     continue
                 for alias in statement.names:
-                    given = alias.evaluated_alias or alias.evaluated_name
-                    self._alias(module, given, f"{source}.{alias.evaluated_name}")
+                    local = alias.evaluated_alias or alias.evaluated_name
+                    self._alias(module, local, f"{source}.{alias.evaluated_name}")
             elif (given_here := assigned(statement)) is not None:
                 name, value = given_here
                 named = module.canonical(value) if isinstance(value, cst.Name | cst.Attribute) else None
@@ -95,7 +95,7 @@ class Package:
     @property
     def clashes(self) -> set[str]:
         """The sources of names that are given twice, so it is not certain which one holds."""
-        return {each for sources in self._sources.values() if len(sources) > 1 for each in sources}
+        return {source for sources in self._sources.values() if len(sources) > 1 for source in sources}
 
     def resolve(self, name: str | None) -> str | None:
         """A dotted name, with the names that modules re-export replaced by those of the definition."""
@@ -119,7 +119,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(each for each in folders if each not in SKIPPED and not each.startswith("."))
+        folders[:] = sorted(folder for folder in folders if folder not in SKIPPED and not folder.startswith("."))
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 

@@ -32,17 +32,17 @@ def as_text(plan: Plan) -> str:
     counts = f"{len(plan.moved)} of {len(plan.moved) + len(plan.stayed)} tasks move to Treadle"
     parts = [counts + (f"; these stay with Celery: {', '.join(plan.stayed)}" if plan.stayed else "")]
     for kind in ("left", "differs", "rewritten"):
-        lines = [_line(each) for each in plan.findings if each.kind == kind]
+        lines = [_line(finding) for finding in plan.findings if finding.kind == kind]
         if lines:
             parts.append("\n".join([f"{HEADINGS[kind]} ({len(lines)})", *lines]))
     parts.append(f"Sections are those of {GUIDE}")
     return "\n\n".join(parts) + "\n"
 
 
-def _line(found: Finding) -> str:
-    place = f"{found.file}:{found.line}" if found.line else found.file
-    code = f"  {found.code}\n" if found.code else ""
-    return f"{place}: {found.reason} (#{found.section})\n{code}".rstrip("\n")
+def _line(finding: Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    code = f"  {finding.code}\n" if finding.code else ""
+    return f"{place}: {finding.reason} (#{finding.section})\n{code}".rstrip("\n")
 
 
 def diff(plan: Plan) -> str:

@@ -85,10 +85,10 @@ def literal(node: cst.CSTNode, module: Module) -> Any:
 def _value(node: ast.expr) -> Any:
     """The value of a literal, or of a product such as `30 * 60`. Raises ValueError."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _value(node.left), _value(node.right)
-        if type(left) not in (int, float) or type(right) not in (int, float):
+        first, right = _value(node.left), _value(node.right)
+        if type(first) not in (int, float) or type(right) not in (int, float):
             raise ValueError("not a product of numbers")
-        return left * right
+        return first * right
     return ast.literal_eval(node)
 
 
@@ -139,8 +139,8 @@ class Settings(Struct):
 
     @property
     def tz(self) -> str:
-        found = self.get("timezone", None)
-        return found if isinstance(found, str) else "UTC"
+        tz = self.get("timezone", None)
+        return tz if isinstance(tz, str) else "UTC"
 
     def queue_of(self, task: str) -> str | None:
         """The queue that task_routes gives to this task; None: the default. Raises NotLiteral for other routes."""
@@ -171,8 +171,8 @@ def read(package: Package) -> Settings:
         settings.add(Setting(module, arg.value, name))
         if name == "config_source":
             _configured(package, settings, module, arg.value, "")
-    for each in package.modules.values():
-        each.tree.visit(_Conf(package, settings, each))
+    for source in package.modules.values():
+        source.tree.visit(_Conf(package, settings, source))
     _stop(settings)
     return settings
 
@@ -193,9 +193,9 @@ class _Conf(cst.CSTVisitor):
 
     def _rest(self, node: cst.CSTNode) -> str | None:
         """The part of the app that a name reads, such as "conf.timezone"; None for any other name."""
-        found = self._package.resolve(self._module.canonical(node))
+        name = self._package.resolve(self._module.canonical(node))
         app = f"{self._settings.app}."
-        return found.removeprefix(app) if found is not None and found.startswith(app) else None
+        return name.removeprefix(app) if name is not None and name.startswith(app) else None
 
     def _set(self, name: str, value: cst.CSTNode) -> None:
         self._settings.add(Setting(self._module, value, name))
@@ -259,18 +259,18 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
         named = package.resolve(module.canonical(value)) or ""
     django = named == "django.conf:settings" or named == "django.conf.settings"
     if django:
-        sources = [each for each in package.modules.values() if prefix and _has_names(each, f"{prefix}_")]
+        sources = [source for source in package.modules.values() if prefix and _has_names(source, f"{prefix}_")]
     else:
         sources = [package.modules[named]] if named in package.modules else []
     if not sources or prefix == "?":
         reason = "reads settings from a place outside of this package, so no task is certain"
         settings.stops.append(module.finding(value, "left", reason, "the-app"))
     for source in sources:
-        for target, given in _assigned(source):
+        for target, node in _assigned(source):
             name = _setting(target, prefix)
             if name is not None:
-                settings.add(Setting(source, given, name))
-                if not source.always(given):
+                settings.add(Setting(source, node, name))
+                if not source.always(node):
                     settings.twice.add(name)
 
 
@@ -288,8 +288,8 @@ def _setting(target: str, prefix: str) -> str | None:
 
 def _assigned(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
     for statement in statements(module.tree):
-        if (found := assigned(statement)) is not None:
-            yield found
+        if (pair := assigned(statement)) is not None:
+            yield pair
 
 
 def _has_names(module: Module, prefix: str) -> bool:
@@ -329,4 +329,4 @@ def advice(setting: Setting) -> tuple[str, str]:
             value = "N"
         if value is not None:  # without a limit, as here
             return OF_WORKERS[setting.name].format(value), "workers"
-    return ADVICE[max((each for each in ADVICE if setting.name.startswith(each)), key=len)]
+    return ADVICE[max((prefix for prefix in ADVICE if setting.name.startswith(prefix)), key=len)]

@@ -34,31 +34,31 @@ class Reference(Struct, frozen=True):
     name: str  # the whole dotted name, resolved
 
 
-class Found(Struct):
+class Usage(Struct):
     """All of a package."""
 
     uses: list[Use] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
 
 
-def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Found:
+def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Usage:
     """Every use of the tasks, and every reference to Celery."""
-    found = Found()
+    usage = Usage()
     for module in package.modules.values():
         canvas = Canvas(package, settings, tasks, module)
         starts = _Starts(canvas)
         module.tree.visit(starts)
-        found.uses += starts.found
+        usage.uses += starts.found
         covered = {node for use in starts.found for node in use.covers}
         references = _References(package, settings, tasks, module)
         module.tree.visit(references)
-        found.references += references.found
-        found.uses += references.unclear
+        usage.references += references.found
+        usage.uses += references.unclear
         for reference in references.found:
             task = canvas.task_of(reference.node)
             if task is not None and reference.node not in covered:
-                found.uses.append(_use(settings, tasks, reference, *task))
-    return found
+                usage.uses.append(_use(settings, tasks, reference, *task))
+    return usage
 
 
 class _Starts(cst.CSTVisitor):
@@ -122,8 +122,8 @@ class _References(cst.CSTVisitor):
 
     def _unclear(self, node: cst.CSTNode) -> None:
         """A name that may be that of a task or of something else, such as after `try: ... except ImportError:`."""
-        for each in self._module.names.get(node, ()) if is_dotted(node) else ():
-            name = self._package.resolve(absolute(each.name, self._module)) or ""
+        for source in self._module.names.get(node, ()) if is_dotted(node) else ():
+            name = self._package.resolve(absolute(source.name, self._module)) or ""
             if (full := begins_with(name, self._tasks)) is not None:
                 use = Use(self._module, node, {full})
                 use.problem(node, "may be a task or something else", "calls")
@@ -167,7 +167,7 @@ def _bare(use: Use, task: TaskDef, above: Any, called: bool) -> None:
         return
     line = module.parent(above) if isinstance(above, cst.Assign) and above.value is use.node else None
     alias = line is not None and isinstance(module.parent(line), cst.Module)
-    alias = alias and all(isinstance(each.target, cst.Name) for each in above.targets)
+    alias = alias and all(isinstance(target.target, cst.Name) for target in above.targets)
     if not alias:
         use.problem(use.node, "the task is used as a value, so what happens to it is not certain", "calls")
 
@@ -195,11 +195,11 @@ def _enqueued(call: cst.Call) -> Build:
 
 def _apply_async(use: Use, settings: Settings, call: Any) -> None:
     def text(updated: Any) -> str:
-        found = parts(updated.args, use.module, settings)
+        call_parts = parts(updated.args, use.module, settings)
         waits = use.module.is_async(call)
         verb = "enqueue" if waits else "enqueue_sync"
-        made = f"{use.module.text(updated.func.value)}{found.bound}.{verb}({found.args})"
-        return plain(use.module, call, f"await {made}") if waits else made
+        source = f"{use.module.text(updated.func.value)}{call_parts.bound}.{verb}({call_parts.args})"
+        return plain(use.module, call, f"await {source}") if waits else source
 
     checked(use, call, parts(call.args, use.module, settings), text(call))
     use.edits[call] = lambda updated, module: module.parse(text(updated))

@@ -53,7 +53,7 @@ class Announcement:
     """
 
     def __init__(self, types: Sequence[str], host: str, port: int, properties: dict[str, str], where: Network) -> None:
-        self._types, self._host, self._port = [name_of(each) for each in types], host, port
+        self._types, self._host, self._port = [name_of(kind) for kind in types], host, port
         self._properties, self._name = properties, uuid.uuid4()
         self._taken = asyncio.Event()
         self._link = Link(self._hear, self._tell, where, _networks_of(host))
@@ -93,9 +93,9 @@ class Announcement:
     async def _probe(self) -> bool:
         for _ in range(PROBES):
             for ear in self._link.ears:
-                asked = tuple(Question((self.instance, *kind), ANY, alone=True) for kind in self._types)
-                wanted = tuple(each for each in self._all(ear) if each.kind == SRV)
-                ear.say(Packet(questions=asked, proposed=wanted))
+                questions = tuple(Question((self.instance, *kind), ANY, alone=True) for kind in self._types)
+                wanted = tuple(record for record in self._all(ear) if record.kind == SRV)
+                ear.say(Packet(questions=questions, proposed=wanted))
             try:
                 await asyncio.wait_for(self._taken.wait(), PROBE_PAUSE)
             except TimeoutError:
@@ -108,28 +108,28 @@ class Announcement:
 
     def _all(self, ear: Receiver, ttl: int = TTL) -> list[Answer]:
         """All records of the server for one network."""
-        found: list[Answer] = []
+        records: list[Answer] = []
         target = Target(self._hostname(), self._port)
-        told = {**self._properties, "instance_id": self.instance}
+        properties = {**self._properties, "instance_id": self.instance}
         for kind in self._types:
             full = (self.instance, *kind)
-            found += [
+            records += [
                 Answer(kind, PTR, full, ttl),
                 Answer(full, SRV, target, ttl, flush=True),
-                Answer(full, TXT, told, ttl, flush=True),
+                Answer(full, TXT, properties, ttl, flush=True),
             ]
         if ttl:
-            found += [Answer(TYPES, PTR, kind, ttl) for kind in self._types]
-        return [*found, *(self._addresses(ear, ttl))]
+            records += [Answer(TYPES, PTR, kind, ttl) for kind in self._types]
+        return [*records, *(self._addresses(ear, ttl))]
 
     def _hostname(self) -> Name:
         return (f"treadle-{self._name.hex[:12]}", "local")
 
     def _addresses(self, ear: Receiver, ttl: int) -> list[Answer]:
         """The address records for one network."""
-        at = ipaddress.ip_address(self._host)
-        if not at.is_unspecified:
-            return [Answer(self._hostname(), A if at.version == 4 else AAAA, str(at), ttl, flush=True)]
+        address = ipaddress.ip_address(self._host)
+        if not address.is_unspecified:
+            return [Answer(self._hostname(), A if address.version == 4 else AAAA, str(address), ttl, flush=True)]
         return [Answer(self._hostname(), A, ear.address, ttl, flush=True)]
 
     # --- receiving
@@ -142,41 +142,43 @@ class Announcement:
             self._answer(packet, ear, sender)
 
     def _hear_of_others(self, packet: Packet, ear: Receiver) -> None:
-        ours = {folded(each.name): each.data for each in self._all(ear) if each.kind == SRV}
+        ours = {folded(record.name): record.data for record in self._all(ear) if record.kind == SRV}
         for answer in packet.answers:
             mine = ours.get(folded(answer.name))
             if mine is not None and answer.kind == SRV and answer.ttl and answer.data != mine:
                 self._taken.set()
 
     def _answer(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
-        known = {(folded(each.name), each.kind, _key(each.data)) for each in packet.answers if each.ttl >= TTL / 2}
+        known = {
+            (folded(record.name), record.kind, _key(record.data)) for record in packet.answers if record.ttl >= TTL / 2
+        }
         everything = self._all(ear)
         answers = [
-            each
-            for each in everything
-            if any(_fits(question, each) for question in packet.questions)
-            and (folded(each.name), each.kind, _key(each.data)) not in known
+            record
+            for record in everything
+            if any(_fits(question, record) for question in packet.questions)
+            and (folded(record.name), record.kind, _key(record.data)) not in known
         ]
         if not answers:
             return
-        more = tuple(each for each in everything if each not in answers and each.name != TYPES)
+        more = tuple(record for record in everything if record not in answers and record.name != TYPES)
         if sender[1] != ear.port:  # the query comes from a plain DNS resolver: answer as a plain server does
-            short = [Answer(each.name, each.kind, each.data, LEGACY_TTL) for each in (*answers, *more)]
+            short = [Answer(record.name, record.kind, record.data, LEGACY_TTL) for record in (*answers, *more)]
             first, rest = tuple(short[: len(answers)]), tuple(short[len(answers) :])
             plain = Packet(id=packet.id, is_response=True, questions=packet.questions, answers=first, more=rest)
             ear.say(plain, sender)
             return
-        said = Packet(is_response=True, answers=tuple(answers), more=more)
+        response = Packet(is_response=True, answers=tuple(answers), more=more)
         if all(question.alone for question in packet.questions):
-            ear.say(said, sender)
-        elif all(each.flush for each in answers):
-            ear.say(said)
+            ear.say(response, sender)
+        elif all(record.flush for record in answers):
+            ear.say(response)
         else:
-            asyncio.get_running_loop().call_later(random.uniform(*MANNERS), self._say_later, ear, said)
+            asyncio.get_running_loop().call_later(random.uniform(*MANNERS), self._say_later, ear, response)
 
-    def _say_later(self, ear: Receiver, said: Packet) -> None:
+    def _say_later(self, ear: Receiver, response: Packet) -> None:
         if self._is_ours:
-            ear.say(said)
+            ear.say(response)
 
 
 def _fits(question: Question, answer: Answer) -> bool:

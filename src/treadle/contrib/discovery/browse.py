@@ -49,8 +49,8 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """The URL of the service, with the port of its property `http_port` if it has one."""
-        told = self.properties.get("http_port", "")
-        port = int(told) if told.isdecimal() and 0 < int(told) < 65536 else self.port
+        http_port = self.properties.get("http_port", "")
+        port = int(http_port) if http_port.isdecimal() and 0 < int(http_port) < 65536 else self.port
         address = self.addresses[0]
         scheme = "https" if self.properties.get("scheme") == "https" else "http"
         return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
@@ -63,7 +63,7 @@ class Browser:
     """
 
     def __init__(self, types: Sequence[str], where: Network) -> None:
-        self._types = {folded(name_of(each)): each for each in types}
+        self._types = {folded(name_of(kind)): kind for kind in types}
         self._link = Link(self._hear, self._ask, where)
         self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with their expiry time
         self._changed = asyncio.Event()
@@ -81,14 +81,14 @@ class Browser:
         """The services that are known now, in the order of their arrival."""
         now = asyncio.get_running_loop().time()
         alive = [fact for fact, until in self._facts.values() if until > now]
-        found: list[Found] = []
+        services: list[Found] = []
         for fact in alive:
             kind = self._types.get(folded(fact.name))
             if fact.kind == PTR and kind is not None and isinstance(fact.data, tuple):
                 one = _service(kind, fact.data, alive)
                 if one is not None:
-                    found.append(one)
-        return found
+                    services.append(one)
+        return services
 
     async def changes(self) -> AsyncIterator[list[Found]]:
         """Yield the known services now and after each change."""
@@ -102,9 +102,9 @@ class Browser:
         """The known services as soon as `enough` accepts them, else after `timeout` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                async for found in self.changes():
-                    if enough(found):
-                        return found
+                async for services in self.changes():
+                    if enough(services):
+                        return services
         return self.found()
 
     def _until_next_end(self) -> float | None:
@@ -172,19 +172,19 @@ def _first(facts: Sequence[Answer], name: Name, kind: int) -> Answer | None:
 
 def _addresses(host: Name, facts: Sequence[Answer]) -> list[str]:
     wanted = folded(host)
-    found = [str(fact.data) for fact in facts if fact.kind in (A, AAAA) and folded(fact.name) == wanted]
-    return sorted(found, key=lambda address: (not address.startswith("127."), ":" in address))
+    addresses = [str(fact.data) for fact in facts if fact.kind in (A, AAAA) and folded(fact.name) == wanted]
+    return sorted(addresses, key=lambda address: (not address.startswith("127."), ":" in address))
 
 
 def _service(kind: str, full: Name, facts: Sequence[Answer]) -> Found | None:
     """One service; None while a record that is needed to reach it is missing."""
-    target, told = _first(facts, full, SRV), _first(facts, full, TXT)
+    target, text = _first(facts, full, SRV), _first(facts, full, TXT)
     if target is None or not isinstance(target.data, Target):
         return None
     addresses = _addresses(target.data.host, facts)
     if not addresses:
         return None
-    properties = told.data if told is not None and isinstance(told.data, dict) else {}
+    properties = text.data if text is not None and isinstance(text.data, dict) else {}
     return Found(
         type=kind,
         instance=full[0],

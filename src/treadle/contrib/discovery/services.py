@@ -28,15 +28,15 @@ async def find(timeout: float, where: Network) -> Whereabouts | None:
     None if no queue answers within `timeout` seconds. Raises NoMulticast.
     """
     async with Browser((*QUEUES, *BLOBS), where) as browser:
-        found = await browser.until(lambda all: any(each.type in QUEUES for each in all), timeout)
-        queue = next((each for each in found if each.type in QUEUES), None)
+        services = await browser.until(lambda all: any(service.type in QUEUES for service in all), timeout)
+        queue = next((service for service in services if service.type in QUEUES), None)
         if queue is None:
             return None
-        if _own_store(queue, found) is None:
-            found = await browser.until(lambda all: any(each.type in BLOBS for each in all), A_STORE_MORE)
-        store = _own_store(queue, found) or next((each for each in found if each.type in BLOBS), None)
+        if _own_store(queue, services) is None:
+            services = await browser.until(lambda all: any(service.type in BLOBS for service in all), A_STORE_MORE)
+        store = _own_store(queue, services) or next((service for service in services if service.type in BLOBS), None)
         return Whereabouts(queue.url, store.url if store is not None else queue.url)
 
 
-def _own_store(queue: Found, found: list[Found]) -> Found | None:
-    return next((each for each in found if each.type in BLOBS and each.instance == queue.instance), None)
+def _own_store(queue: Found, services: list[Found]) -> Found | None:
+    return next((service for service in services if service.type in BLOBS and service.instance == queue.instance), None)

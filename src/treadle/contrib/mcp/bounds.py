@@ -42,18 +42,18 @@ def decoded(answer: bytes) -> Any:
         if len(raw) <= SMALL and room >= 0:
             room -= len(raw) + NESTED * max(0, raw.count(b"[") + raw.count(b"{") - PLAIN)
             return read_json(raw)
-        words = f"({len(raw):,} bytes of JSON)"
+        size = f"({len(raw):,} bytes of JSON)"
         if depth > SPLIT or (room < 0 and depth + is_list > FIELDS) or (depth > FIELDS and _is_nested(raw)):
-            return [words] if is_list else {"(all)": words}
+            return [size] if is_list else {"(all)": size}
         if is_list:
-            items = [each for each in msgspec.structs.astuple(_first(raw)) if each is not UNSET]
-            return [part(bytes(each), depth + 1) for each in items]
+            items = [item for item in msgspec.structs.astuple(_first(raw)) if item is not UNSET]
+            return [part(bytes(item), depth + 1) for item in items]
         if depth and raw.count(b'":') > max(1_000 * KEYS, len(raw) // 16):  # 0.1 us a key
-            return {"(all)": words}
+            return {"(all)": size}
         fields = _fields(raw)
         if len(fields) > (ITEMS if room >= 0 else KEYS):
-            return {"(all)": words}
-        return {name: part(bytes(each), depth + 1) for name, each in fields.items()}
+            return {"(all)": size}
+        return {name: part(bytes(field), depth + 1) for name, field in fields.items()}
 
     return part(answer, 0)
 
@@ -67,13 +67,13 @@ def bounded(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer with long texts and lists cut. `truncated` then names the places."""
     for longest, most in STEPS:
         cut = _Cut(longest, most)
-        found: dict[str, Any] = cut.of(answer, "", 0)
+        kept: dict[str, Any] = cut.of(answer, "", 0)
         if cut.room >= 0:
             break
     if cut.places:
         more = len(cut.places) - NAMED
-        found["truncated"] = cut.places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
-    return found
+        kept["truncated"] = cut.places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
+    return kept
 
 
 class _Cut:
@@ -100,10 +100,10 @@ class _Cut:
             self.room -= NESTED
         if isinstance(value, dict):
             self.room -= sum(map(len, value))
-            return {name: self.of(each, f"{place}.{name}".lstrip("."), depth + 1) for name, each in value.items()}
+            return {name: self.of(field, f"{place}.{name}".lstrip("."), depth + 1) for name, field in value.items()}
         if len(value) > self._most:
             self.places.append(f"{place}: {'more than 1,000' if len(value) > ITEMS else len(value)} items")
-        return [self.of(each, f"{place}[{at}]", depth + 1) for at, each in enumerate(value[: self._most])]
+        return [self.of(item, f"{place}[{number}]", depth + 1) for number, item in enumerate(value[: self._most])]
 
     def _text(self, value: str, place: str) -> str:
         if len(value) > self._longest:

@@ -43,7 +43,7 @@ def mcp(
     from treadle import __version__
     from treadle.contrib.mcp import Rights, serve
 
-    names = tuple(dict.fromkeys(each.strip() for each in (queues or "").split(",") if each.strip()))
+    names = tuple(dict.fromkeys(queue.strip() for queue in (queues or "").split(",") if queue.strip()))
     if queues is not None and not names:
         raise click.UsageError("--queues: expected names separated by commas")
     rights = Rights(acts=allow_acts, queues=names, payloads=not no_payloads, redact=redact, reveal=reveal)

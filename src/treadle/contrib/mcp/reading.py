@@ -58,32 +58,32 @@ class Reading(Struct, frozen=True, kw_only=True):
     gives: Mapping[str, Any] | None = None
 
     def input_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        found = schemas.inputs(document, "GET", self.path, self.left_out)
-        for name, schema in found["properties"].items():
+        tool_schema = schemas.inputs(document, "GET", self.path, self.left_out)
+        for name, schema in tool_schema["properties"].items():
             if name in DESCRIPTIONS:
                 schema.setdefault("description", DESCRIPTIONS[name])
         if self.is_paged:
-            found["properties"]["limit"] = {
+            tool_schema["properties"]["limit"] = {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": PAGE,
                 "default": DEFAULT_PAGE,
                 "description": "rows of the page; `cursor` of the answer reads the next one",
             }
-        return found
+        return tool_schema
 
     def output_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.gives) if self.gives is not None else schemas.output(document, "GET", self.path, self.keep)
 
-    async def run(self, calls: Calls, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def run(self, calls: Calls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The answer. Raises CallRefused."""
-        names = [name for name in given if f"{{{name}}}" in self.path]
-        query = {name: value for name, value in given.items() if name not in names and value is not None}
+        names = [name for name in arguments if f"{{{name}}}" in self.path]
+        query = {name: value for name, value in arguments.items() if name not in names and value is not None}
         if "limit" in query and not (isinstance(query["limit"], int) and 1 <= query["limit"] <= PAGE):
             raise CallRefused(f"limit: expected 1 to {PAGE} rows, found {query['limit']!r:.50}")
         if self.is_paged:
             query.setdefault("limit", DEFAULT_PAGE)
-        parts = {name: str(given[name]) for name in names}
+        parts = {name: str(arguments[name]) for name in names}
         if self.shaped is not None:
             return self.shaped(await calls("GET", self.path, parts=parts, query=query, scope=self.scope))
         answer = await calls("GET", self.path, parts=parts, query=query, scope=self.scope, read=decoded)

@@ -20,10 +20,10 @@ def kinds_of(options: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     from treadle.contrib.discovery import BLOBS, QUEUES
 
-    found = (*(QUEUES if has_queue else ()), *(BLOBS if has_queue or options.get("blobs") else ()))
-    if not found:
+    kinds = (*(QUEUES if has_queue else ()), *(BLOBS if has_queue or options.get("blobs") else ()))
+    if not kinds:
         raise Stop(USAGE, "--discovery needs a queue or blobs to announce: give --protocol queuey, or --blobs")
-    return found
+    return kinds
 
 
 @contextlib.asynccontextmanager
@@ -34,13 +34,13 @@ async def announced(kinds: tuple[str, ...], serving: Serving) -> AsyncIterator[N
             import treadle
             from treadle.contrib.discovery import Announcement, NoMulticast, place
 
-            told = {"http_port": str(serving.port), "version": treadle.__version__}
+            properties = {"http_port": str(serving.port), "version": treadle.__version__}
             if serving.scheme == "https":
-                told["scheme"] = "https"
+                properties["scheme"] = "https"
             try:
-                made = Announcement(kinds, serving.host, serving.port, told, place())
-                await stack.enter_async_context(made)
-                note(f"treadle: announced on the local network as {made.instance}")
+                announcement = Announcement(kinds, serving.host, serving.port, properties, place())
+                await stack.enter_async_context(announcement)
+                note(f"treadle: announced on the local network as {announcement.instance}")
             except NoMulticast as error:
                 note(f"treadle: not announced on the local network: {error}")
         yield

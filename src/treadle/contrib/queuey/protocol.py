@@ -86,13 +86,13 @@ def _routes(options: Mapping[str, Any], has_queue: bool, blobs: Blobs | None) ->
         from treadle.contrib.queuey.app import queue_routes
         from treadle.contrib.queuey.jobs import Rules
 
-        given = {
+        settings = {
             "abandoned_age": options["abandoned_age"],
             "max_attempts": options["max_attempts"],
             "counting": options["abandon_counting"],
         }
         rules = Rules(
-            **{word: value for word, value in given.items() if value is not None},
+            **{word: value for word, value in settings.items() if value is not None},
             verify_addresses=options["verify_addresses"],
         )
         routes.append(queue_routes(rules, blobs))

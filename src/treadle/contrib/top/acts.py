@@ -110,9 +110,9 @@ class Acts:
     async def _bound(self, queue: str, most: int | None, when_full: WhenFull) -> str:
         limits = self._app.limits
         rule = bounded(await limits.list(use=False), queue, most, when_full)
-        words = None if rule.empty else f"max_waiting={most}, when_full={rule.when_full}"
+        detail = None if rule.empty else f"max_waiting={most}, when_full={rule.when_full}"
         with heard():
-            async with audited(self._app, "limit.delete" if rule.empty else "limit.set", rule.name, words):
+            async with audited(self._app, "limit.delete" if rule.empty else "limit.set", rule.name, detail):
                 await limits.set(rule)
         return f"queue {queue} may have {'any number of waiting jobs' if most is None else plural(most, 'waiting job')}"
 
@@ -120,7 +120,7 @@ class Acts:
 
     def pause_limit(self, use: LimitUse) -> Act:
         """Pause a limit, or resume one that is paused: the whole one if its rule is, not one of its partitions."""
-        is_paused = any(each.why == "paused" for each in use.pauses) or (use.rule.slots == 0 and not use.pauses)
+        is_paused = any(pause.why == "paused" for pause in use.pauses) or (use.rule.slots == 0 and not use.pauses)
         limit = use.rule.name if is_paused else use.key
         name = in_line(limit)
         if is_paused:
@@ -153,10 +153,10 @@ class Acts:
             signature=group.signature,
             queues=core.storage.capabilities.queues,
         )
-        found = await chosen.preview(core.storage)
-        more = "at least " if found.capped else ""
+        preview = await chosen.preview(core.storage)
+        more = "at least " if preview.capped else ""
         return Act(
-            f"Retry {more}{plural(found.matches, 'failed job')} of {in_line(group.task)}?",
+            f"Retry {more}{plural(preview.matches, 'failed job')} of {in_line(group.task)}?",
             f"Queue {in_line(group.queue)}; error: {in_line(group.signature)}. Their attempts count from 0 again.",
             "Retry",
             lambda: self._operate(chosen),
@@ -168,11 +168,13 @@ class Acts:
         except TooManyOperations:
             return "too many acts run already: wait until one has ended"
         ended = self._ended.setdefault(begun.id, asyncio.get_running_loop().create_future())
-        found = await ended
+        operation = await ended
         del self._ended[begun.id]
-        left = sum(found.passed_over.values())
-        words = f"{plural(found.done, 'job')} reopened" + (f", {left:,} left as they were" if left else "")
-        return words if found.error is None else f"{words}; {found.error}"
+        untouched = sum(operation.passed_over.values())
+        sentence = f"{plural(operation.done, 'job')} reopened" + (
+            f", {untouched:,} left as they were" if untouched else ""
+        )
+        return sentence if operation.error is None else f"{sentence}; {operation.error}"
 
     def _hear(self, operation: Operation, _: tuple[str, ...]) -> None:
         if operation.ended_at is None:

@@ -50,8 +50,10 @@ def bounded(uses: Sequence[LimitUse], queue: str, most: int | None, when_full: W
         rule = None if common is None else common.unpaused
         if most is None:
             bound = rule is not None and rule.max_waiting is not None
-            words = f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
-            raise BadOption(f"limit {own!r}", words)
+            problem = (
+                f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
+            )
+            raise BadOption(f"limit {own!r}", problem)
     when: WhenFull = "refuse" if most is None else when_full
     return replace(rule or Limit(own), name=own, max_waiting=most, when_full=when)
 

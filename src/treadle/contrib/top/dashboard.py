@@ -72,9 +72,9 @@ class Dashboard(Page):
         snapshot = self.reader.snapshot
         self._arrange()
         if snapshot is None:
-            words = "The storage has not answered yet." if self.reader.outage else "Reading the storage ..."
+            sentence = "The storage has not answered yet." if self.reader.outage else "Reading the storage ..."
             for name in PANELS:
-                self.panel(name).show((), words)
+                self.panel(name).show((), sentence)
             return
         overview = snapshot.overview
         self.panel("queues").show(rows.queues(overview), EMPTY["queues"])
@@ -94,10 +94,10 @@ class Dashboard(Page):
         else:
             field.update(_drawn(summary.tiles(snapshot), width - 4))
         most = 0 if height < 16 else 1 if height < HIGH_ENOUGH else 3
-        found = summary.notices(snapshot, most)
+        shown = summary.notices(snapshot, most)
         notices = self.query_one("#notices", Static)
-        notices.display = bool(found)
-        notices.update(Content("\n").join(Content.styled(text, STYLES[tone]) for text, tone in found))
+        notices.display = bool(shown)
+        notices.update(Content("\n").join(Content.styled(text, STYLES[tone]) for text, tone in shown))
 
     def _arrange(self) -> None:
         """Show the panels that have room, and the names of the others."""
@@ -129,24 +129,24 @@ class Dashboard(Page):
         self.action_panel(PANELS[(PANELS.index(self._panel) + by) % len(PANELS)])
 
     def on_descendant_focus(self) -> None:
-        found = self.focused
-        if isinstance(found, Listing) and found.id in PANELS:
-            self._panel = found.id
+        focused = self.focused
+        if isinstance(focused, Listing) and focused.id in PANELS:
+            self._panel = focused.id
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
         snapshot = self.reader.snapshot
         assert snapshot is not None
         key, panel = event.row.key, event.listing.id
         if panel == "queues":
-            found = next((each for each in snapshot.overview.queues if each.name == key), None)
-            scope = None if found is None else scopes.of_queue(found)
+            queue = next((queue for queue in snapshot.overview.queues if queue.name == key), None)
+            scope = None if queue is None else scopes.of_queue(queue)
         elif panel == "failures":
-            group = next((each for each in snapshot.failures.groups if each.key == key), None)
+            group = next((group for group in snapshot.failures.groups if group.key == key), None)
             scope = None if group is None else scopes.of_group(group)
         elif panel == "limits":
             scope = scopes.of_limit(key)
         else:
-            worker = next((each for each in snapshot.overview.workers if each.worker == key), None)
+            worker = next((worker for worker in snapshot.overview.workers if worker.worker == key), None)
             scope = None if worker is None else scopes.of_worker(worker)
         if scope is not None:
             self.top.open_jobs(scope)
@@ -166,26 +166,26 @@ class Dashboard(Page):
         if row is None or snapshot is None:
             return None
         if self._panel == "queues":
-            return next((acts.pause(each) for each in snapshot.overview.queues if each.name == row.key), None)
+            return next((acts.pause(queue) for queue in snapshot.overview.queues if queue.name == row.key), None)
         if self._panel == "limits":
-            return next((acts.pause_limit(each) for each in snapshot.overview.limits if each.key == row.key), None)
+            return next((acts.pause_limit(limit) for limit in snapshot.overview.limits if limit.key == row.key), None)
         return None
 
     def action_bound(self) -> None:
         row, snapshot = self.panel("queues").current, self.reader.snapshot
-        found = row and snapshot and next((each for each in snapshot.overview.queues if each.name == row.key), None)
-        if self._panel != "queues" or not found:
+        queue = row and snapshot and next((queue for queue in snapshot.overview.queues if queue.name == row.key), None)
+        if self._panel != "queues" or not queue:
             self.say("b sets how many jobs of a queue may wait: choose one in the panel of queues (1)")
         else:
-            self.top.ask_bound(found)
+            self.top.ask_bound(queue)
 
     def action_retry(self) -> None:
         row, snapshot = self.panel("failures").current, self.reader.snapshot
-        found = row and snapshot and next((each for each in snapshot.failures.groups if each.key == row.key), None)
-        if self._panel != "failures" or not found:
+        group = row and snapshot and next((group for group in snapshot.failures.groups if group.key == row.key), None)
+        if self._panel != "failures" or not group:
             self.say("r retries a group of failed jobs: choose one in the panel of failures (2)")
         else:
-            self.top.ask(self.top.acts.retry_group(found))
+            self.top.ask(self.top.acts.retry_group(group))
 
 
 HIGH_ENOUGH: Final = 30  # a screen with so many lines shows three notices
@@ -196,8 +196,8 @@ def _drawn(tiles: Sequence[Tile], width: int) -> Content:
     shown = tiles[: max(1, width // TILE)]
     size = width // len(shown)
     lines = [
-        Content.assemble(*((padded(each.label, size), "$text-muted") for each in shown)),
-        Content.assemble(*((padded(each.value, size), f"bold {STYLES[each.tone].split()[-1]}") for each in shown)),
-        Content.assemble(*((padded(each.detail, size - 1) + " ", "$text-muted") for each in shown)),
+        Content.assemble(*((padded(tile.label, size), "$text-muted") for tile in shown)),
+        Content.assemble(*((padded(tile.value, size), f"bold {STYLES[tile.tone].split()[-1]}") for tile in shown)),
+        Content.assemble(*((padded(tile.detail, size - 1) + " ", "$text-muted") for tile in shown)),
     ]
     return Content("\n").join(lines)

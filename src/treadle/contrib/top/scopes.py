@@ -60,7 +60,7 @@ class Scope(Struct, frozen=True, kw_only=True):
 def of_queue(queue: QueueOverview) -> Scope:
     """The jobs of a queue. The first state that has any is shown first."""
     counts = (queue.running, queue.queued, queue.scheduled, queue.blocked, queue.waiting, queue.failed)
-    first = next((at for at, jobs in enumerate(counts) if jobs), STATUSES.index("succeeded"))
+    first = next((index for index, jobs in enumerate(counts) if jobs), STATUSES.index("succeeded"))
     return Scope(title=f"queue {in_line(queue.name)}", filters={"queue": queue.name}, first=first)
 
 

@@ -90,7 +90,7 @@ class TopApp(Screens[None]):
     @property
     def page(self) -> Page | None:
         """The page that is shown, also below a dialog."""
-        return next((each for each in reversed(self.screen_stack) if isinstance(each, Page)), None)
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Page)), None)
 
     async def _looks(self) -> None:
         try:
@@ -149,17 +149,17 @@ class TopApp(Screens[None]):
         self.run_worker(self._ask_bound(queue))
 
     async def _ask_bound(self, queue: QueueOverview) -> None:
-        given = await self.push_screen_wait(EnterBound(queue))
-        if given is not None:
-            await self._ask(self.acts.bound(queue, *given))
+        answer = await self.push_screen_wait(EnterBound(queue))
+        if answer is not None:
+            await self._ask(self.acts.bound(queue, *answer))
 
     async def _ask(self, act: Act | Awaitable[Act]) -> None:
         try:
-            found = act if isinstance(act, Act) else await act
-            if not await self.push_screen_wait(Ask(found)):
+            chosen = act if isinstance(act, Act) else await act
+            if not await self.push_screen_wait(Ask(chosen)):
                 return
-            self.say(f"{found.yes} ...")
-            self.say(f"✓ {await found.run()}", "good")
+            self.say(f"{chosen.yes} ...")
+            self.say(f"✓ {await chosen.run()}", "good")
         except (TreadleError, OSError, TimeoutError) as error:
             self.say(f"✕ {error}", "bad")
         self.look_now()

@@ -100,13 +100,13 @@ async def _client(queue: Queue) -> AsyncIterator[Client]:
     server, store = queue.server, queue.store
     if server is None:
         try:
-            found = await find(FIND, place())
+            whereabouts = await find(FIND, place())
         except NoMulticast as error:
             raise Stop(UNREACHABLE, f"name the queue with --server URL or TREADLE_SERVER: {error}") from None
-        if found is None:
-            words = f"no queue answered on the local network within {FIND:g} s"
-            raise Stop(UNREACHABLE, f"{words}; name one with --server URL or TREADLE_SERVER")
-        server, store = found.queue, store or found.store
+        if whereabouts is None:
+            problem = f"no queue answered on the local network within {FIND:g} s"
+            raise Stop(UNREACHABLE, f"{problem}; name one with --server URL or TREADLE_SERVER")
+        server, store = whereabouts.queue, store or whereabouts.store
         queue.note_withheld(server)
     token, store_token = queue.tokens()
     async with Client(server, token, store, patient=False, store_token=store_token) as client:
@@ -138,8 +138,10 @@ def discover(json_: bool, timeout: float) -> int:
 
     async def look() -> list[tuple[str, str, str, str]]:
         async with Browser((*QUEUES, *BLOBS), place()) as browser:
-            found = await browser.until(lambda all: False, timeout)
-        return [(each.type, each.url, each.instance, each.properties.get("version", "")) for each in found]
+            services = await browser.until(lambda all: False, timeout)
+        return [
+            (service.type, service.url, service.instance, service.properties.get("version", "")) for service in services
+        ]
 
     try:
         rows = asyncio.run(look())
@@ -183,12 +185,12 @@ def get(queue: Queue, address: str, out: str) -> int:
 @wasi.command()
 @to_server
 @click.argument("binary")
-@click.argument("given", metavar="[INPUT]", required=False)
-def enqueue(queue: Queue, binary: str, given: str | None) -> int:
+@click.argument("input", metavar="[INPUT]", required=False)
+def enqueue(queue: Queue, binary: str, input: str | None) -> int:
     """Enqueue a job that runs BINARY on INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
-        return (await _create(client, binary, given)).job_id
+        return (await _create(client, binary, input)).job_id
 
     data(_with(queue, send))
     return 0
@@ -198,13 +200,13 @@ def enqueue(queue: Queue, binary: str, given: str | None) -> int:
 @to_server
 @click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds to wait at most. [default: no limit]")
 @click.argument("binary")
-@click.argument("given", metavar="[INPUT]", required=False)
+@click.argument("input", metavar="[INPUT]", required=False)
 @click.argument("out", metavar="[OUTPUT]", default="-")
-def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out: str) -> int:
+def run(queue: Queue, timeout: float | None, binary: str, input: str | None, out: str) -> int:
     """Run BINARY on INPUT as a job and write its output to OUTPUT, or to stdout. Exit code 1 if the job fails."""
 
     async def work(client: Client) -> int:
-        job = await _create(client, binary, given)
+        job = await _create(client, binary, input)
         note(job.job_id)
         try:
             async with asyncio.timeout(timeout):
@@ -260,9 +262,9 @@ def list_(queue: Queue, json_: bool, status: str | None) -> int:
     return 0
 
 
-async def _create(client: Client, binary: str, given: str | None) -> QueueJob:
+async def _create(client: Client, binary: str, input: str | None) -> QueueJob:
     module = await _address(client, binary)
-    return await client.create(module, None if given is None else await _address(client, given))
+    return await client.create(module, None if input is None else await _address(client, input))
 
 
 async def _address(client: Client, text: str) -> str:

@@ -75,8 +75,8 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
     simple("%(asctime)s %(levelname)s %(message)s")
 
     async def look() -> tuple[str, str] | None:
-        found = await _look()
-        return None if found is None else (found.queue, queue.store or found.store)
+        whereabouts = await _look()
+        return None if whereabouts is None else (whereabouts.queue, queue.store or whereabouts.store)
 
     async def work() -> None:
         place = (queue.server, queue.store) if queue.server is not None else await _first(queue.store)
@@ -114,11 +114,11 @@ async def _look() -> Whereabouts | None:
 
 async def _first(store: str | None) -> tuple[str, str]:
     """Wait for the first announced queue, without a time limit: queues may start after their runners."""
-    said = False
+    is_noted = False
     while True:
-        found = await _look()
-        if found is not None:
-            return found.queue, store or found.store
-        if not said:
+        whereabouts = await _look()
+        if whereabouts is not None:
+            return whereabouts.queue, store or whereabouts.store
+        if not is_noted:
             note("treadle: waiting until a queue is announced on the local network; --server URL names one")
-        said = True
+        is_noted = True

@@ -76,7 +76,7 @@ async def test_law10_the_second_of_two_acts_on_one_job_is_stale(storage: Storage
 async def test_law10_one_of_many_concurrent_acts_is_applied(storage: Storage, connect: Connect, kind: str) -> None:
     """The calls are concurrent."""
     a = await acted_on(storage, kind)
-    calls = [each.settle([act(a, kind, str(n))]) for n, each in enumerate(await peers(storage, connect))]
+    calls = [peer.settle([act(a, kind, str(n))]) for n, peer in enumerate(await peers(storage, connect))]
     answers = [settled.status for [settled] in await asyncio.gather(*calls)]
     assert sorted(set(answers)) == ["applied", "stale"]
     assert answers.count("applied") == 1

@@ -64,16 +64,16 @@ async def test_law08_a_rate_starts_jobs_of_all_costs_in_order(storage: Storage, 
     assert await claim_ids(storage, 9) == ["a"]
     await storage.enqueue([priced("b", 4), priced("c", 1)])
     assert await claim_ids(storage, 9) == []
-    found: list[str] = []
+    started: list[str] = []
     for n in range(4):
         await storage.enqueue([priced(f"d{n}", 1)])
         clock.advance(1)
-        found += await claim_ids(storage, 9)
-    assert found == (["b"] if how == "bucket" else [])
-    while len(found) < 6:
+        started += await claim_ids(storage, 9)
+    assert started == (["b"] if how == "bucket" else [])
+    while len(started) < 6:
         clock.advance(1)
-        found += await claim_ids(storage, 9)
-    assert found == ["b", "c", "d0", "d1", "d2", "d3"]
+        started += await claim_ids(storage, 9)
+    assert started == ["b", "c", "d0", "d1", "d2", "d3"]
 
 
 async def test_law08_a_job_of_a_higher_priority_passes_a_costly_one(storage: Storage) -> None:

@@ -58,7 +58,7 @@ async def test_law09_the_children_of_a_failed_parent_stay(storage: Storage, cloc
     assert await claim_ids(storage, 9) == ["b"]
     await settle(storage, done(await row(storage, "b")))
     parent = await claim_one(storage)
-    assert (parent.job.id, [each and each.result for each in await storage.get(["a"])]) == ("p", ["1"])
+    assert (parent.job.id, [record and record.result for record in await storage.get(["a"])]) == ("p", ["1"])
     await settle(storage, done(parent))
 
 
