@@ -17,18 +17,9 @@ else:
         __name__,
         globals(),
         {
-            "treadle.cli.protocols": (
-                "Command",
-                "GuestProtocol",
-                "Handling",
-                "ServerWorkers",
-                "Stopping",
-            ),
+            "treadle.cli.protocols": ("Command", "GuestProtocol", "Handling", "ServerWorkers", "Stopping"),
             "treadle.cli.recycling_options": ("excluding_reload",),
-            "treadle.cli.root": (
-                "run",
-                "treadle",
-            ),
+            "treadle.cli.root": ("run", "treadle"),
             "treadle.cli.target": ("Target",),
         },
     )

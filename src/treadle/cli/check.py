@@ -28,11 +28,7 @@ if TYPE_CHECKING:
     help="Queues that the workers are started with, such as mail=3,bulk. [default: the queues of all tasks]",
 )
 @click.option("--only", multiple=True, metavar="NAMES", help="Check only the jobs of these queues. [default: of all]")
-@number(
-    "--sample",
-    metavar="N",
-    help="Look only at the N oldest and the N newest unfinished jobs. [default: all]",
-)
+@number("--sample", metavar="N", help="Look only at the N oldest and the N newest unfinished jobs. [default: all]")
 @click.option(
     "--outbox", metavar="URL", help="Database with the app's outbox, to check its jobs, too. [default: that of the app]"
 )

@@ -78,10 +78,7 @@ def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
 @job_option("--header", "headers", multiple=True, metavar="NAME=VALUE")
 @job_option("--after", multiple=True, metavar="ID")
 @job_option("--id")
-@duration(
-    "--wait",
-    help="Seconds to wait for the result, printed as JSON. [default: no wait]",
-)
+@duration("--wait", help="Seconds to wait for the result, printed as JSON. [default: no wait]")
 def enqueue(
     target: Target,
     task: str,

@@ -15,19 +15,7 @@ from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
 from treadle.cli.group import Group, Lazy
 from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
-from treadle.cli.output import (
-    FAILED,
-    Stop,
-    as_json,
-    complain,
-    data,
-    document,
-    facts,
-    note,
-    plural,
-    stamp_of,
-    table,
-)
+from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, stamp_of, table
 from treadle.cli.target import Target, targeted
 from treadle.storage import check_stays
 

@@ -98,12 +98,7 @@ def _state(use: LimitUse) -> str:
     help="Number of jobs that may run at the same time; 0 pauses the limit.",
 )
 @click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="Number of jobs that may start in --per seconds.")
-@duration(
-    "--per",
-    default=1.0,
-    show_default=True,
-    help="Seconds in which --rate jobs may start.",
-)
+@duration("--per", default=1.0, show_default=True, help="Seconds in which --rate jobs may start.")
 @click.option(
     "--how",
     type=click.Choice(["window", "bucket"]),

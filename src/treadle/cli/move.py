@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@duration(
-    "--wait",
-    default="30",
-    show_default=True,
-    help="Seconds that running jobs in the source get to finish.",
-)
+@duration("--wait", default="30", show_default=True, help="Seconds that running jobs in the source get to finish.")
 @click.option("--check", is_flag=True, help="Move nothing; compare the contents of both storages.")
 @click.option("--dry-run", is_flag=True, help="Move nothing; print what would be moved.")
 @click.option("--prepare", is_flag=True, help="Move nothing yet: processes started with TARGET wait for the move.")

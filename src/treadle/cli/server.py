@@ -95,8 +95,7 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise Stop(
-            USAGE,
-            f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})",
+            USAGE, f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})"
         ) from None
     protocols = options.get("protocols", ())
     for name in protocols:

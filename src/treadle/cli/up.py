@@ -33,17 +33,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
 @number(
-    "--concurrency",
-    "-c",
-    help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
+    "--concurrency", "-c", help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]"
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @placed
 @recording
-@duration(
-    "--grace",
-    help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
-)
+@duration("--grace", help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]")
 @worker_options
 @again
 def up(

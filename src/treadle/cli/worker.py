@@ -58,9 +58,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option("--protocol", type=click.Choice(("delayed",)), help="Deliver delayed jobs; an app is not needed then.")
 @storage_url
 @number(
-    "--concurrency",
-    "-c",
-    help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]",
+    "--concurrency", "-c", help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]"
 )
 @number("--processes", "-p", default=1, show_default=True, help="Number of worker processes.")
 @several(
@@ -71,8 +69,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 )
 @several("--tasks", "-t", help="Names of the tasks to run. [default: all]")
 @duration(
-    "--grace",
-    help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]",
+    "--grace", help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]"
 )
 @duration("--lease", help="Seconds after which the jobs of a dead worker are run again. [default: 30]")
 @duration("--poll", help="Seconds between polls for work when no notification arrives. [default: 1]")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import libcst as cst
 
-from treadle.contrib.celery.model import APP_MARK, Module, TaskDef, Use
+from treadle.contrib.celery.model import APP_MARK, Module, TaskDef, Use, below
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.settings import NotLiteral, Setting, Settings, literal
 from treadle.core.errors import BadOption
@@ -49,7 +49,7 @@ def _entry(
     if task is None:
         return None
     use = Use(module, element, {task})
-    use.covers |= _names_in(element)
+    use.covers.update(below(element))
     unknown = set(fields) - {"task", "schedule", "args", "kwargs", "options", "relative"}
     try:
         name = literal(element.key, module)
@@ -125,15 +125,15 @@ def _seconds(module: Module, call: Any) -> float:
 
 
 def _crontab(settings: Settings, use: Use, call: Any) -> str | None:
-    module, fields_given = use.module, dict[str, str]()
+    module, texts = use.module, dict[str, str]()
     for number, arg in enumerate(call.args):
         name = ARGS[number] if arg.keyword is None else arg.keyword.value
         value = literal(arg.value, module)
         if name not in ARGS or not isinstance(value, str | int):
             use.problem(call, "this crontab() has arguments that are not certain", SECTION)
             return None
-        fields_given[name] = str(value).replace(" ", "").lower()
-    fields = [fields_given.get(name, "*") for name in FIELDS]
+        texts[name] = str(value).replace(" ", "").lower()
+    fields = [texts.get(name, "*") for name in FIELDS]
     if fields[2] != "*" and fields[4] != "*":
         reason = "a day of the month and a weekday: Celery needs both, a cron line needs either"
         use.problem(call, reason, SECTION)
@@ -170,18 +170,6 @@ def _number(text: str) -> int:
     if text.isdigit():
         return int(text)
     return NAMES.index(text) if text in NAMES[:7] else NAMES.index(text) - 6
-
-
-def _names_in(node: cst.CSTNode) -> set[cst.CSTNode]:
-    names: set[cst.CSTNode] = set()
-
-    class Names(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            names.add(node)
-            return True
-
-    node.visit(Names())
-    return names
 
 
 def _source(value: object) -> str:

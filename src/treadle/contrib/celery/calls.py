@@ -9,7 +9,7 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery.decorators import priority
-from treadle.contrib.celery.model import Module, Use
+from treadle.contrib.celery.model import Module, Use, below
 from treadle.contrib.celery.settings import NotLiteral, Settings, literal
 
 SECTION: Final = "options-of-a-call"
@@ -138,20 +138,5 @@ def checked(use: Use, call: cst.Call, call_parts: Parts, source: str) -> None:
         use.problem(call, reason, section)
     for reason in call_parts.notes:
         use.note(call, reason, SECTION)
-    if any(comment not in source for comment in comments(call)):
+    if any(isinstance(node, cst.Comment) and node.value not in source for node in below(call)):
         use.problem(call, "a comment inside the call would be lost", SECTION)
-
-
-class _Comments(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def visit_Comment(self, node: cst.Comment) -> None:
-        self.found.append(node.value)
-
-
-def comments(node: cst.CSTNode) -> list[str]:
-    """The comments inside a node."""
-    visitor = _Comments()
-    node.visit(visitor)
-    return visitor.found

@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 
 import libcst as cst
 
-from treadle.contrib.celery.calls import checked, parts
-from treadle.contrib.celery.model import Build, Module, TaskDef, Use
+from treadle.contrib.celery.calls import Parts, checked, parts
+from treadle.contrib.celery.model import Build, Module, TaskDef, Use, begins_with
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.results import plain, result_of
 from treadle.contrib.celery.settings import Settings
@@ -29,14 +29,9 @@ class Canvas:
 
     def task_of(self, node: cst.CSTNode) -> tuple[str, str] | None:
         """The task that a dotted name begins with, and the rest of the name."""
-        name = self._package.resolve(self.module.canonical(node))
-        while name:
-            full, _, _ = name.rpartition(".")
-            if name in self._tasks:
-                whole = self._package.resolve(self.module.canonical(node)) or ""
-                return name, whole.removeprefix(name).lstrip(".")
-            name = full
-        return None
+        whole = self._package.resolve(self.module.canonical(node)) or ""
+        name = begins_with(whole, self._tasks)
+        return None if name is None else (name, whole.removeprefix(name).lstrip("."))
 
     def kind(self, node: cst.BaseExpression) -> str | None:
         """ "signature", "chain", "group" or "chord"; None for anything else."""
@@ -79,17 +74,13 @@ class Canvas:
             func, waits = updated.func, module.is_async(call)
             inner = func.value if isinstance(call.func, cst.Attribute) and self.kind(call.func) is None else func
             app = module.wanted.get("app")  # a chain needs none
+            enqueue = f"{app}.enqueue" if waits else f"{app}.sync.enqueue"
             if kind == "group":
-                source = module.text(
-                    inner.with_changes(func=module.parse(f"{app}.enqueue" if waits else f"{app}.sync.enqueue"))
-                )
+                source = module.text(inner.with_changes(func=module.parse(enqueue)))
             elif kind == "signature":
-                source = (
-                    f"{app}.enqueue({module.text(inner)})" if waits else f"{app}.sync.enqueue({module.text(inner)})"
-                )
+                source = f"{enqueue}({module.text(inner)})"
             else:
-                text = module.text(inner)
-                source = f"{text}.enqueue()" if waits else f"{text}.enqueue_sync()"
+                source = f"{module.text(inner)}.{'enqueue' if waits else 'enqueue_sync'}()"
             return module.parse(plain(module, call, f"await {source}") if waits else source)
 
         return build
@@ -111,7 +102,7 @@ class Canvas:
             self._steps(use, node, [arg.value for arg in node.args], any(arg.star or arg.keyword for arg in node.args))
         elif kind == "group" and isinstance(node, cst.Call) and position == "first":
             use.covers.add(node.func)
-            self._members(use, node)
+            self._group(use, node)
         elif kind == "chord" and isinstance(node, cst.Call):
             self._chord(use, node, body)
         else:
@@ -129,21 +120,11 @@ class Canvas:
 
     def _pipe(self, use: Use, node: cst.BinaryOperation) -> None:
         """`a.s(1) | b.s()` becomes `chain(a.job(1), b.late())`."""
-        steps: list[cst.BaseExpression] = []
-        first: cst.BaseExpression = node
-        while isinstance(first, cst.BinaryOperation):
-            steps.insert(0, first.right)
-            first = first.left
-        self._steps(use, node, [first, *steps], False)
+        self._steps(use, node, _piped(node), False)
         use.needs.add("treadle.chain")
 
         def build(updated: Any, module: Module) -> cst.CSTNode:
-            texts: list[str] = []
-            first = updated
-            while isinstance(first, cst.BinaryOperation):
-                texts.insert(0, module.text(first.right))
-                first = first.left
-            return module.parse(f"{module.wanted['treadle.chain']}({', '.join([module.text(first), *texts])})")
+            return module.parse(f"{module.wanted['treadle.chain']}({', '.join(map(module.text, _piped(updated)))})")
 
         use.edits[node] = build
 
@@ -169,17 +150,18 @@ class Canvas:
             for arg in inner.args
         )
 
-        def text(call: Any) -> str:
+        def arguments_of(call: Any) -> Parts:
+            """The parts of `task.signature(args, kwargs, ...)`."""
             kept = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "immutable"]
-            whole = (
-                parts(kept, self.module, self._settings)
-                if how in ("signature", "subtask")
-                else parts((), self.module, self._settings)
-            )
+            return parts(kept if how in ("signature", "subtask") else (), self.module, self._settings)
+
+        more = parts(extra, self.module, self._settings)
+
+        def text(call: Any) -> str:
+            whole = arguments_of(call)
             arguments = whole.args
             if how in ("s", "si"):
                 arguments = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
-            more = parts(extra, self.module, self._settings)
             options = [*whole.options, *more.options]
             if immutable and position == "later":
                 options.append("pass_result=False")
@@ -188,31 +170,24 @@ class Canvas:
             return f"{self.module.text(call.func.value)}{bound}.{verb}({arguments})"
 
         if how in ("signature", "subtask"):
-            checked(
-                use,
-                inner,
-                parts(
-                    [a for a in inner.args if a.keyword is None or a.keyword.value != "immutable"],
-                    self.module,
-                    self._settings,
-                ),
-                text(inner),
-            )
+            checked(use, inner, arguments_of(inner), text(inner))
         if extra:
-            checked(use, node, parts(extra, self.module, self._settings), text(inner))
+            checked(use, node, more, text(inner))
         use.edits[inner] = lambda updated, module: module.parse(text(updated))
 
-    def _members(self, use: Use, node: cst.Call) -> None:
+    def _group(self, use: Use, node: cst.Call) -> None:
         """The members of a group: signatures, a list of them, or one comprehension."""
         if any(arg.star or arg.keyword for arg in node.args) or not node.args:
             use.problem(node, "the members of this group are not written out", SECTION)
-            return
-        for arg in node.args:
-            for member in _each(arg.value):
-                if self.kind(member) != "signature":
-                    use.problem(member, "a member of this group is not a signature of a known task", SECTION)
-                else:
-                    self._piece(use, member, "member")
+        else:
+            self._members(use, [arg.value for arg in node.args], "group")
+
+    def _members(self, use: Use, expressions: list[cst.BaseExpression], kind: str) -> None:
+        for member in (member for expression in expressions for member in _each(expression)):
+            if self.kind(member) != "signature":
+                use.problem(member, f"a member of this {kind} is not a signature of a known task", SECTION)
+            else:
+                self._piece(use, member, "member")
 
     def _chord(self, use: Use, node: cst.Call, body: cst.BaseExpression | None) -> None:
         """`chord(header, body)` becomes `gather(header).into(body)`."""
@@ -225,13 +200,9 @@ class Canvas:
         header = node.args[0].value
         if self.kind(header) == "group" and isinstance(header, cst.Call):
             use.covers.add(header.func)
-            self._members(use, header)
+            self._group(use, header)
         else:
-            for member in _each(header):
-                if self.kind(member) != "signature":
-                    use.problem(member, "a member of this chord is not a signature of a known task", SECTION)
-                else:
-                    self._piece(use, member, "member")
+            self._members(use, [header], "chord")
         task = self.task_of(last.func) if isinstance(last, cst.Call) else None
         if task is None or task[1] not in ("s", "si"):
             use.problem(last, "the body of this chord is not written as task.s() or task.si()", SECTION)
@@ -268,6 +239,11 @@ class Canvas:
                 )
 
             use.whole = both
+
+
+def _piped(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The steps of `a | b | c`."""
+    return [*_piped(node.left), node.right] if isinstance(node, cst.BinaryOperation) else [node]
 
 
 def _each(node: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import libcst as cst
 
 from treadle.contrib.celery.bodies import bound_body
-from treadle.contrib.celery.model import Module, TaskDef
+from treadle.contrib.celery.model import Module, TaskDef, below
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.retries import retry_options
 from treadle.contrib.celery.settings import NotLiteral, Settings, literal
@@ -45,24 +45,14 @@ def tasks(package: Package, settings: Settings) -> dict[str, TaskDef]:
     """Every Celery task of the package by its full name; those with `problems` cannot be moved."""
     by_name: dict[str, TaskDef] = {}
     for module in package.modules.values():
-        visitor = _Finder(package, settings, module)
-        module.tree.visit(visitor)
-        by_name.update({task.full: task for task in visitor.found})
+        for node in (node for node in below(module.tree) if isinstance(node, cst.FunctionDef)):
+            for decorator in node.decorators:
+                called = decorator.decorator
+                name = package.resolve(module.canonical(called.func if isinstance(called, cst.Call) else called))
+                if name in SHARED or (settings.app is not None and name == f"{settings.app}.task"):
+                    task = _task(settings, module, node, decorator)
+                    by_name[task.full] = task
     return by_name
-
-
-class _Finder(cst.CSTVisitor):
-    def __init__(self, package: Package, settings: Settings, module: Module) -> None:
-        self._package, self._settings, self._module = package, settings, module
-        self.found: list[TaskDef] = []
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        for decorator in node.decorators:
-            called = decorator.decorator
-            func = called.func if isinstance(called, cst.Call) else called
-            name = self._package.resolve(self._module.canonical(func))
-            if name in SHARED or (self._settings.app is not None and name == f"{self._settings.app}.task"):
-                self.found.append(_task(self._settings, self._module, node, decorator))
 
 
 def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: cst.Decorator) -> TaskDef:
@@ -252,16 +242,6 @@ def _defaults(task: TaskDef, settings: Settings, given: dict[str, cst.BaseExpres
         task.options["max_lost"] = "1"
 
 
-class _Returns(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found = False
-
-    def visit_Return(self, node: cst.Return) -> None:
-        self.found = self.found or node.value is not None
-
-
 def _returns(function: cst.FunctionDef) -> bool:
     """Whether a function, or one inside it, returns a value."""
-    visitor = _Returns()
-    function.body.visit(visitor)
-    return visitor.found
+    return any(isinstance(node, cst.Return) and node.value is not None for node in below(function.body))

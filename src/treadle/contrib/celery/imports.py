@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from treadle.contrib.celery.model import Module
-from treadle.contrib.celery.package import Package, statements
+from treadle.contrib.celery.package import Package, local_names, statements
 
 APP_MODULE = "treadle_app"
 
@@ -45,25 +45,17 @@ def _imported(module: Module, package: Package) -> dict[str, str]:
 def names_in(tree: cst.Module) -> set[str]:
     """Every plain name in a file, except those after a dot and those of keywords."""
     names: set[str] = set()
-
-    class Names(cst.CSTVisitor):
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Name(self, node: cst.Name) -> None:
+    rest: list[cst.CSTNode] = [tree]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, cst.Name):
             names.add(node.value)
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-                names.add(alias.evaluated_alias or alias.evaluated_name)
-            return False
-
-    tree.visit(Names())
+        elif isinstance(node, cst.ImportFrom):
+            names.update(local_names(node))
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            rest.append(node.value)
+        else:
+            rest.extend(node.children)
     return names
 
 
@@ -87,12 +79,12 @@ def _as(short: str, name: str) -> str:
 
 def _given(statement: cst.BaseSmallStatement) -> list[str]:
     """The names of an import of Treadle or of its app that is there already."""
-    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+    if not isinstance(statement, cst.ImportFrom):
         return []
     source = cst.Module([]).code_for_node(statement.module) if statement.module is not None else ""
     if source != "treadle" and source.rpartition(".")[2] != APP_MODULE:
         return []
-    return [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
+    return local_names(statement)
 
 
 def inserted(tree: cst.Module, texts: list[str]) -> cst.Module:

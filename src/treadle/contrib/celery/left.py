@@ -7,8 +7,8 @@ from typing import Final
 
 import libcst as cst
 
-from treadle.contrib.celery.model import Finding, Module, TaskDef, Use, begins_with
-from treadle.contrib.celery.package import Package, statements
+from treadle.contrib.celery.model import Finding, Module, TaskDef, Use, begins_with, below
+from treadle.contrib.celery.package import Package, local_names, statements
 from treadle.contrib.celery.settings import Settings, advice
 from treadle.contrib.celery.uses import Reference, Usage
 
@@ -72,24 +72,11 @@ def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], usage: Usage) ->
     for reference in usage.references:
         if not f"{reference.name}.".startswith(within):
             continue
-        above: cst.CSTNode | None = reference.node
-        while above is not None and above not in functions:
-            above = reference.module.parent(above)
-        known = _reason(settings, reference)
-        if isinstance(above, cst.FunctionDef) and known is not None:
-            functions[above].problem(_statement(reference.module, reference.node), *known)
-
-
-def nodes(node: cst.CSTNode) -> set[cst.CSTNode]:
-    below: set[cst.CSTNode] = set()
-
-    class All(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            below.add(node)
-            return True
-
-    node.visit(All())
-    return below
+        module, known = reference.module, _reason(settings, reference)
+        for above in module.above(reference.node):
+            if isinstance(above, cst.FunctionDef) and above in functions and known is not None:
+                functions[above].problem(_statement(module, reference.node), *known)
+                break
 
 
 def _statement(module: Module, node: cst.CSTNode) -> cst.CSTNode:
@@ -110,49 +97,27 @@ def _reason(settings: Settings, reference: Reference) -> tuple[str, str] | None:
     return None  # a task: its use is reported
 
 
-class _Calls(cst.CSTVisitor):
+def _unknown_calls(package: Package, usage: Usage, decorators: bool) -> Iterator[Finding]:
     """Calls of `.delay` and `.apply_async` on something that is not known to be a task. `decorators`: also those of
     `@....task`, because it is not known which ones are Celery's."""
-
-    def __init__(self, module: Module, known: set[cst.CSTNode], decorators: bool) -> None:
-        self._module, self._known, self._decorators = module, known, decorators
-        self.found: list[Finding] = []
-
-    def visit_Call(self, node: cst.Call) -> None:
-        func = node.func
-        if isinstance(func, cst.Attribute) and func.attr.value in ("delay", "apply_async") and node not in self._known:
-            reason = "is not known to be a call of a task, so it is not changed"
-            self.found.append(self._module.finding(node, "left", reason, "calls"))
-
-    def visit_Decorator(self, node: cst.Decorator) -> None:
-        name = node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator
-        if self._decorators and isinstance(name, cst.Attribute) and name.attr.value == "task":
-            reason = "may make a task of Celery; the app is not known"
-            self.found.append(self._module.finding(node, "left", reason, "tasks"))
-
-
-def _unknown_calls(package: Package, usage: Usage, decorators: bool) -> Iterator[Finding]:
     known: set[cst.CSTNode] = set()
     for use in usage.uses:
         above = use.module.parent(use.node)
         known |= {use.node, *([above] if above is not None else [])}
     for module in package.modules.values():
-        visitor = _Calls(module, known, decorators)
-        module.tree.visit(visitor)
-        yield from visitor.found
+        for node in below(module.tree):
+            if isinstance(node, cst.Call) and node not in known and _name(node.func) in ("delay", "apply_async"):
+                reason = "is not known to be a call of a task, so it is not changed"
+                yield module.finding(node, "left", reason, "calls")
+            elif decorators and isinstance(node, cst.Decorator):
+                called = node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator
+                if _name(called) == "task":
+                    yield module.finding(node, "left", "may make a task of Celery; the app is not known", "tasks")
 
 
-class _Strings(cst.CSTVisitor):
-    def __init__(self, names: dict[str, str], ours: set[cst.CSTNode]) -> None:
-        self._names, self._ours = names, ours
-        self.found: list[tuple[cst.SimpleString, str]] = []
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        value = node.evaluated_value
-        if isinstance(value, str) and node not in self._ours:
-            name = begins_with(value, self._names)
-            if name is not None:
-                self.found.append((node, self._names[name]))
+def _name(node: cst.CSTNode) -> str | None:
+    """The name after the last dot; None: there is no dot."""
+    return node.attr.value if isinstance(node, cst.Attribute) else None
 
 
 def named_in_strings(
@@ -160,17 +125,17 @@ def named_in_strings(
 ) -> list[Use]:
     """A use for each string with the name of a task: a message may be sent under it, or a test may replace it."""
     names = {name: full for full, task in tasks.items() for name in (task.name, full) if "@" not in name}
-    known = {node for task in tasks.values() for node in nodes(task.decorator)}
+    known = ours | {node for task in tasks.values() for node in below(task.decorator)}
     if (routes := settings.values.get("task_routes")) is not None:
-        known |= nodes(routes.node)
+        known.update(below(routes.node))
     uses = []
     for module in package.modules.values():
-        visitor = _Strings(names, ours | known)
-        module.tree.visit(visitor)
-        for node, full in visitor.found:
-            use = Use(module, node, {full})
-            use.problem(node, "names a task in a text, so what happens with it is not certain", "calls")
-            uses.append(use)
+        for node in below(module.tree):
+            text = node.evaluated_value if isinstance(node, cst.SimpleString) and node not in known else None
+            if isinstance(text, str) and (name := begins_with(text, names)) is not None:
+                use = Use(module, node, {names[name]})
+                use.problem(node, "names a task in a text, so what happens with it is not certain", "calls")
+                uses.append(use)
     return uses
 
 
@@ -217,8 +182,7 @@ def of_celery(package: Package, settings: Settings, module: Module, statement: c
     if isinstance(statement, cst.Import):
         names = [(alias.evaluated_alias or alias.evaluated_name, alias.evaluated_name) for alias in statement.names]
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
-        local_names = [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
-        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in local_names]
+        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in local_names(statement)]
     elif isinstance(statement, cst.ImportFrom):
         text = module.code(statement)
         names = [("*", "celery")] if text.startswith(("from celery", "from kombu")) else []

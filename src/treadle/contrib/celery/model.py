@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider
 from msgspec import Struct, field
 
 GUIDE: Final = "docs/guides/moving-from/celery.md"
@@ -42,14 +43,6 @@ class Module:
 
     def __init__(self, path: Path, shown: str, name: str, raw: bytes) -> None:
         """Raises ParserSyntaxError, and UnicodeDecodeError or LookupError for an encoding that does not fit."""
-        from libcst.metadata import (
-            MetadataWrapper,
-            ParentNodeProvider,
-            PositionProvider,
-            QualifiedNameProvider,
-            ScopeProvider,
-        )
-
         self.path, self.shown, self.name, self.raw = path, shown, name, raw
         self.is_package = path.name == "__init__.py"
         wrapper = MetadataWrapper(cst.parse_module(raw))
@@ -65,7 +58,6 @@ class Module:
         self.scopes: Any = metadata[ScopeProvider]
         self.edits: dict[cst.CSTNode, Build] = {}
         self.wanted: dict[str, str] = {}  # what it imports in addition -> under which name
-        self.taken: set[str] = set()  # names that an additional import must not take
 
     def line(self, node: cst.CSTNode) -> int:
         line: int = self.positions[node].start.line
@@ -85,24 +77,21 @@ class Module:
         return self.tree.code_for_node(node)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        parent: cst.CSTNode | None = self.parents.get(node)
-        return parent
+        return next(self.above(node), None)
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, from the inside out."""
+        while (node := self.parents.get(node)) is not None:
+            yield node
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
         """The innermost function around a node."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
-            above = self.parent(above)
-        return above
+        return next((above for above in self.above(node) if isinstance(above, cst.FunctionDef | cst.Lambda)), None)
 
     def always(self, node: cst.CSTNode) -> bool:
         """Whether a node is part of a statement that runs whenever the module is imported."""
-        above = self.parent(node)
-        while above is not None:
-            if isinstance(above, cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp):
-                return False
-            above = self.parent(above)
-        return True
+        conditional = cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp
+        return not any(isinstance(above, conditional) for above in self.above(node))
 
     def is_async(self, node: cst.CSTNode) -> bool:
         """Whether `await` may stand here, and must, because a blocking call would stop the event loop."""
@@ -122,6 +111,16 @@ class Module:
 
     def finding(self, node: cst.CSTNode, kind: Kind, reason: str, section: str) -> Finding:
         return Finding(self.shown, self.line(node), kind, self.code(node), reason, section)
+
+
+def below(node: cst.CSTNode, without: tuple[type[cst.CSTNode], ...] = ()) -> Iterator[cst.CSTNode]:
+    """A node and everything in it, in the order of the source. `without`: kinds of nodes that are left out whole."""
+    rest = [node]
+    while rest:
+        node = rest.pop()
+        if not isinstance(node, without):
+            yield node
+            rest.extend(reversed(node.children))
 
 
 def is_dotted(node: cst.CSTNode) -> bool:

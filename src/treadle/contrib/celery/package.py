@@ -77,8 +77,7 @@ class Package:
                 if isinstance(statement.names, cst.ImportStar):
                     self.stars.append((module, statement, source))
                     continue
-                for alias in statement.names:
-                    local = alias.evaluated_alias or alias.evaluated_name
+                for local, alias in zip(local_names(statement), statement.names, strict=True):
                     self._alias(module, local, f"{source}.{alias.evaluated_name}")
             elif (given_here := assigned(statement)) is not None:
                 name, value = given_here
@@ -151,6 +150,17 @@ def assigned(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
     if not isinstance(target, cst.Name) or statement.value is None:
         return None
     return target.value, statement.value
+
+
+def assignments(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """The name and the value of each assignment at a module's own level."""
+    return (pair for statement in statements(module.tree) if (pair := assigned(statement)) is not None)
+
+
+def local_names(statement: cst.ImportFrom) -> list[str]:
+    """The names that `from ... import ...` defines in its module; none are known for `*`."""
+    aliases = () if isinstance(statement.names, cst.ImportStar) else statement.names
+    return [alias.evaluated_alias or alias.evaluated_name for alias in aliases]
 
 
 def _dotted(node: cst.BaseExpression | None) -> str:

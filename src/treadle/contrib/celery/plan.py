@@ -13,8 +13,8 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery import beat, decorators, imports, left, loops, settings, uses
-from treadle.contrib.celery.model import Finding, Module, TaskDef, Use
-from treadle.contrib.celery.package import Package, assigned, statements
+from treadle.contrib.celery.model import Finding, TaskDef, Use, below
+from treadle.contrib.celery.package import Package, assignments
 from treadle.contrib.celery.rewrite import rewritten
 
 APP: Final = '''"""The Treadle app of {package}. Its jobs are stored where TREADLE_URL says."""
@@ -62,9 +62,9 @@ def plan(path: Path) -> Plan:
     stays = _stays(config, tasks, usage.uses)
     moving = {full: task for full, task in tasks.items() if full not in stays}
     going = [use for use in usage.uses if use.tasks and not use.problems and not use.tasks & stays]
-    gone = {node for task in moving.values() for node in left.nodes(task.decorator)}
+    gone = {node for task in moving.values() for node in below(task.decorator)}
     gone |= {node for use in going for node in use.covers}
-    gone |= {node for task in moving.values() for edited in task.edits for node in left.nodes(edited)}
+    gone |= {node for task in moving.values() for edited in task.edits for node in below(edited)}
     leaves = {module.name: left.leaving(package, config, module, usage, gone) for module in package.modules.values()}
     move = Plan(
         moved=sorted(task.name for task in moving.values()),
@@ -87,17 +87,9 @@ def _check_app(package: Package, config: settings.Settings) -> None:
         config.stops.append(Finding(package.path.as_posix(), 0, "left", "", reason, "the-app"))
     name = ".".join(part for part in (package.name, imports.APP_MODULE) if part)
     ours = package.modules.get(name)
-    if ours is not None and f"{name}.app" not in _assigned(ours):
+    if ours is not None and "app" not in dict(assignments(ours)):
         reason = "exists and assigns no `app`: rename it, or define the Treadle app there"
         config.stops.append(Finding(ours.shown, 0, "left", "", reason, "the-app"))
-
-
-def _assigned(module: Module) -> set[str]:
-    return {
-        f"{module.name}.{target[0]}"
-        for statement in statements(module.tree)
-        if (target := assigned(statement)) is not None
-    }
 
 
 def _stays(config: settings.Settings, tasks: dict[str, TaskDef], all_uses: list[Use]) -> set[str]:

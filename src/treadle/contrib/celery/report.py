@@ -8,11 +8,7 @@ from typing import Any, Final
 from treadle.contrib.celery.model import GUIDE, Finding
 from treadle.contrib.celery.plan import Plan
 
-HEADINGS: Final = {
-    "rewritten": "Rewritten",
-    "differs": "Rewritten, with another meaning",
-    "left": "Left as it is",
-}
+HEADINGS: Final = {"rewritten": "Rewritten", "differs": "Rewritten, with another meaning", "left": "Left as it is"}
 
 
 def as_json(plan: Plan, written: bool) -> dict[str, Any]:

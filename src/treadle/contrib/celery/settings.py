@@ -14,7 +14,7 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery.model import Finding, Module
-from treadle.contrib.celery.package import Package, assigned, statements
+from treadle.contrib.celery.package import Package, assignments
 
 CELERY: Final = {"celery.Celery", "celery.app.Celery", "celery.app.base.Celery"}
 OLD: Final = {
@@ -179,8 +179,7 @@ def read(package: Package) -> Settings:
 
 def _apps(package: Package) -> Iterator[tuple[Module, str, cst.Call]]:
     for module in package.modules.values():
-        for statement in statements(module.tree):
-            name, value = assigned(statement) or ("", None)
+        for name, value in assignments(module):
             if isinstance(value, cst.Call) and module.canonical(value.func) in CELERY:
                 yield module, f"{module.name}.{name}".lstrip("."), value
 
@@ -266,7 +265,7 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
         reason = "reads settings from a place outside of this package, so no task is certain"
         settings.stops.append(module.finding(value, "left", reason, "the-app"))
     for source in sources:
-        for target, node in _assigned(source):
+        for target, node in assignments(source):
             name = _setting(target, prefix)
             if name is not None:
                 settings.add(Setting(source, node, name))
@@ -286,14 +285,8 @@ def _setting(target: str, prefix: str) -> str | None:
     return None if name.startswith("_") else OLD.get(name, name)
 
 
-def _assigned(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
-    for statement in statements(module.tree):
-        if (pair := assigned(statement)) is not None:
-            yield pair
-
-
 def _has_names(module: Module, prefix: str) -> bool:
-    return any(name.startswith(prefix) for name, _ in _assigned(module))
+    return any(name.startswith(prefix) for name, _ in assignments(module))
 
 
 def _stop(settings: Settings) -> None:

@@ -51,10 +51,7 @@ delivering = added(
         metavar="NAME",
         help="With --command: variable to pass on although it may be secret, such as PGPASSWORD; may be repeated.",
     ),
-    duration(
-        "--deliver-timeout",
-        help="Seconds that one webhook or command may take. [default: 30]",
-    ),
+    duration("--deliver-timeout", help="Seconds that one webhook or command may take. [default: 30]"),
 )
 
 

@@ -52,12 +52,7 @@ def _queues(seen: Overview) -> list[QueueOverview]:
 
 def _numbers(queue: QueueOverview, capped: Sequence[str]) -> tuple[str, ...]:
     """The cells of a queue; "+" where the count stopped at its bound."""
-    kinds = {
-        "running": queue.running,
-        "scheduled": queue.scheduled,
-        "blocked": queue.blocked,
-        "failed": queue.failed,
-    }
+    kinds = {"running": queue.running, "scheduled": queue.scheduled, "blocked": queue.blocked, "failed": queue.failed}
     return (
         queue.name,
         f"{queue.queued:,}+" if queue.queued_capped else str(queue.queued),

@@ -57,9 +57,7 @@ class TopApp(Screens[None]):
     CSS = CSS
     TITLE = "treadle top"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c,ctrl+q", "quit", "Quit", show=False, priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(self, app: App, reader: Reader, url: str, rest: Rest = rest) -> None:
         super().__init__()

@@ -46,24 +46,14 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
             f"of {plural(totals.slots, 'slot')}" if totals.slots else "no worker",
             "busy" if totals.running else "dim",
         ),
-        Tile(
-            "failed",
-            f"{totals.failed:,}{more['failed']}",
-            _grouped(snapshot),
-            "bad" if totals.failed else "dim",
-        ),
+        Tile("failed", f"{totals.failed:,}{more['failed']}", _grouped(snapshot), "bad" if totals.failed else "dim"),
         Tile(
             "blocked",
             f"{totals.blocked:,}{more['blocked']}",
             f"{totals.scheduled:,} scheduled",
             "warn" if totals.blocked else "dim",
         ),
-        Tile(
-            "ended/s",
-            "-" if ended is None else f"{ended:,.1f}",
-            _runs(snapshot),
-            "good" if ended else "dim",
-        ),
+        Tile("ended/s", "-" if ended is None else f"{ended:,.1f}", _runs(snapshot), "good" if ended else "dim"),
         _hour(snapshot),
     ]
 

@@ -242,9 +242,5 @@ def _keep(module: Path, kept: Path) -> None:
 
 def _failure(report: ModuleReport, stdout: str, stderr: str) -> Failure:
     return Failure(
-        exit_code=report.exit_code,
-        trap=report.trap,
-        timed_out=report.timed_out,
-        stdout_addr=stdout,
-        stderr_addr=stderr,
+        exit_code=report.exit_code, trap=report.trap, timed_out=report.timed_out, stdout_addr=stdout, stderr_addr=stderr
     )
