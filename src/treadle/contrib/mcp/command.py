@@ -41,7 +41,8 @@ def mcp(
     if find_spec("mcp") is None or find_spec("starlette") is None:
         raise Stop(FAILED, "treadle mcp needs the protocol's library: pip install 'mcp>=2' 'starlette>=0.45'")
     from treadle import __version__
-    from treadle.contrib.mcp import Rights, serve
+    from treadle.contrib.mcp.calls import Rights
+    from treadle.contrib.mcp.server import serve
 
     names = tuple(dict.fromkeys(queue.strip() for queue in (queues or "").split(",") if queue.strip()))
     if queues is not None and not names:

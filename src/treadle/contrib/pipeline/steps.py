@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
@@ -57,16 +57,10 @@ class Step(Struct, frozen=True):
 
     def options(self, child: str | None = None) -> Options:
         """The options of its task, or of the task of a child."""
-        options: Options = {"queue": self.queue_name if child is None else f"{self.queue_name}:{child}"}
-        if self.retry is not None:
-            options["retry"] = self.retry
-        if self.timeout is not None:
-            options["timeout"] = self.timeout
-        if self.limits:
-            options["limits"] = list(self.limits)
-        if self.lease is not None:
-            options["lease"] = self.lease
-        return options
+        queue = self.queue_name if child is None else f"{self.queue_name}:{child}"
+        limits = list(self.limits) or None
+        policy = {"queue": queue, "retry": self.retry, "timeout": self.timeout, "limits": limits, "lease": self.lease}
+        return cast("Options", {name: value for name, value in policy.items() if value is not None})
 
 
 class Travel(Struct, frozen=True, omit_defaults=True):

@@ -60,6 +60,7 @@ KEEP: Final = 30 * 86_400.0  # s that an ended job is kept
 KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key returns the same job
 PORT: Final = 1717
 BODY: Final = 16 * 2**10  # bytes: two addresses and a few numbers
+FOREIGN: Final = "expected a job of the queue protocol, with two addresses as its arguments"
 TRIES: Final = 5  # attempts to change a job that changes between reading and writing
 AGE: Final = "Treadle-Abandoned-After"  # header of claims: seconds without a tickle after which a job is abandoned
 
@@ -185,7 +186,7 @@ class QueueyApi:
                 return None, claimed.next_in
             [row] = claimed.records
             if not is_ours(row):
-                await self._refuse(row)
+                await self._fail(row, ABORTED, FOREIGN)
             elif not (row.lost and self._rules.spent(row)):
                 return row, None
             else:
@@ -332,21 +333,15 @@ class QueueyApi:
             raise Refused(409, "not_owner", f"the job is running on {runner_of(row)}")
         return row
 
-    async def _refuse(self, row: Record) -> None:
-        """Fail a job that was not stored by this protocol, because it names no module to run."""
-        error = "expected a job of the queue protocol, with two addresses as its arguments"
+    async def _fail(self, row: Record, reason: str, error: str) -> None:
         outcome = Outcome(
-            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=ABORTED, error=error
+            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=reason, error=error
         )
         await self._core.storage.settle([outcome])
 
     async def _give_up(self, row: Record) -> None:
         """Fail a job that was abandoned too often."""
-        error = f"abandoned by {row.lost} runners"
-        outcome = Outcome(
-            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=LOST, error=error
-        )
-        await self._core.storage.settle([outcome])
+        await self._fail(row, LOST, f"abandoned by {row.lost} runners")
 
     def _view(self, row: Record) -> JobJson:
         return view(row, self._rules)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from treadle.cli import Command, GuestProtocol, ServerWorkers, Stopping
 from treadle.cli.output import USAGE, Stop, note, plural, seconds
-from treadle.contrib.queuey.announce import announced, kinds_of
 from treadle.core.redaction import shown
 from treadle.worker.probes import Verdict
 
@@ -59,7 +58,7 @@ class Queuey(GuestProtocol):
 
     @asynccontextmanager
     async def served(self, options: Mapping[str, Any]) -> AsyncIterator[Sequence[ProtocolRoutes]]:
-        kinds_of(options)  # raises Stop for --discovery without a service
+        _kinds_of(options)  # raises Stop for --discovery without a service
         has_queue = "queuey" in options.get("protocols", ())
         blobs = _blobs(options, has_queue)
         try:
@@ -69,7 +68,7 @@ class Queuey(GuestProtocol):
                 await blobs.close()
 
     def announced(self, options: Mapping[str, Any], serving: Serving) -> AbstractAsyncContextManager[None]:
-        return announced(kinds_of(options), serving)
+        return _announced(_kinds_of(options), serving)
 
     def check_workers(self) -> None:
         from treadle.contrib.wasi.runner_command import needs_wasmtime
@@ -78,6 +77,40 @@ class Queuey(GuestProtocol):
 
     def workers(self, options: Mapping[str, Any], port: int, slots: int, stopping: Stopping) -> list[ServerWorkers]:
         return [Modules(options, port, slots, stopping)]
+
+
+def _kinds_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of service to announce. Raises Stop for --discovery on a server that has none."""
+    has_queue = "queuey" in options.get("protocols", ())
+    wanted = options.get("discovery")
+    if not (has_queue if wanted is None else wanted):
+        return ()
+    from treadle.contrib.discovery import BLOBS, QUEUES
+
+    kinds = (*(QUEUES if has_queue else ()), *(BLOBS if has_queue or options.get("blobs") else ()))
+    if not kinds:
+        raise Stop(USAGE, "--discovery needs a queue or blobs to announce: give --protocol queuey, or --blobs")
+    return kinds
+
+
+@asynccontextmanager
+async def _announced(kinds: tuple[str, ...], serving: Serving) -> AsyncIterator[None]:
+    """Announce the services until the block ends. Without multicast, print a note and go on."""
+    async with AsyncExitStack() as stack:
+        if kinds:
+            import treadle
+            from treadle.contrib.discovery import Announcement, NoMulticast, place
+
+            properties = {"http_port": str(serving.port), "version": treadle.__version__}
+            if serving.scheme == "https":
+                properties["scheme"] = "https"
+            try:
+                announcement = Announcement(kinds, serving.host, serving.port, properties, place())
+                await stack.enter_async_context(announcement)
+                note(f"treadle: announced on the local network as {announcement.instance}")
+            except NoMulticast as error:
+                note(f"treadle: not announced on the local network: {error}")
+        yield
 
 
 def _routes(options: Mapping[str, Any], has_queue: bool, blobs: Blobs | None) -> list[ProtocolRoutes]:

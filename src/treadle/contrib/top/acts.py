@@ -74,28 +74,30 @@ class Acts:
                 f"Resume the limit {ALL}?",
                 f"It pauses queue {name} and each other queue without a limit of its own.",
                 "Resume",
-                lambda: self._limit(ALL, "resume"),
+                lambda: self._switch("limit", ALL, "resume"),
             )
         if queue.paused:
             return Act(
                 f"Resume queue {name}?",
                 f"Workers claim its jobs again; {plural(queue.queued, 'job')} queued.",
                 "Resume",
-                lambda: self._queue(queue.name, "resume"),
+                lambda: self._switch("queue", queue.name, "resume"),
             )
         return Act(
             f"Pause queue {name}?",
             f"Workers claim no more of its jobs; {plural(queue.queued, 'job')} queued. "
             f"{plural(queue.running, 'running job')} will go on.",
             "Pause",
-            lambda: self._queue(queue.name, "pause"),
+            lambda: self._switch("queue", queue.name, "pause"),
         )
 
-    async def _queue(self, name: str, verb: Literal["pause", "resume"]) -> str:
+    async def _switch(self, what: Literal["queue", "limit"], name: str, verb: Literal["pause", "resume"]) -> str:
+        """Pause or resume a queue or a limit."""
+        part = self._app.queues if what == "queue" else self._app.limits
         with heard():
-            async with audited(self._app, f"queue.{verb}", name):
-                await (self._app.queues.pause(name) if verb == "pause" else self._app.queues.resume(name))
-        return f"queue {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+            async with audited(self._app, f"{what}.{verb}", name):
+                await (part.pause(name) if verb == "pause" else part.resume(name))
+        return f"{what} {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
 
     def bound(self, queue: QueueOverview, most: int | None, when_full: WhenFull) -> Act:
         """Set how many jobs of a queue may wait to be started; None: any number."""
@@ -124,22 +126,14 @@ class Acts:
         limit = use.rule.name if is_paused else use.key
         name = in_line(limit)
         if is_paused:
-            what = "Its rule applies again"
-            if not use.pauses:
-                what = "Its rule of 0 slots is removed"
+            what = "Its rule applies again" if use.pauses else "Its rule of 0 slots is removed"
             detail = f"{what}; it blocks {plural(use.blocked, 'job')} now."
-            return Act(f"Resume limit {name}?", detail, "Resume", lambda: self._limit(limit, "resume"))
+            return Act(f"Resume limit {name}?", detail, "Resume", lambda: self._switch("limit", limit, "resume"))
         jobs = "jobs of queues without a limit of their own" if limit == ALL else "jobs that name it"
         if limit.startswith(OF):
             jobs = f"jobs of queue {in_line(limit.removeprefix(OF))}"
         detail = f"No {jobs} start until it is resumed; running jobs will go on."
-        return Act(f"Pause limit {name}?", detail, "Pause", lambda: self._limit(limit, "pause"))
-
-    async def _limit(self, name: str, verb: Literal["pause", "resume"]) -> str:
-        with heard():
-            async with audited(self._app, f"limit.{verb}", name):
-                await (self._app.limits.pause(name) if verb == "pause" else self._app.limits.resume(name))
-        return f"limit {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+        return Act(f"Pause limit {name}?", detail, "Pause", lambda: self._switch("limit", limit, "pause"))
 
     # --- groups of failures
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from treadle.contrib.top import rows, scopes, summary
-from treadle.contrib.top.acts import Act
 from treadle.contrib.top.grid import padded
 from treadle.contrib.top.listing import STYLES, Listing
 from treadle.contrib.top.page import Page
@@ -24,6 +23,12 @@ EMPTY: Final = {
     "failures": "No failed jobs.",
     "limits": "No limits. `treadle limits set NAME --slots N` adds one.",
     "workers": "No worker has sent a heartbeat. `treadle worker MODULE:APP` starts one.",
+}
+SCOPES: Final[Mapping[str, Callable[[Any], scopes.Scope]]] = {  # the jobs behind a row of each panel
+    "queues": scopes.of_queue,
+    "failures": scopes.of_group,
+    "limits": lambda use: scopes.of_limit(use.key),
+    "workers": scopes.of_worker,
 }
 
 
@@ -43,7 +48,6 @@ class Dashboard(Page):
     def __init__(self) -> None:
         super().__init__()
         self._panel = "queues"
-        self._by_key: dict[str, object] = {}
 
     def compose(self) -> ComposeResult:
         yield from self.head()
@@ -134,55 +138,31 @@ class Dashboard(Page):
             self._panel = focused.id
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
-        snapshot = self.reader.snapshot
-        assert snapshot is not None
-        key, panel = event.row.key, event.listing.id
-        if panel == "queues":
-            queue = next((queue for queue in snapshot.overview.queues if queue.name == key), None)
-            scope = None if queue is None else scopes.of_queue(queue)
-        elif panel == "failures":
-            group = next((group for group in snapshot.failures.groups if group.key == key), None)
-            scope = None if group is None else scopes.of_group(group)
-        elif panel == "limits":
-            scope = scopes.of_limit(key)
-        else:
-            worker = next((worker for worker in snapshot.overview.workers if worker.worker == key), None)
-            scope = None if worker is None else scopes.of_worker(worker)
-        if scope is not None:
-            self.top.open_jobs(scope)
+        self.top.open_jobs(SCOPES[event.listing.id or ""](event.row.shows))
 
     # --- acts
 
-    def action_pause(self) -> None:
-        if (act := self._pausing()) is None:
-            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
-        else:
-            self.top.ask(act)
+    def _chosen(self, panel: str) -> Any:
+        """What the chosen row of this panel shows; None unless the panel is in use and has rows."""
+        row = self.panel(panel).current
+        return row.shows if row is not None and self._panel == panel else None
 
-    def _pausing(self) -> Act | None:
-        """The act on the chosen queue or limit; None: none is chosen."""
-        snapshot, acts = self.reader.snapshot, self.top.acts
-        row = self.panel(self._panel).current
-        if row is None or snapshot is None:
-            return None
-        if self._panel == "queues":
-            return next((acts.pause(queue) for queue in snapshot.overview.queues if queue.name == row.key), None)
-        if self._panel == "limits":
-            return next((acts.pause_limit(limit) for limit in snapshot.overview.limits if limit.key == row.key), None)
-        return None
+    def action_pause(self) -> None:
+        if (queue := self._chosen("queues")) is not None:
+            self.top.ask(self.top.acts.pause(queue))
+        elif (use := self._chosen("limits")) is not None:
+            self.top.ask(self.top.acts.pause_limit(use))
+        else:
+            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
 
     def action_bound(self) -> None:
-        row, snapshot = self.panel("queues").current, self.reader.snapshot
-        queue = row and snapshot and next((queue for queue in snapshot.overview.queues if queue.name == row.key), None)
-        if self._panel != "queues" or not queue:
+        if (queue := self._chosen("queues")) is None:
             self.say("b sets how many jobs of a queue may wait: choose one in the panel of queues (1)")
         else:
             self.top.ask_bound(queue)
 
     def action_retry(self) -> None:
-        row, snapshot = self.panel("failures").current, self.reader.snapshot
-        group = row and snapshot and next((group for group in snapshot.failures.groups if group.key == row.key), None)
-        if self._panel != "failures" or not group:
+        if (group := self._chosen("failures")) is None:
             self.say("r retries a group of failed jobs: choose one in the panel of failures (2)")
         else:
             self.top.ask(self.top.acts.retry_group(group))

@@ -6,7 +6,7 @@ A narrow screen shows fewer columns, never half of one; a text that does not fit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
@@ -45,10 +45,11 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """A row: `key` identifies it from look to look."""
+    """A row. `key` identifies it from look to look, and `shows` is what it shows, such as a queue."""
 
     key: str
     cells: tuple[Cell, ...]
+    shows: Any = None
 
     def matches(self, text: str) -> bool:
         """Whether a cell contains the text, without regard to case."""

@@ -66,7 +66,7 @@ def count(number: int, capped: bool = False, tone: Tone = "") -> Cell:
 
 def queues(overview: Overview) -> list[Row]:
     capped = set(overview.totals.capped)
-    return [Row(queue.name, _queue(queue, capped)) for queue in overview.queues]
+    return [Row(queue.name, _queue(queue, capped), queue) for queue in overview.queues]
 
 
 def _queue(queue: QueueOverview, capped: Collection[str]) -> tuple[Cell, ...]:
@@ -126,6 +126,7 @@ def failures(grouped: FailureGroups, now: float) -> list[Row]:
                 Cell(spark(group.spark, 12), "bad"),
                 cell(group.signature or "no error text"),
             ),
+            group,
         )
         for group in grouped.groups
     ]
@@ -135,7 +136,7 @@ def limits(overview: Overview) -> list[Row]:
     """Those that block jobs come first."""
     uses, rules = sorted(overview.limits, key=lambda use: (-use.blocked, use.key)), QueueRules(overview.limits)
     full = [(queue.name, use.rule.name) for queue in overview.queues if queue.full and (use := rules.of(queue.name))]
-    return [Row(use.key, _limit(use, overview.at, full)) for use in uses]
+    return [Row(use.key, _limit(use, overview.at, full), use) for use in uses]
 
 
 def _limit(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
@@ -179,7 +180,7 @@ def _paused(pauses: Sequence[Pause], now: float) -> Cell:
 
 
 def workers(overview: Overview) -> list[Row]:
-    return [Row(worker.worker, _worker(worker)) for worker in overview.workers]
+    return [Row(worker.worker, _worker(worker), worker) for worker in overview.workers]
 
 
 def _worker(worker: WorkerView) -> tuple[Cell, ...]:

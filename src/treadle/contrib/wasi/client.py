@@ -10,8 +10,8 @@ import hashlib
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -52,6 +52,17 @@ class Denied(TreadleError):
 
 class Gone(TreadleError):
     """The runner has lost the job."""
+
+
+@contextmanager
+def _lost_if_denied() -> Iterator[None]:
+    """Raise Gone for the responses that say that the runner has lost its job."""
+    try:
+        yield
+    except Denied as error:
+        if error.status in HERE:
+            raise Gone(str(error)) from None
+        raise
 
 
 class QueueJob(Struct, frozen=True, kw_only=True):
@@ -135,31 +146,19 @@ class Client:
 
     async def tickle(self, job: str, runner: str) -> None:
         """Renew the lease of a job. Raises Gone. It does not retry, because the next tickle follows soon."""
-        try:
+        with _lost_if_denied():
             await self._once("POST", f"/jobs/{job}/tickle", {"runner_id": runner}, {}, 0.0)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def complete(self, job: str, runner: str, status: str, output: str | None) -> None:
         """Settle a job. Raises Gone."""
-        try:
+        with _lost_if_denied():
             body = {"status": status, "output_addr": output, "runner_id": runner}
             await self._ask(bytes, "POST", f"/jobs/{job}/complete", body)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def release(self, job: str, runner: str) -> None:
         """Release a job. Raises Gone, or Denied from a queue without this call."""
-        try:
+        with _lost_if_denied():
             await self._once("POST", f"/jobs/{job}/release", {"runner_id": runner}, {}, 0.0)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def ping(self) -> str:
         """The queue's response to a ping."""
@@ -202,7 +201,7 @@ class Client:
             except ValueError:  # the response may come from a proxy
                 raise _odd(f"{shown(self._store)}/blob", "no address") from None
 
-        address: str = await self._patiently(send)
+        address = await self._patiently(send)
         if address != mine:
             raise Corrupt(f"the store returned the address {address} for the blob {mine}")
         return address
@@ -260,13 +259,11 @@ class Client:
             if kind is bytes:
                 return content  # type: ignore[return-value]
             try:
-                answer: T = msgspec.json.decode(content or b"null", type=kind)
+                return msgspec.json.decode(content or b"null", type=kind)
             except UNREADABLE:
                 raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "another response") from None
-            return answer
 
-        answer: T = await self._patiently(trip)
-        return answer
+        return await self._patiently(trip)
 
     async def _once(self, method: str, path: str, body: Any, headers: dict[str, str], wait: float) -> bytes:
         assert self._session is not None
@@ -286,7 +283,7 @@ class Client:
             token = self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    async def _patiently(self, trip: Any) -> Any:
+    async def _patiently(self, trip: Callable[[], Awaitable[T]]) -> T:
         pause, is_logged = 0.2, False
         while True:
             try:

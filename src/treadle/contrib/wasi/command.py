@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -280,8 +281,6 @@ async def _address(client: Client, text: str) -> str:
 
 
 async def _put(client: Client, text: str) -> str:
-    import tempfile
-
     if text != "-":
         return await client.put(Path(text))
     with tempfile.NamedTemporaryFile() as file:
@@ -302,8 +301,6 @@ async def _result(client: Client, job: QueueJob, out: str) -> int:
 
 
 async def _bring(client: Client, address: str, out: str) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "blob")
         await client.fetch(address, file)
@@ -312,12 +309,12 @@ async def _bring(client: Client, address: str, out: str) -> None:
 
 def _deliver(file: Path, out: str) -> None:
     """Write the output to a file, renamed into place, or to stdout. Raises Stop for binary output on a terminal."""
+    content = file.read_bytes()
     if out != "-":
         part = Path(f"{out}.part")
-        part.write_bytes(file.read_bytes())
+        part.write_bytes(content)
         part.replace(out)
         return
-    content = file.read_bytes()
     if sys.stdout.isatty() and b"\0" in content:
         raise Stop(USAGE, "the output is binary: give a file as OUTPUT")
     sys.stdout.buffer.write(content)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.options import number
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
 from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(name="runner")
 @to_server
-@click.option(
-    "--slots", type=click.IntRange(1), default=1, show_default=True, help="Number of modules that run at the same time."
-)
+@number("--slots", default=1, show_default=True, help="Number of modules that run at the same time.")
 @click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds that one run may take.")
 @click.option(
     "--memory",
@@ -29,18 +28,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Bytes of memory for each run.",
 )
-@click.option(
-    "--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes that one run may write."
-)
-@click.option(
-    "--module", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Bytes of the largest module."
-)
-@click.option(
-    "--input", type=click.IntRange(1), default=256 * 2**20, show_default=True, help="Bytes of the largest input."
-)
-@click.option(
+@number("--output", default=128 * 2**20, show_default=True, help="Bytes that one run may write.")
+@number("--module", default=64 * 2**20, show_default=True, help="Bytes of the largest module.")
+@number("--input", default=256 * 2**20, show_default=True, help="Bytes of the largest input.")
+@number(
     "--compiler",
-    type=click.IntRange(1),
     default=512 * 2**20,
     show_default=True,
     help="Bytes of memory for compiling a module, in addition to --memory; only on Linux.",
