@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.admin.audit import Receipt
@@ -14,11 +13,3 @@ if TYPE_CHECKING:
 def audited(app: App, act: str, target: str = "", details: str | None = None) -> AbstractAsyncContextManager[Receipt]:
     """Record the act in the block."""
     return app.audit.record(act, target, filter=details, source="cli")
-
-
-def words_of(filters: Mapping[str, Any]) -> str:
-    """The filter options of a command in words."""
-    from treadle.admin import query_of, text_of
-    from treadle.admin import words_of as in_words
-
-    return in_words(query_of(filters), text_of(filters))

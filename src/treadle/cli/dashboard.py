@@ -15,9 +15,9 @@ import click
 
 from treadle.cli.options import storage_url
 from treadle.cli.output import note
+from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -87,11 +87,8 @@ def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browse
     return run_server(Target(url, app), options, lambda _, serving: Page(serving, link, open_browser))
 
 
-class Page:
+class Page(ServerWorkers):
     """Prints the address and opens it in a browser; runs no worker."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, link: Link | None, open_browser: bool) -> None:
         self._url, self._link, self._opens = f"{serving.url}/dashboard/", link, open_browser

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.admin import Change, Estimate, QueuePlan, Range
 from treadle.cli.output import data, facts, note, table
+from treadle.cli.target import Target
 from treadle.core.clock import moment_text
 from treadle.core.words import lasts, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from treadle.admin import Change, Estimate, QueuePlan, Range
-    from treadle.cli.target import Target
 
 
 def repeated(target: Target, estimate: Any) -> Any:

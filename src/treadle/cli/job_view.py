@@ -13,7 +13,8 @@ from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.listing import picked
-from treadle.cli.output import age, iso, lasts, plural, shortened, stamp, stamp_of
+from treadle.cli.output import age, iso, lasts, plural, shortened, stamp
+from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State
 from treadle.core.ranges import OWN
@@ -77,7 +78,7 @@ def _became(name: str, text: str) -> str:
     except UNREADABLE:
         return text
     if not isinstance(entry.until, UnsetType):
-        return f"sleeps until {stamp_of(entry.until)}"
+        return f"sleeps until {moment_text(entry.until)}"
     if isinstance(entry.failure, Failure):
         return f"failed: {error_of(name, entry.failure)}"
     return "timed out" if entry.gave_up else "done"
@@ -210,7 +211,7 @@ def runs(history: JobHistory) -> str:
     lines = list[str]()
     for attempt in history.attempts:
         lines.append(_run(attempt))
-        lines += [f"  {stamp_of(line.at)} {line.level} {line.text}" for line in attempt.logs]
+        lines += [f"  {moment_text(line.at)} {line.level} {line.text}" for line in attempt.logs]
     return "\n".join(lines)
 
 

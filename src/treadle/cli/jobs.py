@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from treadle.cli.audited import audited, words_of
+from treadle.admin import query_of, text_of, words_of
+from treadle.cli import job_view
+from treadle.cli.audited import audited
+from treadle.cli.estimates import repeated, show_estimate
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
 from treadle.cli.group import Group, Lazy
 from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
-from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, stamp_of, table
+from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, table
+from treadle.cli.progress import Bar
 from treadle.cli.target import Target, targeted
+from treadle.core.clock import moment_text
 from treadle.storage import check_stays
 
 if TYPE_CHECKING:
@@ -71,7 +76,6 @@ def list_(
     json_: bool,
 ) -> None:
     """List one page of jobs, newest first by default. --every and --times go with --watch."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> Page:
         count = not json_ and scan is None and "search" not in filters
@@ -99,13 +103,11 @@ def _looked(page: Page) -> str:
     """How far a bounded list looked."""
     if page.scanned is None:
         return ""
-    back = "" if page.scanned_to is None else f", to {stamp_of(page.scanned_to)}"
+    back = "" if page.scanned_to is None else f", to {moment_text(page.scanned_to)}"
     return f" (looked at {plural(page.scanned, 'row')}{back})"
 
 
 def _show(app: App, page: Page) -> None:
-    from treadle.cli import job_view
-
     now = app._core.now()
     rows = [job_view.line(row, now) for row in job_view.redacted(app, page.records)]
     table(job_view.COLUMNS, rows, "no jobs", right=("attempts",))
@@ -120,7 +122,6 @@ def _show(app: App, page: Page) -> None:
 @as_json
 def show(target: Target, id: str, reveal: bool, json_: bool) -> None:
     """Show all fields of a job, its last runs, and why it is in its state."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
@@ -154,8 +155,6 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
         text = target.repeating(text if row is None else app._core.redactor.text(text, row))
         return repeated(target, replace(answer, explanation=text)) if eta else text
 
-    from treadle.cli.estimates import repeated, show_estimate
-
     answer = target.run(lambda app: hinting(app, id, look(app)))
     if json_:
         document(answer if eta else {"id": id, "explanation": answer})
@@ -179,7 +178,6 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 @as_json
 def failures(target: Target, task: str | None, queue: str | None, scan: int, json_: bool) -> None:
     """Group the newest failed jobs by task, queue and error, the largest group first."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> FailureGroups:
         groups = await app.dead.groups(scan=scan, task=task, queue=queue)
@@ -234,16 +232,19 @@ async def _act(
         return failed
     if "status" not in filters:
         filters = {"state": default, **filters}
+    described = words_of(query_of(filters), text_of(filters))
     matching = await _count(app, filters)
     if not matching:
-        note(f"no job matches ({words_of(filters)})")
+        note(f"no job matches ({described})")
         return 0
     if not yes:
         if not sys.stdin.isatty():
             raise Stop(FAILED, f"{verb} would act on {plural(matching, 'job')}; confirm with --yes")
         click.confirm(f"{verb} {plural(matching, 'job')}?", abort=True, err=True)
-    async with audited(app, f"jobs.{verb.replace('-', '_')}", "", words_of(filters)) as receipt:
-        receipt.done = await _many(app, verb, done, act, filters, matching)
+    async with audited(app, f"jobs.{verb.replace('-', '_')}", "", described) as receipt:
+        with Bar(verb, matching) as bar:
+            receipt.done = await act(app, progress=bar.update, **filters)
+        data(f"{done} {plural(receipt.done, 'job')}")
     return 0
 
 
@@ -273,16 +274,6 @@ async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tup
             complain(f"{verb}: {error}")
     data(f"{done} {plural(acted, 'job')}")
     return FAILED if failed else 0, acted
-
-
-async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, found: int) -> int:
-    """Act on the jobs that match a filter -> how many. Skip those that have changed since."""
-    from treadle.cli.progress import Bar
-
-    with Bar(verb, found) as bar:
-        acted = await act(app, progress=bar.update, **filters)
-    data(f"{done} {plural(acted, 'job')}")
-    return acted
 
 
 @acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))

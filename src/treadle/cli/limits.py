@@ -138,7 +138,8 @@ def set_(target: Target, name: str, **options: Any) -> None:
     if rule.empty:
         instead = f"{command('limits', 'remove', name)} removes the rule"
         raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
-    named = typed()
+    context = click.get_current_context()
+    named = {option for option in options if context.get_parameter_source(option) is ParameterSource.COMMANDLINE}
 
     async def act(app: App) -> tuple[str | None, LimitUse | None]:
         details = ", ".join(f"{option}={value}" for option, value in parts.items())
@@ -183,12 +184,6 @@ def remove(target: Target, name: str) -> None:
         note(f"code declares the rule: a worker that starts stores it again; {overrides} overrides it")
     if after is not None and after.pauses:
         note(still(after))
-
-
-def typed() -> set[str]:
-    """The names of the options on the command line, those with the value of the default too."""
-    context = click.get_current_context()
-    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str) -> None:

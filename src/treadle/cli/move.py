@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin import storage_move
+from treadle.admin.storage_move import Comparison, OpenStorage
 from treadle.cli.listing import listed
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural
 from treadle.cli.progress import Bar
 from treadle.cli.target import file_of
 from treadle.core.redaction import shown
-
-if TYPE_CHECKING:
-    from treadle.admin.storage_move import Comparison, OpenStorage
+from treadle.storage import connect
 
 
 @click.command()
@@ -53,10 +52,6 @@ def move(source: str, target: str, wait: float, step: int, json_: bool, **modes:
 
 async def _run(source: str, target: str, mode: str, wait: float, step: int, json_: bool) -> int:
     """Open the storages, act, and close them. A dry run does not open the target."""
-    from treadle.admin import storage_move
-    from treadle.admin.storage_move import OpenStorage
-    from treadle.storage import connect
-
     old, new = (OpenStorage(connect(url), shown(url)) for url in (source, target))
     async with contextlib.AsyncExitStack() as opened:
         for place in (old,) if mode == "dry_run" else (old, new):
@@ -86,11 +81,9 @@ async def _plan(old: OpenStorage, json_: bool) -> int:
 
 
 async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: _Progress, json_: bool) -> int:
-    from treadle.admin.storage_move import AlreadyMoved, move
-
     try:
-        done = await move(old, new, wait=wait, step=step, told=progress)
-    except AlreadyMoved as error:
+        done = await storage_move.move(old, new, wait=wait, step=step, told=progress)
+    except storage_move.AlreadyMoved as error:
         note(str(error))
         done = None
     if json_:
@@ -132,8 +125,6 @@ def _compared(comparison: Comparison, json_: bool) -> int:
 
 
 async def _prepare(old: OpenStorage, new: OpenStorage) -> int:
-    from treadle.admin import storage_move
-
     await storage_move.prepare(old, new)
     note(
         f"{new.name} waits for the jobs of {old.name}: workers and producers may be started with it now; they "
@@ -143,8 +134,6 @@ async def _prepare(old: OpenStorage, new: OpenStorage) -> int:
 
 
 async def _abort(old: OpenStorage, new: OpenStorage) -> int:
-    from treadle.admin import storage_move
-
     if not await storage_move.abort(old, new):
         note(f"{old.name} is not being moved; nothing was changed")
         return OK

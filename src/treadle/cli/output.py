@@ -182,11 +182,7 @@ def iso(at: float | None) -> str | None:
 
 def stamp(at: float | None, now: float) -> str | None:
     """Format a time for people, with its age."""
-    return None if at is None else f"{stamp_of(at)}, {age(at, now)}"
-
-
-def stamp_of(at: float) -> str:
-    return moment_text(at)
+    return None if at is None else f"{moment_text(at)}, {age(at, now)}"
 
 
 def place(url: str | None, otherwise: str) -> str:

@@ -6,11 +6,12 @@ They are guests: `treadle.contrib` names their modules, and no command imports o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from treadle.cli.options import Command, added
 from treadle.contrib import PROTOCOLS
 from treadle.worker.probes import Verdict
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.server import ProtocolRoutes, Serving
 
-Command = Callable[..., Any]
 Handling = dict[str, Any]  # how a worker handles the jobs of a protocol: plain values, for its processes
 
 
@@ -35,13 +35,14 @@ class Stopping:
         self.asked.set()
 
 
-class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
+class ServerWorkers(AbstractAsyncContextManager[Any]):
     """A context manager that runs workers with a server, their exit code, and their health."""
 
-    code: int
+    code = 0
 
     @property
-    def verdict(self) -> Verdict: ...
+    def verdict(self) -> Verdict:
+        return Verdict(None, None, "the server answers")
 
 
 class GuestProtocol:
@@ -113,13 +114,9 @@ def all_protocols() -> list[GuestProtocol]:
 
 def server_options(command: Command) -> Command:
     """Add the options of each protocol to a command that serves."""
-    for guest in reversed(all_protocols()):
-        command = guest.server_options(command)
-    return command
+    return added(*(guest.server_options for guest in all_protocols()))(command)
 
 
 def worker_options(command: Command) -> Command:
     """Add the options of each protocol to a command that runs workers."""
-    for guest in reversed(all_protocols()):
-        command = guest.worker_options(command)
-    return command
+    return added(*(guest.worker_options for guest in all_protocols()))(command)

@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 
-COLUMNS = (
-    "queue",
-    "queued",
-    "running",
-    "scheduled",
-    "blocked",
-    "waiting",
-    "failed",
-    "first waits",
-    "workers",
-    "max waiting",
-    "state",
-)
-LEFT = ("queue", "state", "first waits", "max waiting")
+COUNTS = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
+COLUMNS = ("queue", *COUNTS, "first waits", "workers", "max waiting", "state")
 
 
 def by_queue(stats: Stats) -> list[dict[str, Any]]:
@@ -85,7 +73,7 @@ def list_(target: Target, json_: bool) -> None:
     plain = by_queue(target.run(lambda app: app.queues.stats()))
     rows = [
         (
-            *(queue[name] for name in ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed")),
+            *(queue[name] for name in ("queue", *COUNTS)),
             "" if queue["first_waits"] is None else lasts(queue["first_waits"]),
             queue["workers"],
             bound_words(queue["max_waiting"], queue["when_full"]),
@@ -93,8 +81,7 @@ def list_(target: Target, json_: bool) -> None:
         )
         for queue in plain
     ]
-    right = [name for name in COLUMNS if name not in LEFT]
-    listed(json_, plain, COLUMNS, rows, "no queue has jobs or workers", right)
+    listed(json_, plain, COLUMNS, rows, "no queue has jobs or workers", right=(*COUNTS, "workers"))
 
 
 @queues.command()

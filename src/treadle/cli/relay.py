@@ -14,7 +14,9 @@ from treadle.cli.group import Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
-from treadle.worker.probes import HealthReporter, Probes
+from treadle.core.errors import PASSING, StorageError
+from treadle.worker import RECOVERY, Signals, StorageOutage
+from treadle.worker.probes import HealthReporter, Probes, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -76,9 +78,6 @@ async def _everything(app: App) -> int:
 
 
 async def _relaying(app: App, probes: Probes) -> None:
-    from treadle.cli.relaying import Relaying
-    from treadle.worker import Signals
-
     relaying, stop_asked = Relaying(app), asyncio.Event()
     with Signals(asyncio.get_running_loop(), stop_asked.set):
         async with HealthReporter(probes, lambda: relaying.verdict) as reporter:
@@ -98,6 +97,46 @@ def _outbox_of(app: App) -> Outbox:
     if app.outbox is None:
         raise Stop(USAGE, "this app has no outbox: give it one, App(..., outbox=Outbox(url))")
     return app.outbox
+
+
+class Relaying:
+    """One run of a relay, and its health."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._is_open = app, False
+        self._outage = StorageOutage("relay", RECOVERY, app._core.random, lambda *_: None, ("open", "relay"))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Ready: the database of the outbox and the storage answer."""
+        away, problem = self._outage.away, None
+        if away is not None:
+            problem = f"the outbox or the storage has been unavailable for {away:.0f} s; the log has the reason"
+        elif not self._is_open:
+            problem = "it connects"
+        return Verdict(None, problem, "the relay delivers jobs, or stands by for another one")
+
+    async def run(self) -> None:
+        """Relay; after an error of the database or of the storage, again after a growing pause."""
+        outage = self._outage
+        while True:
+            try:
+                async with self._app:
+                    outage.answered("open")
+                    self._is_open = True
+                    await self._relay()
+            except PASSING as error:
+                self._is_open = False
+                await outage.failed("open", error)
+
+    async def _relay(self) -> None:
+        relay, outage = self._app._core.relay, self._outage
+        assert relay is not None
+        while True:
+            try:
+                await relay.run(lambda: outage.answered("relay"))
+            except StorageError as error:
+                await outage.failed("relay", error)
 
 
 # --- the rows

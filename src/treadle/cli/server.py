@@ -20,6 +20,7 @@ from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
+from treadle.core.host_names import is_loopback
 from treadle.worker.logs import simple
 from treadle.worker.probes import HealthReporter, Verdict
 
@@ -63,13 +64,11 @@ def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any
 MakeWorkers = Callable[[Stopping, "Serving"], ServerWorkers]  # called once the server listens
 
 
-class MaintenanceWorker:
+class MaintenanceWorker(ServerWorkers):
     """A worker without user tasks in the process of the server, for maintenance: pruning, schedules, compositions.
 
     It serves storages whose workers are all written in other languages. Several servers of one storage elect a leader.
     """
-
-    code = 0
 
     def __init__(self, app: App) -> None:
         from treadle.worker import Worker
@@ -108,7 +107,7 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
     is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "give --tls-cert and --tls-key together")
-    if not settings.has_tokens and not is_open and not _is_loopback(options["host"]):
+    if not settings.has_tokens and not is_open and not is_loopback(options["host"]):
         advice = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
         raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {advice}")
     _log(options["quiet"])
@@ -214,15 +213,9 @@ def _who(settings: Settings, serving: Serving) -> str:
 
     if settings.has_tokens:
         return "tokens: " + "; ".join(map(in_short, settings.current()))
-    if _is_loopback(serving.host):
+    if is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
-
-
-def _is_loopback(host: str) -> bool:
-    from treadle.core.host_names import is_loopback
-
-    return is_loopback(host)
 
 
 def _is_address(host: str) -> bool:

@@ -53,13 +53,8 @@ def starts(orders: Orders, processes: int) -> Make:
     return make
 
 
-async def supervise(orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> int:
-    """Run the processes until a signal stops them -> the exit code. Raises BadOption if the port is taken."""
-    return await Supervision(orders, processes, recycling, probes).run()
-
-
 class Supervision:
-    """One run of `treadle worker`."""
+    """One run of `treadle worker`. Raises BadOption if the port of the probes is taken."""
 
     def __init__(self, orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> None:
         counts = probes.address is not None
@@ -73,6 +68,7 @@ class Supervision:
         self._roll_again = False
 
     async def run(self) -> int:
+        """Run the processes until a signal stops them -> the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)

@@ -119,18 +119,16 @@ def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers:
 up.params.extend(param for param in server.params if param.name != "app")
 
 
-class Several:
-    """Several Company objects as one: entered in order, left in reverse. `code` is the first that is not 0."""
+class Several(ServerWorkers):
+    """The workers of several kinds as one: entered in order, left in reverse. `code` is the first that is not 0."""
 
-    code = 0
+    def __init__(self, several: Sequence[ServerWorkers]) -> None:
+        self._several, self._stack = several, AsyncExitStack()
 
     @property
     def verdict(self) -> Verdict:
         """The first problem of one of them."""
         return first_problem([workers.verdict for workers in self._several])
-
-    def __init__(self, several: Sequence[ServerWorkers]) -> None:
-        self._several, self._stack = several, AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         for workers in self._several:
@@ -142,10 +140,8 @@ class Several:
         self.code = next((workers.code for workers in self._several if workers.code), 0)
 
 
-class InProcessWorker:
+class InProcessWorker(ServerWorkers):
     """A worker in the process of the server. The server stops when its lifespan ends early."""
-
-    code = 0
 
     def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
@@ -172,14 +168,13 @@ class InProcessWorker:
         await self._worker.stop()
 
 
-class WorkerProcesses:
+class WorkerProcesses(ServerWorkers):
     """One worker process per role. They stop with the server, and the server stops when their supervisor ends."""
 
     def __init__(self, orders: Orders, roles: Any, stopping: Stopping) -> None:
         from treadle.cli.supervise import fleet_of
 
-        self._stopping, self.code = stopping, 0
-        self._roles = roles
+        self._stopping, self._roles = stopping, roles
         self._fleet = fleet_of(orders, len(roles), roles=roles, greeted=self._greeted)
 
     @property

@@ -160,8 +160,8 @@ def worker(
         refuse_with("Windows", {**options, "health": None, "health_file": None})
         serve(orders, None, probes)
         return 0
-    from treadle.cli.supervise import starts, supervise
+    from treadle.cli.supervise import Supervision, starts
 
     if reload:
         return run_reloading(starts(orders, processes), watch, options["grace"])
-    return asyncio.run(supervise(orders, processes, recycling_of(options), probes))
+    return asyncio.run(Supervision(orders, processes, recycling_of(options), probes).run())

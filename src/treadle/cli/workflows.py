@@ -10,8 +10,9 @@ from treadle.cli.filters import states
 from treadle.cli.ids import stored_ids
 from treadle.cli.listing import listed, next_page, paged, picked
 from treadle.cli.options import number
-from treadle.cli.output import age, as_json, data, document, iso, note, plural, stamp_of, table
+from treadle.cli.output import age, as_json, data, document, iso, note, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.core.clock import moment_text
 
 if TYPE_CHECKING:
     from treadle.admin import Graph, WorkflowPage
@@ -38,30 +39,23 @@ def workflows(
     now = target.app._core.now()
     plain = [
         {
-            **picked(workflow, "id", "task", "queue"),
-            "state": str(workflow.state),
-            "created_at": iso(workflow.created_at),
-            "ended_at": iso(workflow.ended_at),
+            **picked(workflow, "id", "task", "queue", state=str(workflow.state)),
+            **{name: iso(getattr(workflow, name)) for name in ("created_at", "ended_at")},
             **picked(workflow, *COUNTS, "capped"),
         }
         for workflow in page.workflows
     ]
     rows = [
         (
-            workflow.id,
-            str(workflow.state),
-            workflow.task,
-            workflow.queue,
+            *(workflow.id, str(workflow.state), workflow.task, workflow.queue),
             f"{workflow.jobs:,}+" if workflow.capped else workflow.jobs,
-            workflow.done,
-            workflow.failed,
-            workflow.running,
+            *(workflow.done, workflow.failed, workflow.running),
             age(workflow.created_at, now),
         )
         for workflow in page.workflows
     ]
     listed(json_, plain, COLUMNS, rows, "no workflows", right=COUNTS)
-    next_page(page.cursor, "" if page.scanned_to is None else f" (looked back to {stamp_of(page.scanned_to)})")
+    next_page(page.cursor, "" if page.scanned_to is None else f" (looked back to {moment_text(page.scanned_to)})")
 
 
 @click.command()

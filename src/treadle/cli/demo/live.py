@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from treadle.cli.dashboard import UNUSED, Page
 from treadle.cli.output import note
+from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -38,11 +38,8 @@ def run(port: int | None, open_browser: bool) -> int:
     return run_server(Target(None, APP), options, lambda _, serving: Live(serving, open_browser))
 
 
-class Live:
+class Live(ServerWorkers):
     """The workers of the shop, and its customers."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, open_browser: bool) -> None:
         self._page, self._stack = Page(serving, None, open_browser), AsyncExitStack()

@@ -1,4 +1,5 @@
-"""Runs the demo: enqueues the jobs, starts workers, shows progress, kills a worker on request, counts outcomes."""
+"""Runs the demo: enqueues a job for each module of the standard library, starts workers, shows progress, kills a worker
+on request, counts the outcomes, and prints the report."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import asyncio
 import contextlib
 import os
 import signal
+import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
 from treadle import App, Job, State, all_done
 from treadle.cli.demo import tasks
-from treadle.cli.output import FAILED, Stop, note, plural
+from treadle.cli.output import FAILED, Stop, data, note, plural, table
 from treadle.cli.progress import Bar
 from treadle.cli.supervise import fleet_of
 from treadle.core.claim_ids import worker_name
@@ -25,6 +28,23 @@ KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
 LOOK = 0.1  # s between updates of the progress bar
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"})
+
+
+def modules() -> list[tuple[str, str]]:
+    """(name, path) of each module except tests, sorted by name."""
+    root = Path(sysconfig.get_path("stdlib"))
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        for file in files:
+            if file.endswith(".py"):
+                path = Path(folder, file)
+                name = ".".join(path.relative_to(root).with_suffix("").parts)
+                names.append((name.removesuffix(".__init__"), str(path)))
+    return sorted(names)
 
 
 class Numbers(Struct, kw_only=True):
@@ -213,3 +233,26 @@ def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple
         raise KeyboardInterrupt from None
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def show(report: tasks.Report, numbers: Numbers) -> None:
+    """Print the report to stdout."""
+    data(
+        f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
+        f"{report.functions:,} functions, {report.classes:,} classes.\n"
+    )
+    rows = [(function.name, function.lines) for function in report.longest]
+    table(("longest functions", "lines"), rows, "no functions", right=("lines",))
+    data("")
+    big = [(module.name, module.lines, module.functions, module.classes) for module in report.biggest]
+    counts = ("lines", "functions", "classes")
+    table(("biggest modules", *counts), big, "no modules", right=counts)
+    lost = f"{numbers.lost:,} whose worker was killed ran again" if numbers.killed else "0 lost"
+    data(
+        f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
+        f"{lost}, {numbers.missing:,} missing."
+    )
+    data(
+        f"{numbers.seconds:.1f} s with {plural(numbers.processes, 'worker process')}, "
+        f"{numbers.enqueued / numbers.seconds:,.0f} jobs/s."
+    )

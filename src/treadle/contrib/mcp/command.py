@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli import Target
 from treadle.cli.output import FAILED, OK, Stop, note
+from treadle.cli.target import Target
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from treadle.cli import Command, GuestProtocol, ServerWorkers, Stopping
+from treadle.cli.options import Command, added
 from treadle.cli.output import USAGE, Stop, note, plural, seconds
+from treadle.cli.protocols import GuestProtocol, ServerWorkers, Stopping
 from treadle.core.redaction import shown
-from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.blobs import Blobs
     from treadle.server import ProtocolRoutes, Serving
 
-OPTIONS: Final = (
+OPTIONS: Final = added(
     click.option(
         "--abandoned-age",
         type=seconds,
@@ -52,9 +52,7 @@ class Queuey(GuestProtocol):
     ports = (1717, 100)
 
     def server_options(self, command: Command) -> Command:
-        for option in reversed(OPTIONS):
-            command = option(command)
-        return command
+        return OPTIONS(command)
 
     @asynccontextmanager
     async def served(self, options: Mapping[str, Any]) -> AsyncIterator[Sequence[ProtocolRoutes]]:
@@ -154,11 +152,8 @@ def _blobs(options: Mapping[str, Any], has_queue: bool) -> Blobs | None:
     return store
 
 
-class Modules:
+class Modules(ServerWorkers):
     """A WASI runner for the queue of this server."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, options: Mapping[str, Any], port: int, slots: int, stopping: Stopping) -> None:
         host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]
