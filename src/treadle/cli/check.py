@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin.code_check import Finding, Options, Report, check_code
+from treadle.app import App
+from treadle.cli.app_loader import find_app
 from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
+from treadle.cli.progress import Bar
+from treadle.cli.target import note_move
 from treadle.core.redaction import in_line
-
-if TYPE_CHECKING:
-    from treadle.admin.code_check import Finding, Options, Report
-    from treadle.app import App
+from treadle.outbox import Outbox
 
 
 @click.command()
@@ -53,9 +54,6 @@ def check(
 
     The command only reads: it stores nothing, migrates nothing and runs no job. Rights to read are enough.
     """
-    from treadle.admin.code_check import Options
-    from treadle.cli.app_loader import find_app
-
     loaded = find_app(app)
     if url is not None:
         core = loaded._core
@@ -74,8 +72,6 @@ def check(
 
 
 def _outbox_at(app: App, url: str) -> None:
-    from treadle.outbox import Outbox
-
     core = app._core
     if core.choice.outbox is None:
         raise Stop(USAGE, "--outbox: this app has no outbox")
@@ -83,10 +79,6 @@ def _outbox_at(app: App, url: str) -> None:
 
 
 async def _run(app: App, options: Options) -> Report:
-    from treadle.admin.code_check import check_code
-    from treadle.cli.progress import Bar
-    from treadle.cli.target import note_move
-
     with app._core.looking():
         async with app:
             await note_move(app)

@@ -27,17 +27,10 @@ TRIES: Final = 100  # ports to try from 7373, when other servers of this machine
 SCOPES: Final = ("read", "operate", "enqueue")
 # The options of `treadle server` that a server for one person's browser does not have.
 UNUSED: Final = {
-    "protocols": (),
     "api": True,
-    "open_": False,
-    "hosts": (),
-    "origins": (),
-    "proxies": (),
-    "redact": (),
-    "reveal": (),
+    **dict.fromkeys(("open_", "no_docs", "pass_texts"), False),
+    **dict.fromkeys(("protocols", "hosts", "origins", "proxies", "redact", "reveal"), ()),
     **dict.fromkeys(("rate", "requests", "connections", "max_body", "timeout", "tls_cert", "tls_key"), None),
-    "no_docs": False,
-    "pass_texts": False,
 }
 DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 

@@ -25,19 +25,16 @@ def repeated(target: Target, estimate: Any) -> Any:
 def show_estimate(estimate: Estimate) -> None:
     """Print when a job starts and ends, and what would let it start earlier."""
     data(estimate.explanation)
-    if estimate.start is None and estimate.end is None:
-        if estimate.simulations:
-            data("Estimate: it does not start by itself.")
-        _changes("starts", estimate.at, None, estimate.changes)
-        _notes(estimate.assumptions)
-        return
-    facts(
-        [
-            ("starts", when(estimate.start, estimate.at)),
-            ("ends", when(estimate.end, estimate.at)),
-            ("computed from", _basis(estimate.simulations, estimate.ahead, estimate.left_out)),
-        ]
-    )
+    if estimate.start is not None or estimate.end is not None:
+        facts(
+            [
+                ("starts", when(estimate.start, estimate.at)),
+                ("ends", when(estimate.end, estimate.at)),
+                ("computed from", _basis(estimate.simulations, estimate.ahead, estimate.left_out)),
+            ]
+        )
+    elif estimate.simulations:
+        data("Estimate: it does not start by itself.")
     _changes("starts", estimate.at, estimate.start, estimate.changes)
     _notes(estimate.assumptions)
 

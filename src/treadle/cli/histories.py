@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin.histories import histories, line
 from treadle.cli.filters import UNFINISHED, Filters, filtered
 from treadle.cli.options import number
 from treadle.cli.output import data, note
@@ -32,8 +33,6 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
     A test of the next version replays them: `await treadle.testing.replay(app, "histories.jsonl")`. The command only
     reads the storage.
     """
-    from treadle.admin.histories import histories, line
-
     if running and "state" in filters:
         raise click.UsageError("give --running or --state, not both")
     if running:

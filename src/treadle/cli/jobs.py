@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from treadle.admin import query_of, text_of, words_of
 from treadle.cli import job_view
-from treadle.cli.audited import audited
 from treadle.cli.estimates import repeated, show_estimate
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
 from treadle.cli.group import Group, Lazy
@@ -20,7 +19,7 @@ from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
 from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, table
 from treadle.cli.progress import Bar
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, audited, targeted
 from treadle.core.clock import moment_text
 from treadle.storage import check_stays
 
@@ -190,9 +189,7 @@ def failures(target: Target, task: str | None, queue: str | None, scan: int, jso
     rows = [job_view.group_line(group, now) for group in groups.groups]
     plain = [job_view.plain_group(group) for group in groups.groups]
     listed(json_, plain, job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
-    if json_:
-        return
-    if groups.cursor is not None:
+    if groups.cursor is not None and not json_:
         more = "+" if groups.capped else ""
         note(f"the newest {groups.scanned:,} of {groups.total:,}{more} failed jobs; --scan looks at more")
 

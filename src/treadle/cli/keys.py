@@ -10,13 +10,15 @@ import click
 from treadle.cli.group import Group
 from treadle.cli.listing import listed, picked
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, note, plural
+from treadle.cli.progress import Bar
 from treadle.cli.target import Target, targeted
 from treadle.core.clock import moment, wall
+from treadle.core.model import NewJob
+from treadle.serialization import Keys
+from treadle.storage import UNREAD, KeyUse, PayloadStorage, key_use
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import NewJob
-    from treadle.storage import KeyUse
 
 KINDS: Final = ("arguments", "results", "steps", "errors", "notes")
 COLUMNS: Final = ("key", "app", "jobs", "unfinished", *KINDS, "outbox")
@@ -38,8 +40,6 @@ def new(name: str | None) -> None:
 
     It is printed once and stored nowhere. To replace a key, put the new one in front of the old one.
     """
-    from treadle.serialization import Keys
-
     key = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
     note("treadle: a new key, shown only now; keep it where you keep other secrets:")
     data(key)
@@ -96,9 +96,6 @@ def _needing(use: KeyUse) -> str:
 
 async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
     """The use of each key, the keys of the app, and the number of jobs whose texts could not be read."""
-    from treadle.cli.progress import Bar
-    from treadle.storage import UNREAD, PayloadStorage, key_use
-
     app_storage, objects, known = app.storage, None, app.storage.capabilities.keys
     storage = app_storage
     if isinstance(app_storage, PayloadStorage):

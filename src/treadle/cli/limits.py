@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from treadle.cli.audited import audited
+from treadle.admin import dropped
 from treadle.cli.group import Group
 from treadle.cli.listing import listed, picked
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, Stop, as_json, note
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, audited, targeted
 from treadle.core.clock import moment_text
 from treadle.core.command_lines import command
 from treadle.core.defaults import MAX_COUNT
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.ranges import FAR
+from treadle.core.similar_names import near
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.limit_model import Limit, LimitUse
 
 PARTS = ("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full")
 COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "max waiting", "state")
@@ -130,9 +132,6 @@ def set_(target: Target, name: str, **options: Any) -> None:
 
     A rule is replaced whole: give all of --slots, --rate and --max-waiting that it must have.
     """
-    from treadle.admin import dropped
-    from treadle.core.limit_model import Limit
-
     parts = {part: options[part] for part in PARTS if options[part] is not None}
     rule = Limit(name, **parts)
     if rule.empty:
@@ -161,13 +160,10 @@ def set_(target: Target, name: str, **options: Any) -> None:
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
     """Remove the rule of a limit. Jobs that it blocks are queued again, unless the limit is paused."""
-    from treadle.core.limit_model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
         before = await use_of(app, name)
         if before is None:
-            from treadle.core.similar_names import near
-
             guess = near(name, [use.key for use in await app.limits.list(use=False)]) or ";"
             raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")
         async with audited(app, "limit.delete", name):
@@ -205,8 +201,6 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
     @click.argument("name")
     @click.option("--rest", is_flag=True, help="Also end a rest that a job requested with Defer(limit=).")
     def resume(target: Target, name: str, rest: bool) -> None:
-        from treadle.core.ranges import FAR
-
         key = f"queue:{name}" if what == "queue" else name
 
         async def act(app: App) -> LimitUse | None:

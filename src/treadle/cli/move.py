@@ -63,7 +63,7 @@ async def _run(source: str, target: str, mode: str, wait: float, step: int, json
             return await _prepare(old, new)
         if mode == "abort":
             return await _abort(old, new)
-        with _Progress() as progress:
+        with contextlib.closing(_Progress()) as progress:
             if mode == "check":
                 return _compared(await storage_move.compare(old, new, step=step, told=progress), json_)
             return await _move(old, new, wait, step, progress, json_)
@@ -154,7 +154,7 @@ class _Progress:
     def __call__(self, phase: str, done: int, total: int | None) -> None:
         is_new = phase != self._phase
         if is_new or (self._bar is not None and total not in (None, self._bar.total)):
-            self._close(phase)
+            self.close(phase)
         if total is not None:
             self._bar = self._bar or Bar(phase, total)
             self._bar.update(done)
@@ -163,14 +163,9 @@ class _Progress:
         elif is_new:
             note(phase)
 
-    def _close(self, phase: str = "") -> None:
+    def close(self, phase: str = "") -> None:
+        """Remove the bar; `phase` begins."""
         self._phase = phase
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()

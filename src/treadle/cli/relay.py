@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from treadle.cli import event_loop
+from treadle.cli.app_loader import find_app
 from treadle.cli.group import Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
 from treadle.core.errors import PASSING, StorageError
-from treadle.worker import RECOVERY, Signals, StorageOutage
+from treadle.outbox import Outbox, OutboxRow, OutboxStats
+from treadle.worker import RECOVERY, Signals, StorageOutage, logs
 from treadle.worker.probes import HealthReporter, Probes, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.outbox import Outbox, OutboxRow, OutboxStats
 
 T = TypeVar("T")
 COLUMNS = ("id", "task", "queue", "age", "tries", "next", "error")
@@ -53,10 +55,6 @@ def relay() -> None:
 @probed
 def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None, health_file: Path | None) -> None:
     """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
-    from treadle.cli import event_loop
-    from treadle.cli.app_loader import find_app
-    from treadle.worker import logs
-
     probes = probes_of(health, health_file)
     loaded = find_app(app)
     outbox = _outbox_of(loaded)
@@ -152,12 +150,8 @@ def on_outbox(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_outbox(app: str | None, url: str | None, schema: str | None, **rest: Any) -> Any:
         if (app is None) == (url is None):
             raise click.UsageError("give --app MODULE:APP or --outbox URL")
-        from treadle.outbox import Outbox
-
         if url is not None:
             return command(outbox=Outbox(url, schema=schema), **rest)
-        from treadle.cli.app_loader import find_app
-
         return command(outbox=_outbox_of(find_app(app or "")), **rest)
 
     return with_outbox

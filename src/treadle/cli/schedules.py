@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.audited import audited
 from treadle.cli.group import Group
 from treadle.cli.limits import pausable
 from treadle.cli.listing import listed, picked
 from treadle.cli.output import age, as_json, data, iso, note
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, audited, targeted
 from treadle.core.clock import wall
 from treadle.core.errors import error_line
 

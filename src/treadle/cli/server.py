@@ -15,7 +15,7 @@ from treadle.cli import event_loop
 from treadle.cli.options import probes_of
 from treadle.cli.output import USAGE, Stop, note, place
 from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
-from treadle.cli.reload import reloading
+from treadle.cli.reload.options import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
@@ -116,12 +116,13 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from treadle.cli.tokens import live_tokens
+    from treadle.cli.tokens import read_tokens
     from treadle.server import Settings
+    from treadle.server.auth.live_tokens import LiveTokens
 
     numbers = ("rate", "requests", "max_body", "timeout")
     limits = {name: options[name] for name in numbers if options[name] is not None}
-    tokens = live_tokens(options["tokens"]) if options["tokens"] is not None else None
+    tokens = LiveTokens(options["tokens"], read_tokens) if options["tokens"] is not None else None
     if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
     hosts = tuple(host.lower() for host in options["hosts"])

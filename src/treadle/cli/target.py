@@ -11,7 +11,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
 
 if TYPE_CHECKING:
+    from treadle.admin.audit import Receipt
     from treadle.app import App
 
 T = TypeVar("T")
@@ -145,6 +146,11 @@ async def note_move(app: App) -> None:
     """Print that note, if there is one. Each command that opens a storage calls this, or shows `move_of`."""
     if (moved := await move_of(app)) is not None:
         note(f"treadle: {moved}")
+
+
+def audited(app: App, act: str, target: str = "", details: str | None = None) -> AbstractAsyncContextManager[Receipt]:
+    """Record an act of a command in the audit log, as one of user@host."""
+    return app.audit.record(act, target, filter=details, source="cli")
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from treadle.cli.output import USAGE, Stop, data, note, table
 from treadle.core.clock import wall
 from treadle.core.command_lines import command
 from treadle.server.auth import token_file
-from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
 
 
@@ -29,11 +28,6 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
     if loose is not None:
         note(f"treadle: {loose}")
     return tokens
-
-
-def live_tokens(file: Path) -> LiveTokens:
-    """The tokens of a file for a server, which reads each edit of it. Raises Stop."""
-    return LiveTokens(file, read_tokens)
 
 
 @click.command()

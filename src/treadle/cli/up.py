@@ -18,7 +18,7 @@ from treadle.cli.options import duration, number, placed, recording
 from treadle.cli.options import roles as listed_roles
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options
-from treadle.cli.reload import again
+from treadle.cli.reload.options import again
 from treadle.cli.server import run_server, server
 from treadle.cli.target import Target
 from treadle.worker.fleet import Hello, Orders

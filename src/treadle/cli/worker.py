@@ -26,9 +26,9 @@ from treadle.cli.output import USAGE, Stop
 from treadle.cli.protocols import protocol as protocol_named
 from treadle.cli.protocols import worker_options
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
-from treadle.cli.reload import GRACE, watching
-from treadle.cli.reload import check as check_reload
-from treadle.cli.reload import supervise as run_reloading
+from treadle.cli.reload.options import GRACE, watching
+from treadle.cli.reload.options import check as check_reload
+from treadle.cli.reload.options import supervise as run_reloading
 from treadle.cli.target import Target
 from treadle.worker.fleet import Orders
 

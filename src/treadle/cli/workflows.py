@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from treadle.admin import Graph, WorkflowPage, lines_of, mermaid_of
 from treadle.cli.filters import states
 from treadle.cli.ids import stored_ids
 from treadle.cli.listing import listed, next_page, paged, picked
@@ -15,7 +17,6 @@ from treadle.cli.target import Target, targeted
 from treadle.core.clock import moment_text
 
 if TYPE_CHECKING:
-    from treadle.admin import Graph, WorkflowPage
     from treadle.app import App
 
 COLUMNS = ("id", "state", "task", "queue", "jobs", "done", "failed", "running", "created")
@@ -79,11 +80,7 @@ def workflow(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> 
         return await app.workflows.graph(stored, fold=fold, hide=app._core.redactor.row)
 
     graph = target.run(look)
-    from treadle.admin import lines_of, mermaid_of
-
     if json_:
-        import msgspec
-
         document(msgspec.to_builtins(graph))
     elif mermaid:
         data(mermaid_of(graph))

@@ -27,7 +27,6 @@ SLOTS = 4  # jobs at once in each process
 KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
 LOOK = 0.1  # s between updates of the progress bar
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"})
@@ -144,7 +143,7 @@ class Demo:
         done, running = 0, 0
         for count in (await self.app.queues.stats()).counts:
             if count.queue == self.queue and count.task == tasks.index.name:
-                done += count.jobs if count.state in FINAL else 0
+                done += count.jobs if count.state.final else 0
                 running += count.jobs if count.state is State.RUNNING else 0
         return done, running
 
@@ -176,7 +175,7 @@ class Demo:
         Some may have ended in time: the server may have received their outcome before the kill.
         """
         rows = (await self.app.jobs.list(ids=self.held, limit=1_000)).records
-        if not all(row.state in FINAL for row in rows):
+        if not all(row.state.final for row in rows):
             return False
         lost = sum(row.lost > 0 for row in rows)
         self.bar.say(

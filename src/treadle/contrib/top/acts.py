@@ -15,8 +15,8 @@ from treadle.admin import Operation, Selection, TooManyOperations
 from treadle.admin.audit import whoami
 from treadle.admin.failure_groups import FailureGroup, read_key
 from treadle.admin.known_names import heard
-from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
+from treadle.cli.target import audited
 from treadle.contrib.top.bounds import WHEN_FULL, bounded, waiting
 from treadle.core.errors import Stale
 from treadle.core.limit_model import LimitUse, WhenFull
