@@ -58,8 +58,7 @@ class Endpoint:
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
                 if monotonic() >= until:
-                    reason = str(error) or type(error).__name__
-                    raise Stop(UNREACHABLE, f"{self.url} does not answer: {reason}") from None
+                    raise self._silent(error) from None
             else:
                 return
             time.sleep(0.1)
@@ -67,24 +66,23 @@ class Endpoint:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Send a request, twice if the connection breaks -> status and response. Raises Stop."""
         sent = None if body is None else json.dumps(body).encode()
-        for last in (False, True):
+        try:
+            status, content = self._trip(method, path, sent, self._headers | headers)
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
             try:
                 status, content = self._trip(method, path, sent, self._headers | headers)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
-                if last:
-                    raise Stop(
-                        UNREACHABLE, f"{self.url} does not answer: {str(error) or type(error).__name__}"
-                    ) from None
-                continue
-            try:
-                return status, json.loads(content) if content else None
-            except ValueError:
-                raise Stop(
-                    FAILED,
-                    f"{self.url} does not serve the delayed protocol: its answer with status {status} is not JSON",
-                ) from None
-        raise AssertionError
+                raise self._silent(error) from None
+        try:
+            return status, json.loads(content) if content else None
+        except ValueError:
+            problem = f"does not serve the delayed protocol: its answer with status {status} is not JSON"
+            raise Stop(FAILED, f"{self.url} {problem}") from None
+
+    def _silent(self, error: Exception) -> Stop:
+        return Stop(UNREACHABLE, f"{self.url} does not answer: {str(error) or type(error).__name__}")
 
     def _trip(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         """Send a request once -> status and body. Raises OSError, HTTPException; AnswerTooLarge."""

@@ -227,7 +227,7 @@ class QueueyApi:
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
-            row = await self._active(request, runner)
+            row = self._owned(await self._row(request), runner)
             worker = Presence(worker=runner_of(row) or "")
             held = await self._core.storage.heartbeat(
                 worker, [LeaseRenewal(row.id, row.version)], self._rules.abandoned_age
@@ -284,7 +284,7 @@ class QueueyApi:
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
-            row = await self._active(request, runner)
+            row = self._owned(await self._row(request), runner)
             outcome = Outcome(id=row.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
             [settled] = await self._core.storage.settle([outcome])
             if settled.status == "applied":
@@ -320,9 +320,6 @@ class QueueyApi:
             [row] = await self._core.storage.get([row.id])
             assert row is not None
         return row
-
-    async def _active(self, request: Request, runner: str | None) -> Record:
-        return self._owned(await self._row(request), runner)
 
     def _owned(self, row: Record, runner: str | None) -> Record:
         """Raise Refused unless a runner has the job, and it is this one if the request names it -> the row."""

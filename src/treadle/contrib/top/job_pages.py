@@ -24,6 +24,11 @@ from treadle.core.redaction import visible
 
 MOST: Final = 200  # jobs of one page
 SCANNED: Final = 5_000  # rows that one look at a list reads at most
+ACTS: Final = (
+    Binding("c", "act('cancel')", "Cancel"),
+    Binding("n", "act('run_now')", "Run now"),
+    Binding("r", "act('retry')", "Retry"),
+)
 
 
 class JobsPage(Page):
@@ -32,9 +37,7 @@ class JobsPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "state(-1)", "Previous state", show=False),
         Binding("right", "state(1)", "Next state", show=False),
-        Binding("c", "act('cancel')", "Cancel"),
-        Binding("n", "act('run_now')", "Run now"),
-        Binding("r", "act('retry')", "Retry"),
+        *ACTS,
     ]
     hints = (("enter", "why"), ("←→", "state"), ("r", "retry"), ("c", "cancel"), ("n", "run now"), ("esc", "back"))
 
@@ -118,11 +121,7 @@ class JobsPage(Page):
 class JobPage(Page):
     """One job: why it does not run or how it ended, its facts, attempts and last error."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "act('cancel')", "Cancel"),
-        Binding("n", "act('run_now')", "Run now"),
-        Binding("r", "act('retry')", "Retry"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*ACTS]
     hints = (("r", "retry"), ("c", "cancel"), ("n", "run now"), ("esc", "back"))
 
     def __init__(self, id: str) -> None:

@@ -158,43 +158,39 @@ def discover(json_: bool, timeout: float) -> int:
 
 @wasi.command()
 @to_server
-def ping(queue: Queue) -> int:
+def ping(queue: Queue) -> None:
     """Check that the queue answers, and print its reply."""
     data(_with(queue, lambda client: client.ping()))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def put(queue: Queue, file: str) -> int:
+def put(queue: Queue, file: str) -> None:
     """Store FILE (- for stdin) as a blob and print its address."""
     data(_with(queue, lambda client: _put(client, file)))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("address")
 @click.argument("out", default="-")
-def get(queue: Queue, address: str, out: str) -> int:
+def get(queue: Queue, address: str, out: str) -> None:
     """Write the blob at ADDRESS to OUT, or to stdout."""
     _with(queue, lambda client: _bring(client, address, out))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("binary")
 @click.argument("input", metavar="[INPUT]", required=False)
-def enqueue(queue: Queue, binary: str, input: str | None) -> int:
+def enqueue(queue: Queue, binary: str, input: str | None) -> None:
     """Enqueue a job that runs BINARY on INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
         return (await _create(client, binary, input)).job_id
 
     data(_with(queue, send))
-    return 0
 
 
 @wasi.command()
@@ -225,14 +221,13 @@ def run(queue: Queue, timeout: float | None, binary: str, input: str | None, out
 @to_server
 @as_json
 @click.argument("id")
-def status(queue: Queue, json_: bool, id: str) -> int:
+def status(queue: Queue, json_: bool, id: str) -> None:
     """Show a job."""
     job = _with(queue, lambda client: client.get(id))
     if json_:
         document(job)
     else:
         facts([(name, getattr(job, name)) for name in job.__struct_fields__])
-    return 0
 
 
 @wasi.command()
@@ -252,7 +247,7 @@ def result(queue: Queue, id: str, out: str) -> int:
 @to_server
 @as_json
 @click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
-def list_(queue: Queue, json_: bool, status: str | None) -> int:
+def list_(queue: Queue, json_: bool, status: str | None) -> None:
     """List the jobs of the queue, oldest first."""
     jobs = _with(queue, lambda client: client.list(status))
     if json_:
@@ -260,7 +255,6 @@ def list_(queue: Queue, json_: bool, status: str | None) -> int:
     else:
         rows = [(job.job_id, job.status, job.run_attempts, job.binary_addr[:12]) for job in jobs]
         table(("id", "status", "attempts", "binary"), rows, "no jobs")
-    return 0
 
 
 async def _create(client: Client, binary: str, input: str | None) -> QueueJob:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that runs get to finish when the runner stops.",
 )
-def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> int:
+def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> None:
     """Claim jobs of the queue and run their modules, each in its own process without files or network.
 
     Without --server it uses the first queue that is announced on the local network, and finds it again when it moves.
@@ -83,7 +83,6 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
         note("treadle: stopped")
 
     asyncio.run(work())
-    return 0
 
 
 def needs_wasmtime() -> None:
