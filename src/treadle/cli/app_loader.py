@@ -35,7 +35,7 @@ def find_app(named: str, *, prints: bool = False) -> App:
     """Import the app and the modules of `app.autodiscover`; the current directory comes first on sys.path. Raises Stop
     with the names to try.
 
-    prints  what the modules print goes to stdout; False: to stderr, since stdout is for the data of the command
+    prints  whether the output of the modules goes to stdout; if not, to stderr: stdout is for the data of the command
     """
     with _apart(prints):
         app = _found(named)

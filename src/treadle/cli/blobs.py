@@ -50,7 +50,7 @@ def _surveyed(app: App, label: str) -> Iterator[tuple[PayloadStorage, Objects, B
         yield storage, storage.texts.objects, bar
 
 
-# --- what is there
+# --- listing
 
 
 @blobs.command("list")

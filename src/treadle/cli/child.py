@@ -59,16 +59,16 @@ def _spare_one(number: int, _: FrameType | None) -> None:
 
 
 def _ignore_stops() -> None:
-    """The last line of Python in this process. The interpreter needs some 50 ms more, and would restore the default of
-    any other handler."""
+    """Runs last in this process. The interpreter needs about 50 ms more to exit, and resets all handlers except
+    SIG_IGN to the default."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def show_stacks(descriptor: Sequence[str] = ()) -> None:
-    """Print the stacks of all threads to stderr before the process dies of a crash or of SIGABRT. At SIGURG, which the
-    system ignores otherwise and nothing else uses, write them to this descriptor, a file of the supervisor. An older
-    supervisor has none: then print that of the main thread."""
+    """Print the stacks of all threads to stderr before the process dies of a crash or of SIGABRT. At SIGURG, which
+    nothing else uses, write them to this descriptor, a file of the supervisor. An older supervisor passes none: then
+    print only the stack of the main thread."""
     faulthandler.enable()
     if hasattr(signal, "SIGURG"):
         if descriptor:

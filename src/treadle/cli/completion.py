@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 VARIABLE: Final = "_TREADLE_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")
 WAIT: Final = 1.0  # s that a look-up may take
-JOBS: Final = 50  # newest jobs whose ids are offered
-KINDS: Final = {  # what the parameters of this name take, in every command
+JOBS: Final = 50  # newest jobs whose ids are candidates
+KINDS: Final = {  # parameter name -> kind of its values, in every command
     "queue": "queue",
     "queues": "queue",
     "task": "task",
@@ -38,8 +38,12 @@ KINDS: Final = {  # what the parameters of this name take, in every command
     "ids": "job",
     "app": "app",
 }
-NAMES: Final = {"queues": "queue", "limits": "limit", "schedules": "schedule"}  # what `name` is in these commands
-ELSEWHERE: Final = ("wasi", "delayed")  # commands whose names are not of a storage
+NAMES: Final = {
+    "queues": "queue",
+    "limits": "limit",
+    "schedules": "schedule",
+}  # kind of `name` in a command
+ELSEWHERE: Final = ("wasi", "delayed")  # commands whose arguments are not names in a storage
 
 
 def print_code(shell: str) -> None:

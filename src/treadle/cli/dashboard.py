@@ -73,7 +73,7 @@ def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browse
         "dashboard": True,
         "tries": TRIES,
         "make": app is not None,  # a storage that is only looked at is not created
-        "waits": False,  # a person has typed the URL, and sees at once what is wrong with it
+        "waits": False,  # a person typed the URL, and should see at once that it is wrong
         "link": link,
         "app": app,
     }
@@ -103,8 +103,8 @@ class Page(ServerWorkers):
         self._remove()
 
     def _redirect(self, link: Link) -> str:
-        """The URL of a file that leads to the link. Other users of the machine see what is opened in the list of
-        processes, and only this user can read the file."""
+        """The URL of a file that leads to the link. Other users of the machine see the arguments of the
+        browser in the list of processes, and only this user can read the file."""
         self._folder = Path(tempfile.mkdtemp(prefix="treadle-"))
         file = self._folder / "dashboard.html"
         target = f"{self._url}#k={link.secret}"

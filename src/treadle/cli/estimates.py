@@ -99,7 +99,7 @@ def _basis(simulations: int, jobs: int, left_out: int) -> str | None:
 
 
 def _changes(what: str, now: float, as_is: Range | None, changes: Sequence[Change]) -> None:
-    """The table of changes, with the situation as it is in the first line."""
+    """Print the table of changes. Its first line is the estimate without any change."""
     if not changes:
         return
     rows: list[Sequence[object]] = [("as it is", _in(as_is, now), _spread(as_is, now), None)]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 T = TypeVar("T")
-LEAST: Final = 4  # typed characters from which on an id is suggested
-NEWEST: Final = 500  # newest jobs among which a similar id is looked for
-LOOKED: Final = 10_000  # newest jobs among which ids that begin with the typed text are looked for
+LEAST: Final = 4  # characters that a person must type before ids are suggested
+NEWEST: Final = 500  # newest jobs whose ids are compared with the typed one
+LOOKED: Final = 10_000  # newest jobs that are searched for ids that begin with the typed text
 SUGGESTED: Final = 3
 
 

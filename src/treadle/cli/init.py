@@ -1,4 +1,4 @@
-"""`treadle init`: writes a small project that runs. The files are those of `templates/`, with some words replaced."""
+"""`treadle init`: writes a small project that runs. The files come from `templates/`, with some words replaced."""
 
 from __future__ import annotations
 

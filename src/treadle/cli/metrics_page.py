@@ -11,7 +11,7 @@ from treadle.server.prometheus import Fleet, Names, check_installed, worker_samp
 from treadle.worker.fleet import FleetCounts
 from treadle.worker.probes import PageRequest, Reply, text_reply
 
-FRESH: Final = 1.0  # s for which numbers are kept: a scraper in a loop must not keep the workers busy
+FRESH: Final = 1.0  # s that numbers are reused: a scraper in a loop must not keep the workers busy
 
 
 class MetricsPage:

@@ -68,7 +68,7 @@ def _print(text: str) -> None:
 
 
 def _discard(number: int) -> None:
-    """Discard what is still printed to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
+    """Discard all further output to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
@@ -99,7 +99,7 @@ def document(value: object) -> None:
 
 
 def _in_words(value: object) -> object:
-    """The value, with each part that JSON cannot represent as text."""
+    """The value with text in place of each part that JSON cannot represent."""
     import msgspec
 
     if isinstance(value, dict):

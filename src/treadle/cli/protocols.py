@@ -46,7 +46,7 @@ class ServerWorkers(AbstractAsyncContextManager[Any]):
 
 
 class GuestProtocol:
-    """A protocol, as the commands use it. Each guest overrides what it has; the rest does nothing.
+    """A protocol, as the commands use it. Each guest overrides the methods that it needs; the others do nothing.
 
     ports  its first port, and how many ports to try
     """
@@ -69,7 +69,7 @@ class GuestProtocol:
         """Fill in options of the server from its environment variables. Raises Stop."""
 
     def served(self, options: Mapping[str, Any]) -> AbstractAsyncContextManager[Sequence[ProtocolRoutes]]:
-        """The routes for these options of a server; what they use is open until the block ends. Raises Stop."""
+        """The routes for these options of a server, with their resources open until the block ends. Raises Stop."""
         return nullcontext(())
 
     def announced(self, options: Mapping[str, Any], serving: Serving) -> AbstractAsyncContextManager[None]:
@@ -84,11 +84,11 @@ class GuestProtocol:
         return []
 
     def handling(self, options: Mapping[str, Any]) -> Handling | None:
-        """How the worker options ask to handle its jobs; None: they do not. Raises Stop."""
+        """The way to handle jobs that the worker options name; None: they name none. Raises Stop."""
         return None
 
     def prepare(self, app: App, named: str | None, handling: Handling | None) -> None:
-        """Give the app of a worker what handles the jobs of the protocol. `named`: the user named the app so. Raises
+        """Give the app of a worker a handler for the jobs of the protocol. named: the app, as the user typed it. Raises
         Stop."""
 
     def role(self, given: str | None) -> str | None:

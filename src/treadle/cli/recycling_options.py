@@ -72,7 +72,11 @@ recycled = added(
     ),
 )
 NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
-EXCLUDE_RELOAD: Final = (*NAMES, "health", "health_file")  # they are for a fleet whose processes stay
+EXCLUDE_RELOAD: Final = (
+    *NAMES,
+    "health",
+    "health_file",
+)  # a reload would replace their processes
 
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
@@ -93,6 +97,6 @@ def refuse_with(what: str, options: Mapping[str, Any]) -> None:
 
 
 def excluding_reload(options: Mapping[str, Any]) -> str | None:
-    """The first of these options that excludes --reload, as it is written; None: there is none."""
+    """The flag of the first given option that excludes --reload; None: there is none."""
     names = (name for name in EXCLUDE_RELOAD if options.get(name) is not None)
     return next((f"--{name.replace('_', '-')}" for name in names), None)

@@ -196,7 +196,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
 
 @asynccontextmanager
 async def _until(event: asyncio.Event) -> AsyncIterator[None]:
-    """Cancels what the block waits for when the event is set. Raises TimeoutError then."""
+    """Cancels the block when the event is set. Raises TimeoutError then."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
         waiting = asyncio.create_task(event.wait())
@@ -209,7 +209,7 @@ async def _until(event: asyncio.Event) -> AsyncIterator[None]:
 
 
 def _who(settings: Settings, serving: Serving) -> str:
-    """The access to the server, for its first output: the tokens, or who can connect without one."""
+    """Describes the access to the server in its first output: the tokens, or the clients that need none."""
     from treadle.server.auth.tokens import in_short
 
     if settings.has_tokens:

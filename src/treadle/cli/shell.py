@@ -1,7 +1,7 @@
 """`treadle shell`: a Python prompt with the app open, in which `await` works.
 
-Statements run in the main thread, so that `app.sync` works too; what they await runs on the app's event loop in
-another thread, which continues between two statements.
+Statements run in the main thread, so that `app.sync` works too. The coroutines that they await run on the app's event
+loop in another thread, which continues between two statements.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def opened(app: App) -> Iterator[asyncio.AbstractEventLoop]:
 
 
 async def _rest_cancelled() -> None:
-    """Cancel what statements have started and not awaited."""
+    """Cancel the tasks that statements have started and not awaited."""
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Runs the fleet of `treadle worker`: signals, probes, and what it prints."""
+"""Runs the fleet of `treadle worker`: its signals, probes and output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fleet_of(orders: Orders, processes: int, say: Callable[[str], None] = _say, 
 
 
 def starts(orders: Orders, processes: int) -> Make:
-    """Makes the fleet of each start. The first one that works prints the whole greeting, the later ones what is new."""
+    """Makes the fleet of each start. The first fleet that works prints the whole greeting; later ones print changes."""
     last: list[Hello] = []
 
     def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
@@ -129,7 +129,7 @@ def _pages(fleet: Fleet) -> Mapping[str, Page]:
 
 
 def _hangup_is_free() -> bool:
-    """Whether SIGHUP means a rolling restart: not on a terminal, whose end sends it, and not where it is ignored."""
+    """Whether SIGHUP means a rolling restart: not on a terminal, which sends it when it closes, or if it is ignored."""
     try:
         return not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     except OSError:

@@ -138,7 +138,7 @@ def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 async def move_of(app: App) -> str | None:
-    """A note about a storage that is part of a move, or whose jobs have moved; else None."""
+    """A note if the storage is part of a move, or its jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
 
 

@@ -54,11 +54,11 @@ class Watched:
 
     def __init__(self, roots: Sequence[Root]) -> None:
         self.roots = roots
-        self.too_many: Path | None = None  # a root of which a look visited only a part
+        self.too_many: Path | None = None  # a root with more folders than a look visits
         self._added: set[str] = set()
 
     def add(self, paths: Iterable[str]) -> None:
-        """Watch these files too, wherever they are."""
+        """Watch these files too; they may be outside of the roots."""
         self._added.update(paths)
 
     def look(self) -> dict[str, Mark]:

@@ -1,8 +1,8 @@
 """Reports to the supervisor of `--reload` which source files a process has loaded.
 
 The supervisor passes one pipe to all its processes. A message is a line with the mark of a file and its path: a write
-of up to 4096 bytes is atomic, so that lines of several processes do not mix. The mark is read by the process that has
-loaded the file, so that a save is found that comes before the supervisor has read the message.
+of up to 4096 bytes is atomic, so that lines of several processes do not mix. The process that has
+loaded the file reads the mark, so a save that comes before the supervisor has read the message is noticed.
 """
 
 from __future__ import annotations

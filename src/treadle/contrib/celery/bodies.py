@@ -9,7 +9,7 @@ from libcst.metadata import FunctionScope
 
 from treadle.contrib.celery.model import Build, Module, TaskDef
 
-READS: Final = {  # what is read of `self` -> the expression, with {current} for the function
+READS: Final = {  # attribute of `self` -> the expression that replaces it, with {current} for the function
     "request.id": "{current}().id",
     "request.retries": "{current}().attempt - 1",
     "name": "{current}().task",
@@ -47,7 +47,7 @@ def _number(task: TaskDef) -> str:
 
 
 def _accesses(task: TaskDef) -> list[cst.CSTNode]:
-    """The places in which the first parameter is read."""
+    """The nodes that read the first parameter."""
     module = task.module
     scope: Any = next(
         (s for s in set(module.scopes.values()) if isinstance(s, FunctionScope) and s.node is task.function), None
@@ -89,7 +89,7 @@ def _retry(task: TaskDef, call: cst.Call) -> None:
         return
 
     def build(updated: Any, module: Module) -> cst.CSTNode:
-        # The parts are those of the call after the edits inside it.
+        # `updated` already has the edits inside the call.
         inner: Any = updated.exc if isinstance(statement, cst.Raise) else updated.value
         parts = {arg.keyword.value: module.text(arg.value) for arg in inner.args}
         wait, cause = parts.get("countdown", task.delay), parts.get("exc")

@@ -1,4 +1,4 @@
-"""The arguments of `apply_async` and `signature`, turned into those of `options(...)` and of the call itself."""
+"""Turns the arguments of `apply_async` and `signature` into arguments of `options(...)` and of the call itself."""
 
 from __future__ import annotations
 

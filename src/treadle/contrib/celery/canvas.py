@@ -1,4 +1,4 @@
-"""Chains, groups and chords whose parts are signatures of known tasks, and what becomes of them."""
+"""Rewrites chains, groups and chords whose parts are signatures of known tasks."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _piped(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def _each(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """The members that an expression lists: of a list or a tuple each, of a comprehension its element."""
+    """The elements of a list or a tuple, the one element of a comprehension, or else the expression itself."""
     if isinstance(node, cst.List | cst.Tuple):
         return [element.value for element in node.elements]
     if isinstance(node, cst.GeneratorExp | cst.ListComp):

@@ -153,7 +153,8 @@ def _priority(task: TaskDef, settings: Settings, node: cst.CSTNode, value: Any) 
 
 
 def priority(settings: Settings, value: Any) -> int | None:
-    """Treadle's priority, of which the higher comes first; None: the broker is not known, and so the direction."""
+    """The priority for Treadle, where a higher number comes first. None if the broker is not known: brokers differ in
+    the direction."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     if settings.broker in ("redis", "rediss", "valkey", "valkeys"):

@@ -65,8 +65,8 @@ def references(
 
 
 def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], usage: Usage) -> None:
-    """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`: they
-    mean something in a worker of Celery only."""
+    """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`, which
+    works only in a worker of Celery."""
     functions = {task.function: task for task in tasks.values()}
     within = ("celery.exceptions.", "celery.current_task.", "celery._state.", f"{settings.app}.current_task.")
     for reference in usage.references:
@@ -178,7 +178,7 @@ def leaving(package: Package, settings: Settings, module: Module, usage: Usage, 
 
 
 def of_celery(package: Package, settings: Settings, module: Module, statement: cst.BaseSmallStatement) -> list[str]:
-    """The names by which an import leads to Celery or to the Celery app."""
+    """The names that this import takes from Celery, or that refer to the Celery app."""
     if isinstance(statement, cst.Import):
         names = [(alias.evaluated_alias or alias.evaluated_name, alias.evaluated_name) for alias in statement.names]
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):

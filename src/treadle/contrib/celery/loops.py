@@ -14,7 +14,7 @@ from treadle.contrib.celery.package import Package
 
 
 def functions_on_loops(package: Package) -> dict[str, str]:
-    """The full names of such functions, and the async function that calls each, over others or directly."""
+    """The full name of each such function, and the async function that calls it, directly or through others."""
     calls: dict[str, set[str]] = {}
     begins: set[str] = set()
     for module in package.modules.values():

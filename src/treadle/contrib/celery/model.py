@@ -57,7 +57,7 @@ class Module:
         }
         self.scopes: Any = metadata[ScopeProvider]
         self.edits: dict[cst.CSTNode, Build] = {}
-        self.wanted: dict[str, str] = {}  # what it imports in addition -> under which name
+        self.wanted: dict[str, str] = {}  # name of an additional import -> its local name
 
     def line(self, node: cst.CSTNode) -> int:
         line: int = self.positions[node].start.line
@@ -94,7 +94,7 @@ class Module:
         return not any(isinstance(above, conditional) for above in self.above(node))
 
     def is_async(self, node: cst.CSTNode) -> bool:
-        """Whether `await` may stand here, and must, because a blocking call would stop the event loop."""
+        """Whether the node is in an async function, where a blocking call would stop the event loop."""
         function = self.function_of(node)
         return isinstance(function, cst.FunctionDef) and function.asynchronous is not None
 

@@ -17,7 +17,7 @@ DEEPEST = 50  # re-exports of a name that are followed
 class Package:
     """The modules of a folder or of one file.
 
-    root      the folder from which its modules are imported
+    root      the folder that is on `sys.path` when the modules are imported
     findings  files that cannot be read
     """
 
@@ -97,7 +97,7 @@ class Package:
         return {source for sources in self._sources.values() if len(sources) > 1 for source in sources}
 
     def resolve(self, name: str | None) -> str | None:
-        """A dotted name, with the names that modules re-export replaced by those of the definition."""
+        """The dotted name under which an object is defined, given a name under which a module may re-export it."""
         for _ in range(DEEPEST):
             if name is None:
                 return None

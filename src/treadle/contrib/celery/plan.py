@@ -1,6 +1,6 @@
 """Decides what moves: a task with all of its uses, or nothing of it.
 
-A task that stays takes its uses with it, and those the other tasks of the same chain or group, until nothing changes.
+If a task stays, its uses stay, and so do the other tasks of the same chain or group.
 The program that results runs: what moved runs on Treadle, what stayed runs on Celery as before.
 """
 
@@ -31,7 +31,8 @@ class Plan(Struct):
 
     files     new contents, by path
     findings  the lines of the report, in order
-    tasks     names of the tasks that move, and of those that stay
+    moved     names of the tasks that move
+    stayed    names of the tasks that stay
     """
 
     files: dict[Path, bytes] = field(default_factory=dict)
@@ -93,7 +94,7 @@ def _check_app(package: Package, config: settings.Settings) -> None:
 
 
 def _stays(config: settings.Settings, tasks: dict[str, TaskDef], all_uses: list[Use]) -> set[str]:
-    """The tasks that cannot be moved: their own problems, and those of everything that uses them."""
+    """The tasks that cannot be moved, because they or their uses have a problem."""
     if config.stops or config.app is None:
         return set(tasks)
     stays = {full for full, task in tasks.items() if task.problems}
@@ -138,7 +139,7 @@ def _names(tasks: set[str]) -> str:
 def _write(
     move: Plan, package: Package, moving: dict[str, TaskDef], going: list[Use], leaves: dict[str, set[str]]
 ) -> None:
-    """The new contents of all files that change, and the module of the app."""
+    """Compute the new contents of all files that change, and of the module of the app."""
     for use in going:
         if use.schedule is not None:
             (full,) = use.tasks

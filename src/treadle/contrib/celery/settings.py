@@ -1,4 +1,4 @@
-"""Reads the settings of a Celery app where they are literals, and says what each one becomes.
+"""Reads the literal settings of a Celery app, and says what replaces each one in Treadle.
 
 A setting that changes every task and cannot be read stops the whole move: no task would be certain.
 """
@@ -108,7 +108,7 @@ class Settings(Struct):
 
     app    its dotted name; None: there is none
     stops  reasons for which no task can be moved
-    twice  settings that are given more than once, or under a condition, so it is not certain which one holds
+    twice  settings that are set more than once, or under a condition, so that their value is not certain
     """
 
     app: str | None = None
@@ -274,7 +274,7 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
 
 
 def _setting(target: str, prefix: str) -> str | None:
-    """The name of a setting, from that of a variable."""
+    """The name of the setting that a variable of the settings module sets; None if it sets none."""
     name = target.lower()
     if prefix:
         if not target.startswith((f"{prefix}_", "CELERYBEAT_")):

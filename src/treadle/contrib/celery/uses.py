@@ -62,7 +62,7 @@ def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Usa
 class _References:
     """The longest dotted names that lead to Celery, the app or a task. Imports and definitions are left out.
 
-    unclear  names that may be those of a task or of something else, such as after `try: ... except ImportError:`
+    unclear  names that may refer to a task or to something else, such as after `try: ... except ImportError:`
     """
 
     def __init__(self, package: Package, settings: Settings, tasks: dict[str, TaskDef], module: Module) -> None:
@@ -74,7 +74,7 @@ class _References:
                 self._look(node)
 
     def _is_read(self, node: cst.Name) -> bool:
-        """Whether a name is neither defined here, nor a keyword, nor part of a dotted name that is known."""
+        """Whether the code reads this name: it does not define it, and it is no keyword and no part of a known dotted name."""
         above = self._module.parent(node)
         if isinstance(above, cst.Attribute):
             return above.value is node and self._package.resolve(self._module.canonical(above)) is None

@@ -19,7 +19,7 @@ from treadle.contrib.discovery.link import LOOPBACK, Link, Network, Receiver, ne
 
 log = logging.getLogger("treadle.discovery")
 
-TTL: Final = 120  # s for which others cache the announcement
+TTL: Final = 120  # s that other machines cache the announcement
 PROBES: Final = 3  # queries whether the name is taken
 PROBE_PAUSE: Final = 0.25  # s
 ANNOUNCEMENTS: Final = 2
@@ -174,7 +174,7 @@ def _identity(record: dns.Answer) -> object:
 
 
 def _networks_of(host: str) -> list[str] | None:
-    """The networks from which a server on this address can be reached; None: all of them."""
+    """The networks that can reach a server on this address; None: all of them."""
     if host in ("0.0.0.0", "::"):
         return None
     if ipaddress.ip_address(host).is_loopback:

@@ -115,7 +115,7 @@ class Browser:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _lacking(self) -> Iterable[dns.Question]:
-        """The queries for missing records of services whose names are known."""
+        """Questions for the records that known services still lack."""
         alive = [fact for fact, _ in self._facts.values()]
         for fact in alive:
             if fact.kind == dns.PTR and dns.folded(fact.name) in self._types and isinstance(fact.data, tuple):

@@ -75,7 +75,7 @@ def _by_interface() -> list[str]:
 
 
 def _outward() -> list[str]:
-    """The address from which this machine would send to the group."""
+    """The address that this machine would send from; empty if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((GROUP, PORT))

@@ -1,7 +1,7 @@
 """The tools that act. Each answers with a preview and a code first, and acts when it is called with that code.
 
-So the assistant, and the person who watches it, see what an act is about before it happens. A code is for one act with
-the same arguments, once, within ten minutes.
+The assistant, and the person who watches it, see the preview before the act happens. A code is valid once, for ten
+minutes, for the same act with the same arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.core.clock import monotonic
 if TYPE_CHECKING:
     from treadle.app import App
 
-VALID: Final = 600.0  # s for which a code is valid
+VALID: Final = 600.0  # s that a code is valid
 CODES: Final = 100  # codes that are valid at once; older ones are dropped
 PATIENCE: Final = 20.0  # s to wait for the end of an operation
 
@@ -66,7 +66,7 @@ OUTPUT: Final = {
 
 
 class Acting(Struct, frozen=True):
-    """One tool. `properties`: its arguments, of which `required` must be given."""
+    """One tool. properties: its arguments; required: the names of those without a default."""
 
     name: str
     description: str
@@ -185,7 +185,7 @@ class Actor:
         return {"words": _outcome(name, operation), "operation": operation}
 
     async def _end_of(self, id: str) -> dict[str, Any]:
-        """The operation when it has ended, or as it is after 20 s."""
+        """Wait until the operation has ended, for 20 s at most -> its current state."""
         ended = self._ended.setdefault(id, asyncio.Event())
         try:
             async with asyncio.timeout(PATIENCE):

@@ -12,12 +12,12 @@ from treadle.core.plain_json import read_json
 MOST: Final = 60_000  # characters of one answer; beyond it texts and lists are cut shorter
 STEPS: Final = ((2_000, 1_000), (300, 100), (80, 20))  # characters of a text, items of a list
 NAMED: Final = 20  # places that the answer names
-DEEPEST: Final = 60  # levels; what is deeper becomes a text
+DEEPEST: Final = 60  # levels; deeper values become a text
 FIELDS: Final = 2  # levels of an answer with the fields of rows
-NESTED: Final = 50  # characters that a list or a mapping of a sender counts for: it takes as long as that many
+NESTED: Final = 50  # characters that a nested list or mapping counts as: decoding it takes as long
 PLAIN: Final = 20  # lists and mappings that cost nothing, as a row has them
 SMALL: Final = 2_000  # bytes of JSON that are decoded whole
-SPLIT: Final = 6  # levels down to which larger JSON is taken apart
+SPLIT: Final = 6  # levels of larger JSON that are decoded one by one
 DECODED: Final = MOST  # bytes of lists and mappings that are decoded; then only the fields of rows
 KEYS: Final = 100  # of a row, at most
 ITEMS: Final = 1_000  # of a list that are decoded
@@ -77,8 +77,10 @@ def bounded(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Cut:
-    """Cuts the texts and lists of one answer. `room`: characters that are left; below 0, lists and what a sender may
-    have nested become empty, and the fields of rows stay."""
+    """Cuts the texts and lists of one answer.
+
+    room  characters that are left. Below 0, lists and nested values become empty; the fields of rows stay.
+    """
 
     def __init__(self, longest: int, most: int) -> None:
         self._longest, self._most = longest, most

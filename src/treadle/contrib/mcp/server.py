@@ -1,6 +1,6 @@
 """The server of the Model Context Protocol: lists the tools and calls them.
 
-Texts of jobs are data of strangers. The instructions say so, and no tool acts on what a job says.
+Texts of jobs come from strangers. The instructions say so, and no tool interprets them.
 """
 
 from __future__ import annotations

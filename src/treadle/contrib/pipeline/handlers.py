@@ -113,12 +113,12 @@ def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Call
 
 
 def arrived(pipeline: PipelineJobs, travel: Travel) -> Coroutine[Any, Any, Travel]:
-    """The state with which a step begins: the results of the previous step's children are merged in."""
+    """The state at the beginning of a step, with the results of the previous step's children merged in."""
     return arrived_after(pipeline, travel, current().after)
 
 
 async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[str]) -> Travel:
-    """The same for a job that waited for `after`."""
+    """The same, for a job that waited for the jobs in `after`."""
     if travel.from_step is None:
         return travel
     client, results = pipeline.app._core.client, []

@@ -174,14 +174,14 @@ def partition(limit: str, travel: Travel) -> str:
 
 
 def label(pipeline: str, name: str, value: object) -> str:
-    """The label of runs in which this field has this value. Raises BadOption."""
+    """The label of a run whose field `name` has this value. Raises BadOption."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadOption(name, f"expected str or int, or a list of them, for a field of labels=, found {value!r}")
     return name_of(f"{pipeline}.{name}={value}", name)
 
 
 def results_name(step: str) -> str:
-    """The field in which the next step finds the results of this step's children."""
+    """The name of the field that holds the results of this step's children in the next step."""
     return f"{re.sub(r'[^0-9A-Za-z_]', '_', step)}_results"
 
 

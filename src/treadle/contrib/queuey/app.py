@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"
 KEEP: Final = 30 * 86_400.0  # s that an ended job is kept
-KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key returns the same job
+KEY_WINDOW: Final = 86_400.0  # s that an Idempotency-Key returns the same job
 PORT: Final = 1717
 BODY: Final = 16 * 2**10  # bytes: two addresses and a few numbers
 FOREIGN: Final = "expected a job of the queue protocol, with two addresses as its arguments"
@@ -166,7 +166,7 @@ class QueueyApi:
         return self._claimed(row)
 
     async def _hand_back(self, row: Record | None) -> None:
-        """Release a job whose client has disconnected: it keeps its order, and the claim does not count."""
+        """Release the job of a client that has disconnected; it keeps its position, and the claim does not count."""
         if row is not None:
             await self._core.storage.settle([judge.released(row)])
 

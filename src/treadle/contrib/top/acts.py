@@ -1,6 +1,6 @@
-"""The acts of `treadle top`: what each would do in words, to be confirmed, and how it is done.
+"""The acts of `treadle top`: a question to confirm, and the function that then acts.
 
-Each act is recorded in the audit log before it begins, as the acts of the other commands are.
+Like other commands, it records each act in the audit log before it begins.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ FITS: Final[dict[JobVerb, tuple[tuple[State, ...], str]]] = {
 class Act(Struct, frozen=True):
     """An act that must be confirmed.
 
-    question  what would be done, as a question
-    detail    what follows from it
+    question  asks whether to do it
+    detail    the consequences
     yes       the verb on the button
-    run       does it -> a sentence for the person, about what was done
+    run       acts, and returns a sentence about the outcome
     """
 
     question: str
@@ -61,7 +61,7 @@ class Acts:
         app._core.operations.listen(self._hear)
 
     async def close(self) -> None:
-        """Stop the acts that run; what they have done stays done."""
+        """Stop the acts that run. Their changes stay."""
         await self._app._core.operations.close()
 
     # --- queues

@@ -1,4 +1,4 @@
-"""The bound of a queue: its rule with another bound, and what follows from it in words. Pure."""
+"""Computes the rule of a queue with another bound, and describes the consequences. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WHEN_FULL: Final[dict[WhenFull, str]] = {
 
 
 def number(text: str) -> int | None:
-    """The number of jobs that a person typed; None for an empty text: any number. Raises ValueError with what is
-    wrong."""
+    """The number of jobs that a person typed; None for an empty text: any number. Raises ValueError with the
+    problem."""
     bare = text.replace(",", "").replace("_", "").strip()
     if not bare:
         return None

@@ -143,7 +143,7 @@ class Dashboard(Page):
     # --- acts
 
     def _chosen(self, panel: str) -> Any:
-        """What the chosen row of this panel shows; None unless the panel is in use and has rows."""
+        """The queue, group or limit in the chosen row of this panel; None if it is empty, or another one is in use."""
         row = self.panel(panel).current
         return row.shows if row is not None and self._panel == panel else None
 

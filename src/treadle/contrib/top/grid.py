@@ -20,7 +20,7 @@ Tone = Literal["", "dim", "strong", "good", "busy", "warn", "bad"]
 
 
 class Cell(Struct, frozen=True):
-    """A text on one line, and what it means. The text alone must say it, too: a screen may have no colours."""
+    """A text on one line, and the tone of its colour. The text must be clear alone: a screen may have no colours."""
 
     text: str
     tone: Tone = ""
@@ -45,7 +45,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """A row. `key` identifies it from look to look, and `shows` is what it shows, such as a queue."""
+    """A row. key: identifies it across refreshes; shows: the object in it, such as a queue."""
 
     key: str
     cells: tuple[Cell, ...]

@@ -1,6 +1,6 @@
 """The list in a panel: rows with a cursor.
 
-The cursor stays on its row from look to look, wherever the row has moved to.
+The cursor stays on its row when a refresh moves the row.
 """
 
 from __future__ import annotations

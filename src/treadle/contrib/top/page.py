@@ -84,7 +84,7 @@ class Page(Screen[None]):
         """Read what only this page shows. Called within each look."""
 
     def show(self) -> None:
-        """Show what was read. Called after each look, and when the size has changed."""
+        """Show the last snapshot. Called after each look, and when the size has changed."""
         self.show_link()
         self._show_keys()
 
@@ -105,8 +105,8 @@ class Page(Screen[None]):
     def is_ready(self) -> bool:
         """Whether the widgets of the page exist, so that it can show something.
 
-        They go before the page is unmounted, so what a look or a timer brings while the page ends is not shown:
-        `display` is false from the beginning of the end.
+        Textual removes them before it unmounts the page, and sets `display` to false first. A look or a timer may
+        still end meanwhile; its result is dropped.
         """
         return self._is_ready and self.display
 

@@ -139,7 +139,7 @@ class TopApp(Screens[None]):
             page.say(text, tone)
 
     def ask(self, act: Act | Awaitable[Act]) -> None:
-        """Ask, act if the answer is yes, and say what was done."""
+        """Ask, act if the answer is yes, and show the outcome."""
         self.run_worker(self._ask(act))
 
     def ask_bound(self, queue: QueueOverview) -> None:

@@ -56,7 +56,7 @@ class Gone(TreadleError):
 
 @contextmanager
 def _lost_if_denied() -> Iterator[None]:
-    """Raise Gone for the responses that say that the runner has lost its job."""
+    """Raise Gone in place of a Denied that means that the runner has lost its job."""
     try:
         yield
     except Denied as error:

@@ -1,4 +1,4 @@
-"""Short helpers in which the laws are written."""
+"""Short helpers for the laws."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def refusal(storage: Storage, outcome: Outcome) -> Settled:
 
 
 async def run(storage: Storage, *ids: str, to: State = SUCCEEDED, **options: Any) -> None:
-    """Claim these jobs, wherever they are queued, and end them."""
+    """Claim these jobs from their queues, and end them."""
     queues = {record.job.queue: 0 for record in await storage.get(ids) if record is not None}
     rows = await claim(storage, len(ids), *queues, ids=ids)
     assert sorted(record.job.id for record in rows) == sorted(ids), "not all of them could be claimed"

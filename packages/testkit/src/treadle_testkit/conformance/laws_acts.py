@@ -129,7 +129,7 @@ async def test_law03_outcomes_that_differ_only_in_checkpoints(
 
 
 async def test_law03_a_repetition_whose_own_notes_have_other_times(storage: Storage) -> None:
-    """The report of a runner whose answer was lost is sent again, and its attempt ends at another time then."""
+    """A runner that lost the answer to its report sends the report again, with a later end of the attempt."""
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
     first = back(a, checkpoints=(("step", "1"), ("treadle:attempt:1", '{"at": 1}')))

@@ -53,7 +53,7 @@ async def full(storage: Storage, *new: NewJob) -> QueueFull:
 
 
 async def shed(storage: Storage, ids: str) -> list[str]:
-    """Those of these jobs that were shed."""
+    """The ids of these jobs that were shed."""
     rows = [record for record in await storage.get(ids.split()) if record is not None]
     assert all(record.state is CANCELLED for record in rows if record.reason == "shed")
     return [record.job.id for record in rows if record.reason == "shed"]
@@ -187,7 +187,7 @@ async def test_law16_the_rule_of_a_queue_replaces_the_common_bound(storage: Stor
     await storage.set_limits([Limit("queue:a", max_waiting=2)])
     await storage.enqueue([job("a2", queue="a")])
     await full(storage, job("a3", queue="a"))
-    await storage.set_limits([Limit("queue:a")])  # removed: that of all queues applies, still paused
+    await storage.set_limits([Limit("queue:a")])  # removed: the rule of all queues applies, which is still paused
     await full(storage, job("a3", queue="a"))
     await storage.set_limits([Limit("queue")])
     await storage.enqueue([job("a3", queue="a")])

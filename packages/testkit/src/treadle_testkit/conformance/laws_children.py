@@ -157,7 +157,7 @@ async def test_law07_a_parent_whose_child_has_ended_is_queued_at_once(storage: S
 
 
 async def test_law07_parent_and_children_in_one_call(storage: Storage) -> None:
-    """Each outcome of a call sees the effects of those before it."""
+    """Each outcome of a call sees the effects of the earlier ones."""
     await storage.enqueue(jobs("a x y"))
     a, x, y = await claim(storage, 3)
     await settle(storage, done(x), out(a, WAITING, function_done=True, after=("x", "y")), done(y))

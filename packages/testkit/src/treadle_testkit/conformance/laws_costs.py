@@ -156,7 +156,7 @@ async def test_law08_a_costly_job_that_ends_holds_back_no_other(storage: Storage
 
 
 async def test_law08_a_costly_job_holds_back_jobs_of_two_limits(storage: Storage) -> None:
-    """A job is blocked by the limit for which it is behind; it takes no room of its others meanwhile."""
+    """A job is blocked by the limit whose turn it waits for; meanwhile it takes no room in its other limits."""
     await storage.set_limits([Limit("db", slots=4), Limit("mail", slots=1)])
     await storage.enqueue([priced("a", 3), priced("b", 2), job("c", limits=(("mail", 1), ("db", 1)))])
     assert await claim_ids(storage, 9) == ["a"]

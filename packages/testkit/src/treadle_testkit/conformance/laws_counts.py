@@ -57,7 +57,7 @@ async def all_rows(storage: Storage) -> list[Record]:
 
 
 async def agree(storage: Storage, clock: HandClock) -> None:
-    """The kept counts equal those of the rows, and `recount` says so."""
+    """The kept counts equal the counted rows, and `recount` confirms that."""
     expected, stored = queries.counts(await all_rows(storage), clock()), (await storage.stats()).counts
     assert [(it.queue, it.task, it.state, it.jobs, it.queued, it.blocked) for it in stored] == [
         (it.queue, it.task, it.state, it.jobs, it.queued, it.blocked) for it in expected

@@ -131,7 +131,7 @@ async def test_law01_enqueue_returns_rows_in_the_order_of_its_jobs(storage: Stor
 
 
 async def test_law01_a_new_row_carries_the_very_job(storage: Storage) -> None:
-    """The record of a new job has the given job; that of a known one has the job that was stored before."""
+    """The record of a new job has the job of the call; the record of a known one has the job that was stored before."""
     new = job("a", labels=("l",), headers=(("h", "1"),))
     [answered] = await storage.enqueue([new])
     assert answered.job == new

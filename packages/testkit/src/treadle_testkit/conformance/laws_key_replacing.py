@@ -1,4 +1,4 @@
-"""Keys whose new job replaces the queued one, and the keys of endings and children. Laws 1, 5, 6 and 10."""
+"""Keys with which a new job replaces the queued one, and the keys of endings and children. Laws 1, 5, 6 and 10."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ async def test_law06_a_followup_job_with_the_key_of_an_ended_job_does_not_wait(s
 
 
 async def test_law01_many_keys_in_one_call(storage: Storage) -> None:
-    """A thousand jobs, half of which are deduplicated to the other half."""
+    """A thousand jobs; one half is deduplicated to the other."""
     await storage.enqueue([job(f"a{n:03}", key=f"k{n:03}") for n in range(0, 1_000, 2)])
     rows = await storage.enqueue([job(f"b{n:03}", key=f"k{n:03}") for n in range(1_000)])
     assert ids(rows) == [f"{'ba'[n % 2 == 0]}{n:03}" for n in range(1_000)]

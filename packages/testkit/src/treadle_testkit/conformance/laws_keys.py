@@ -255,7 +255,7 @@ async def test_law01_a_key_that_must_be_free_has_windows_too(storage: Storage) -
 
 
 async def test_law01_a_window_belongs_to_the_holder(storage: Storage) -> None:
-    """The window of the ended job counts, not that of the new one."""
+    """The window of the ended job counts, not the window of the new one."""
     await storage.enqueue([job("a", key="k")])
     await run(storage, "a")
     assert ids(await storage.enqueue([job("b", key="k", key_window=1000)])) == ["b"]

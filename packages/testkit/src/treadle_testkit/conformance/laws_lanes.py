@@ -12,7 +12,7 @@ from treadle_testkit.shows import shows
 
 @shows("a lane with few jobs takes its turns among the jobs of a full lane")
 async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> None:
-    """Jobs of a large lane are a stride apart; those of a small lane come in between."""
+    """Jobs of a large lane are a stride apart; jobs of a small lane come in between."""
     await storage.enqueue(jobs("a0 a1 a2 a3 a4", lane="a"))
     clock.advance(0.5)
     await storage.enqueue(jobs("b0 b1", lane="b"))

@@ -223,8 +223,8 @@ async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: H
 
 @shows("a checkpoint of a heartbeat outlives the lease, and every later claim returns it with the count of lost leases")
 async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: HandClock) -> None:
-    """The engine stores before a run what the loss of its lease will mean. The note and `lost` are of the same row,
-    after an expiry, after a claim that repeats it, and after a release."""
+    """Before a run, the engine stores a note for the case that the lease is lost. The note and `lost` are of the same
+    row, after an expiry, after a claim that repeats it, and after a release."""
     await storage.enqueue(jobs("a b"))
     a, b = await claim(storage, 2, lease=10)
     await beat(storage, renewal(a, checkpoints=(("treadle:lost", "1"),)), renewal(b), lease=10)

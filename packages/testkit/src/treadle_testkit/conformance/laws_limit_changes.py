@@ -212,7 +212,7 @@ async def test_law08_partitions_with_and_without_a_rule_of_their_own_are_shown(
 
 @pytest.mark.parametrize("rule", ["queue", "queue:mail"])
 async def test_law08_the_use_of_the_rate_of_a_queue_is_shown(storage: Storage, clock: HandClock, rule: str) -> None:
-    """Under the name of the queue, whose jobs stay queued."""
+    """A rule under the name of a queue blocks no job: they stay queued."""
     await storage.set_limits([Limit(rule, rate=1, per=64)])
     await storage.enqueue(jobs("a b", queue="mail"))
     assert await claim_ids(storage, 9, "mail") == ["a"]

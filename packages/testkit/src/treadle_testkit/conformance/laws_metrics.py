@@ -81,7 +81,7 @@ async def test_more_metrics_are_removed_by_identity(storage: Storage) -> None:
     ],
 )
 async def test_more_metrics_are_read_by_overlap(storage: Storage, since: float, until: float, found: str) -> None:
-    """The rows whose span overlaps the time asked for, also a long one that began before it."""
+    """A read returns the rows whose span overlaps its range, also a long one that began before it."""
     await storage.store_metrics(
         [measured(0, data=b"a"), measured(60, data=b"b"), measured(120, data=b"l", span=3600.0)]
     )

@@ -1,4 +1,4 @@
-"""A failure that is retried late: what the reopened jobs waited for is still there. Law 9.
+"""A failure that is retried late: the upstreams of the reopened jobs still exist. Law 9.
 
 A job that was cancelled because of another one, or that failed because of a child, may be reopened for as long as its
 row is kept. Until then the rows of the jobs that it names stay, although some of them are kept for a shorter time.

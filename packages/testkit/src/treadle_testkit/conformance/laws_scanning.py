@@ -215,7 +215,7 @@ async def test_more_kinds_of_ready_jobs(storage: Storage, clock: HandClock) -> N
 
 
 async def test_more_created_since_includes_the_instant_itself(storage: Storage, clock: HandClock) -> None:
-    """The instant itself is included, unlike that of `before`."""
+    """The instant itself is included; with `before` it is not."""
     await storage.enqueue(jobs("a"))
     clock.advance(10)
     await storage.enqueue(jobs("b"))

@@ -156,7 +156,7 @@ async def test_law16_a_shed_job_ends_like_a_cancelled_one(storage: Storage, cloc
 
 
 async def run_all(storage: Storage) -> int:
-    """Run what is queued, until nothing is."""
+    """Run the queued jobs until none is left."""
     ran = 0
     while rows := await claim(storage, 50, "default", "other"):
         await settle(storage, *map(done, rows))
@@ -280,7 +280,7 @@ async def test_law16_no_job_is_lost_between_claims_and_sheds(
 
 
 async def test_law16_a_repeated_call_needs_no_room(storage: Storage) -> None:
-    """A call whose answer was lost is repeated: it is not refused for the jobs that it stored itself."""
+    """A call is repeated after its answer was lost. It is not refused because of the jobs that it stored itself."""
     await bound(storage, 2)
     await storage.enqueue(jobs("a b"))
     assert ids(await storage.enqueue(jobs("a b"))) == ["a", "b"]

@@ -35,7 +35,7 @@ STEPS = (12, 40)  # verbs in a sequence
 ORDERS: Final[tuple[Order, ...]] = ("newest", "oldest", "ended", "queue", "due", "started")
 KINDS: Final = (None, "queued", "scheduled", "blocked")
 MOST = 2  # the bound of a glance
-OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which each storage words the error itself
+OWN_WORDS = ("expired", "upstream", "superseded")  # reasons with an error text that each storage chooses itself
 
 MakeOne = Callable[[HandClock], Awaitable[Storage]]
 
@@ -47,7 +47,7 @@ async def make_memory(clock: HandClock) -> Storage:
 def agrees_with_memory(
     make: MakeOne, examples: int | None = None, shrink: bool = True, adapt: Callable[[Step], Step] | None = None
 ) -> None:
-    """Raises AssertionError with the shortest sequence found after which the two storages differ.
+    """Raises AssertionError with the shortest sequence of steps after which the two storages differ.
 
     adapt   replaces each step by one for which the storage promises the same answer as memory; None: keep all steps
     """
@@ -240,7 +240,7 @@ class Pair:
         self.same("queued, bounded", *queued)
 
     async def _scan(self, query: Query) -> None:
-        """Compare the rows of all bounded pages of the subject with those of an unbounded one of the model."""
+        """Compare the rows of all bounded pages of the subject with one unbounded page of the model."""
         expected = await self.model.find(msgspec.structs.replace(query, limit=1_000, scan=None))
         rows: list[Record] = []
         cursor = None
