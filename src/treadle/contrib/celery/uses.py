@@ -74,7 +74,7 @@ class _References:
                 self._look(node)
 
     def _is_read(self, node: cst.Name) -> bool:
-        """Whether the code reads this name: it does not define it, and it is no keyword and no part of a known dotted name."""
+        """Whether the code reads this name, as opposed to a definition, a keyword, or a part of a known dotted name."""
         above = self._module.parent(node)
         if isinstance(above, cst.Attribute):
             return above.value is node and self._package.resolve(self._module.canonical(above)) is None

@@ -120,7 +120,7 @@ async def test_law08_every_queue_obeys_the_common_rule(storage: Storage) -> None
 
 
 async def test_law08_queues_with_room_share_what_others_cannot_use(storage: Storage) -> None:
-    """Each queue gives jobs as far as it has room, up to its share; then the others give more. A job that ran passes."""
+    """Each queue gives jobs if it has room, up to its share; then the others give more. A job that ran passes."""
     await storage.set_limits([Limit("queue", slots=50), Limit("queue:few", slots=2), Limit("queue:none", slots=0)])
     for queue in ("much", "few", "none"):
         await storage.enqueue(jobs(names(0, 8, queue), queue=queue))

@@ -50,7 +50,7 @@ async def test_law08_slots_bound_the_running_jobs(storage: Storage) -> None:
 
 @shows("a hundred jobs that a limit blocks do not hold up the jobs behind them")
 async def test_law08_a_used_up_limit_blocks_no_other_job(storage: Storage, clock: HandClock) -> None:
-    """A hundred jobs of one tenant are at the head of the queue. A claim returns jobs of others, or the next ones do, if
+    """A hundred jobs of a tenant are at the head of the queue. A claim returns jobs of others, or the next ones do, if
     the storage bounds the time of a claim."""
     await storage.set_limits([Limit("tenant", slots=2)])
     await storage.enqueue(jobs(names(0, 100, "a"), limits=(("tenant:a", 1),)))
