@@ -84,6 +84,30 @@ async def row(here: Stage, job: Job[int]) -> Record:
     return found
 
 
+SLOW_LOOK = """
+async def hangs(self):
+    await asyncio.Event().wait()
+
+
+type(app.queues).stats = hangs
+
+
+@app.task(max_lost=1)
+async def at_once() -> None:
+    os.kill(os.getpid(), 9)
+"""
+
+
+async def test_a_job_that_kills_the_first_process_before_its_first_look_at_the_storage(stage: Made) -> None:
+    """The process says that it claims before it does: a fleet whose first process ends without that stops."""
+    async with stage(1, tasks=SLOW_LOOK, lease=600.0) as here:
+        job = await here.enqueue("at_once")
+        await job.ended(timeout=60)
+        failed = await row(here, job)
+        assert (failed.state, failed.reason) == (State.FAILED, "lost")
+        assert await here.run("pid") in here.fleet.pids.values()
+
+
 @shows("a job that kills its worker process fails by itself; the other jobs there end, without an attempt counted")
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_poison_job_dies_alone(stage: Made, processes: int) -> None:

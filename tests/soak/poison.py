@@ -95,6 +95,7 @@ async def a_round(url: str, processes: int, fleet: bool, rng: random.Random, fol
             rows = await until(ended, "the end of all jobs", ROUND)
         finally:
             await running.stop()
+    assert not (fleet and running.deaths), "the supervisor ended"
     return verdict(rows, running.deaths)
 
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ import msgspec
 from treadle.app import App
 from treadle.cli import event_loop
 from treadle.cli.app_loader import find_any, find_app, serve_main_names
-from treadle.cli.output import USAGE, Stop, place
+from treadle.cli.greeting import greet
+from treadle.cli.output import USAGE, Stop, note, place, plural
 from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
@@ -112,7 +114,9 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
             app.on("worker.stopping")(lambda _: supervisor.stopping())
             if not orders.trial:
                 worker._core.offer_suspects = supervisor.offer
-        app.on("worker.started")(lambda _: _greeter(app, worker, known, orders.found, supervisor))
+        app.on("worker.started")(lambda _: _greet(app, worker, known, orders, supervisor))
+        if orders.number == 1:
+            app.on("worker.started")(lambda _: _note_strangers(app, worker))
         try:
             await worker._core.run(probes, None if channel is None else _spare_one)
         finally:
@@ -136,40 +140,41 @@ def _app_of(orders: Orders) -> tuple[App, Orders]:
     return app, msgspec.structs.replace(orders, app=project.named, found=", ".join((project.named, *project.modules)))
 
 
-async def _greeter(app: App, worker: Worker, known: list[str], found: str, supervisor: SupervisorLink | None) -> None:
-    queues = worker._core.queues()
+def _greet(app: App, worker: Worker, known: list[str], orders: Orders, supervisor: SupervisorLink | None) -> None:
+    """Report the worker before it claims its first job: that job may kill the process."""
     hello = Hello(
         worker=worker.name,
         url=place(app.url, kind_of(app.storage)),
-        queues=queues,
+        queues=worker._core.queues(),
         tasks=known,
         slots=worker.concurrency,
         labels=worker._core.config.labels or {},
         resources=worker._core.config.resources or {},
         misplaced=[name for name in known if not worker._core.config.runs(app._core.tasks[name].needs)],
         grace=worker._core.config.grace,
-        found=found,
-        strangers=await _strangers(app, queues),
+        found=orders.found,
         helps=supervisor is not None,
     )
     if supervisor is not None:
         supervisor.send(hello)
     else:
-        from treadle.cli.greeting import greet
-
         greet(hello, 1)
 
 
-async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
-    jobs: dict[str, int] = {}
+async def _note_strangers(app: App, worker: Worker) -> None:
+    """Print how many jobs of the worker's queues wait for a task that the app does not have."""
     try:
         stats = await app.queues.stats()
     except StorageError:
-        return jobs  # the storage is unreachable: the worker logs that; greet without the counts
+        return  # the worker logs that the storage is unreachable
+    queues, strangers = worker._core.queues(), Counter[str]()
     for count in stats.counts:
         if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
-            jobs[count.task] = jobs.get(count.task, 0) + count.jobs
-    return jobs
+            strangers[count.task] += count.jobs
+    for task, jobs in strangers.items():
+        wait = "waits" if jobs == 1 else "wait"
+        of = f"{plural(jobs, 'job')} of task {task!r}"
+        note(f"treadle: {of} {wait} for another worker: this app does not have the task")
 
 
 def _line(channel: socket.socket) -> bytes:

@@ -31,8 +31,4 @@ def greet(hello: Hello, processes: int) -> None:
         note(f"  has     {per_process} in each process" + (f"; {total} in all" if processes > 1 else ""))
     for task in hello.misplaced:
         note(f"  note    task {task!r} is left to other workers: it needs labels or resources that this one has not")
-    for task, jobs in hello.strangers.items():
-        wait = "waits" if jobs == 1 else "wait"
-        of = f"{plural(jobs, 'job')} of task {task!r}"
-        note(f"  note    {of} {wait} for another worker: this app does not have the task")
     note(f"treadle: claiming jobs; press Ctrl-C to stop after at most {hello.grace:g} s, twice to stop at once")

@@ -134,7 +134,7 @@ class Counted(Struct, tag="counted"):
 
 
 class Hello(Struct, kw_only=True, tag="hello"):
-    """Sent by the worker process when it starts to claim: its name, storage, queues and tasks."""
+    """Sent by the worker process before its first claim: its name, storage, queues and tasks."""
 
     worker: str
     url: str
@@ -146,7 +146,6 @@ class Hello(Struct, kw_only=True, tag="hello"):
     labels: dict[str, str] = {}
     resources: dict[str, int] = {}
     misplaced: list[str] = []  # tasks whose needs the worker does not meet
-    strangers: dict[str, int] = {}  # unfinished jobs in those queues per task that this app does not have
     helps: bool = False  # it answers NoteDeath and RenewFor
 
 
