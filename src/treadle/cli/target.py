@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
 
 if TYPE_CHECKING:
+    from treadle.admin.audit import Receipt
     from treadle.app import App
 
 T = TypeVar("T")
@@ -73,9 +74,9 @@ class Target:
         app = shlex.quote(self._named) if self._named is not None else None
         url = f" --url {shlex.quote(shown(self._url))}" if self._url is not None else ""
 
-        def whole(found: re.Match[str]) -> str:
-            verb = found["verb"]
-            return found[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
+        def whole(match: re.Match[str]) -> str:
+            verb = match["verb"]
+            return match[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
 
         return _COMMAND.sub(whole, text)
 
@@ -122,7 +123,7 @@ class Target:
 
 
 async def move_of(app: App) -> str | None:
-    """A note about a storage that is part of a move, or whose jobs have moved; else None."""
+    """A note if the storage is part of a move, or its jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
 
 
@@ -130,6 +131,11 @@ async def note_move(app: App) -> None:
     """Print that note, if there is one. Each command that opens a storage calls this, or shows `move_of`."""
     if (moved := await move_of(app)) is not None:
         note(f"treadle: {moved}")
+
+
+def audited(app: App, act: str, target: str = "", details: str | None = None) -> AbstractAsyncContextManager[Receipt]:
+    """Record an act of a command in the audit log, as one of user@host."""
+    return app.audit.record(act, target, filter=details, source="cli")
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,10 +156,10 @@ def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     """`name=value` options as a mapping."""
-    found = {}
-    for each in values:
-        name, equals, value = each.partition("=")
+    by_name = {}
+    for text in values:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise Stop(USAGE, f"{option}: expected name=value, found {each!r}")
-        found[name] = value
-    return found
+            raise Stop(USAGE, f"{option}: expected name=value, found {text!r}")
+        by_name[name] = value
+    return by_name
