@@ -153,7 +153,7 @@ class LimitHolds:
 
     A hold is a job that is stored with the deferral. Its first run pauses the limit; it becomes due again when the time
     is over by the storage's clock, and then resumes the limit. No version fences a change of a limit, so a stalled run
-    can pause the limit after another run has resumed it. Maintenance ends such a pause: see `treadle.worker.maintenance`.
+    can pause the limit after another run has resumed it. Maintenance ends such a pause (`treadle.worker.maintenance`).
     """
 
     def __init__(self, limits: Limits) -> None:
