@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit import Spy, Told, presences, work
 from tests.waiting import Signal, patient
-from treadle import App, BadOption, StorageUnavailable, UnknownName, Worker
+from treadle import App, BadOption, StorageUnavailable, Worker
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.server.doctor.common import checks
 from treadle.storage.contract import Storage
@@ -137,8 +137,7 @@ async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, st
 
 
 async def test_a_pause_of_every_queue_stops_no_leader(app: App, clock: HandClock) -> None:
-    with pytest.warns(UnknownName):
-        await app.queues.pause("treadle")
+    await app.queues.pause("treadle")
     follower = Candidate(app.storage, "two", "follower")
     assert await looked(follower) == [False]
     clock.advance(5.01)

@@ -15,7 +15,7 @@ from treadle.app import App
 from treadle.cli.listing import picked
 from treadle.cli.output import age, iso, lasts, plural, shortened, stamp, stamp_of
 from treadle.core.errors import UNREADABLE, error_line, readable
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, error_of, read_entry
@@ -58,7 +58,7 @@ def json_of(text: str | None) -> Any:
 
 def note_of(row: Record) -> str:
     """The progress that the task noted, such as `40% half`."""
-    share, words = stored_values.progress(row.note)
+    share, words = progress_of(row.note)
     return (words or "") if share is None else f"{share:.0%} {words}".strip()
 
 

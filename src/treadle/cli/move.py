@@ -75,7 +75,7 @@ async def _run(source: str, target: str, mode: str, wait: float, step: int, json
             return await _abort(old, new)
         with _Progress() as progress:
             if mode == "check":
-                return _compared(await storage_move.compare(old, new, step=step, told=progress), json_)
+                return _compared(await storage_move.compare(old, new, step=step, progress=progress), json_)
             return await _move(old, new, wait, step, progress, json_)
 
 
@@ -94,7 +94,7 @@ async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, prog
     from treadle.admin.storage_move import AlreadyMoved, move
 
     try:
-        done = await move(old, new, wait=wait, step=step, told=progress)
+        done = await move(old, new, wait=wait, step=step, progress=progress)
     except AlreadyMoved as error:
         note(str(error))
         done = None
