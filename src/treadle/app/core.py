@@ -372,7 +372,7 @@ class AppCore:
             )
 
     def _declares(self) -> bool:
-        return self.limits.declares or self.schedules.declares
+        return bool(self.limits.declarations or self.schedules.declarations)
 
     def _next_id(self) -> str:
         return self.maker.new_id()  # which a test replaces

@@ -19,28 +19,11 @@ FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may c
 WEB: Final = ("http", "https")  # the user name may be the token
 
 # Options whose values identify a storage or set its behaviour. All other values may be secrets.
-HARMLESS: Final = frozenset(
-    {
-        "ns",
-        "shards",
-        "schema",
-        "pool",
-        "timeout",
-        "prepare",
-        "synchronous",
-        "shared",
-        "db",
-        "user",
-        "host",
-        "port",
-        "dbname",
-        "sslmode",
-        "connect_timeout",
-        "region",
-        "ca",
-        "max_answer",
-    }
+_HARMLESS = (
+    "ns shards schema pool timeout prepare synchronous shared db user host port dbname "
+    "sslmode connect_timeout region ca max_answer"
 )
+HARMLESS: Final = frozenset(_HARMLESS.split())
 
 HIDDEN: Final = "***"
 # Parts of the names of values that are secret.
