@@ -102,9 +102,7 @@ def moment(at: float | None) -> datetime | None:
     if at is None:
         return None
     aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
-    if settings.USE_TZ:
-        return aware
-    return cast("datetime", make_naive(aware))
+    return aware if settings.USE_TZ else cast("datetime", make_naive(aware))
 
 
 def _first_start(row: Record) -> float | None:

@@ -104,7 +104,7 @@ BEGIN
     LOOP
         IF ids[result.next] = candidate.id THEN
             result.next := result.next + 1;
-        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- earlier ones are locked
+        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- those ahead are locked
             result := skipped_until(result, page, array_position(ids, candidate.id, result.next), scan.own_limit);
             result.next := result.next + 1;
         END IF;
