@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 LAZY = ("treadle.app", "treadle.worker")
-STUBBED = ("treadle", "treadle.blobs", "treadle.ports", "treadle.storage")
+STUBBED = ("treadle", "treadle.blobs", "treadle.ports", "treadle.storage", "treadle.server")
 NOT_FOR_APP = (
     *("treadle.cli", "treadle.contrib", "treadle.server", "treadle.testing", "treadle.worker.core"),
     *("treadle.ports.file", "treadle.ports.memory", "treadle.storage.sqlite", "treadle.storage.postgres"),
