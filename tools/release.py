@@ -1,4 +1,4 @@
-"""Makes a release, up to the upload: version, changelog, commit, tag, wheel, source distribution and checksums.
+"""Makes a release, up to the upload: version, changelog, commit, tag, wheels, source distributions and checksums.
 
     python3 dev.py release [VERSION] [--dry-run] [--check COMMAND]
 
@@ -31,7 +31,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FORM = re.compile(r"(\d+)\.(\d+)\.(\d+)((a|b|rc)\d+)?")
 SMALL = ("fixed", "faster")
-VERSIONED = {"pyproject.toml": r'(?m)^version = "{}"$', "src/treadle/__init__.py": r'(?m)^__version__ = "{}"$'}
+TESTKIT = "packages/testkit"  # a distribution of its own, with the version of Treadle
+VERSIONED = {
+    "pyproject.toml": r'(?m)^version = "{}"$',
+    f"{TESTKIT}/pyproject.toml": r'(?m)^version = "{}"$',
+    "src/treadle/__init__.py": r'(?m)^__version__ = "{}"$',
+}
 
 
 class Refused(Exception):
@@ -141,13 +146,15 @@ def _write_version(clone: Path, version: str) -> None:
 
 
 def _build(clone: Path, into: Path, version: str) -> Path:
-    """Build both files and their checksums -> the folder."""
+    """Build the files of both distributions and their checksums -> the folder."""
     uv = str(Path(sys.executable).with_name("uv"))
     options = ("--quiet", "--offline", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(into))
-    tool(clone, uv, "build", *options, str(clone))
+    for project in (clone, clone / TESTKIT):
+        tool(clone, uv, "build", *options, str(project))
     (into / ".gitignore").unlink(missing_ok=True)
     files = sorted(path for path in into.iterdir() if path.is_file())
-    names = [f"treadle-{version}-py3-none-any.whl", f"treadle-{version}.tar.gz"]
+    stems = (f"treadle-{version}", f"treadle_testkit-{version}")
+    names = [f"{stem}{end}" for stem in stems for end in ("-py3-none-any.whl", ".tar.gz")]
     if [path.name for path in files] != names:
         raise Refused(f"expected {names}, found {[path.name for path in files]}")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
@@ -163,7 +170,7 @@ def _tell(root: Path, into: Path, version: str, dry: bool) -> None:
     branch = git(root, "rev-parse", "--abbrev-ref", "HEAD")
     print(f"release: committed and tagged v{version}; the files are in {into.relative_to(root)}. To publish it:")
     print(f"  git push origin {branch} v{version}")
-    print(f"  uv publish {into.relative_to(root)}/treadle-*")
+    print(f"  uv publish {into.relative_to(root)}/treadle*-{version}*")
 
 
 def git(root: Path, *words: str) -> str:

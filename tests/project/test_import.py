@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-LAZY = ("treadle.app", "treadle.worker")
-STUBBED = ("treadle", "treadle.blobs", "treadle.ports", "treadle.storage", "treadle.server")
+LAZY = ("treadle.app",)
+STUBBED = (
+    *("treadle", "treadle.blobs", "treadle.execution", "treadle.metrics", "treadle.ports", "treadle.resources"),
+    *("treadle.server", "treadle.storage", "treadle.worker", "treadle.worker.fleet", "treadle.worker.probes"),
+)
 NOT_FOR_APP = (
     *("treadle.cli", "treadle.contrib", "treadle.server", "treadle.testing", "treadle.worker.core"),
     *("treadle.ports.file", "treadle.ports.memory", "treadle.storage.sqlite", "treadle.storage.postgres"),

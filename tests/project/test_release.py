@@ -23,7 +23,7 @@ CHANGED = "+trial.changed.md"
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A repository with the files of the working tree that a package needs, and one change."""
-    return made(tmp_path / "clone", "src", "tools")
+    return made(tmp_path / "clone", "src", "tools", "packages")
 
 
 @pytest.fixture
@@ -65,7 +65,10 @@ def test_a_release_is_a_commit_a_tag_and_files_with_checksums(clone: Path, capsy
     assert not list((clone / "changes").glob("+*"))
     folder = clone / "dist/0.7.0"
     sums = [line.split("  ") for line in (folder / "SHA256SUMS").read_text().splitlines()]
-    assert {name for _, name in sums} == {"treadle-0.7.0-py3-none-any.whl", "treadle-0.7.0.tar.gz"}
+    names = [
+        f"{name}-0.7.0{end}" for name in ("treadle", "treadle_testkit") for end in ("-py3-none-any.whl", ".tar.gz")
+    ]
+    assert [name for _, name in sums] == names
     for digest, name in sums:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
     with zipfile.ZipFile(folder / "treadle-0.7.0-py3-none-any.whl") as wheel:

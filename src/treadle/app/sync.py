@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from treadle.app.core import AppCore
+from treadle.app.decorators import EnqueueOptions
 from treadle.app.sync_views import (
     SyncAudit,
     SyncDead,
@@ -57,6 +58,11 @@ class Portal:
         core.client.portal = self
         self._forget()
         core.when_forked.append(self._forget)
+        # the calls of app.jobs, app.dead and the like, without await
+        self.jobs, self.dead = SyncJobs(self, core.jobs), SyncDead(self, core.dead)
+        self.queues, self.limits = SyncQueues(self, core.queues), SyncLimits(self, core.limits)
+        self.workflows, self.schedules = SyncWorkflows(self, core.workflows), SyncSchedules(self, core.schedules)
+        self.audit, self.metrics = SyncAudit(self, core.audit), SyncMetrics(self, core.metrics)
 
     def _forget(self) -> None:
         """Drop loop and thread, which do not exist in a forked child."""
@@ -65,18 +71,21 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     @overload
-    def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
+    def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
+        self, spec: JobSpec[T], /, **options: Unpack[EnqueueOptions]
+    ) -> Job[T, T]: ...
     @overload
-    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Any) -> list[Job[T, T]]: ...
+    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Unpack[EnqueueOptions]) -> list[Job[T, T]]: ...
     @overload
-    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
-    def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
+    def enqueue(
+        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Unpack[EnqueueOptions]
+    ) -> list[Job[Any, Any]]: ...
+    def enqueue(self, *specs: Any, **options: Any) -> Any:
         """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
         within = options.pop("within", None)
-        _check_sync(within)
         flat, single = self._core.flatten(specs, **options)
         jobs = self._send(flat, within) if flat else []
         return jobs[0] if single else jobs
@@ -106,40 +115,6 @@ class Portal:
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
         return self._again(lambda: _result(job, timeout))
-
-    # --- the calls of app.jobs, app.dead ... without await
-
-    @property
-    def jobs(self) -> SyncJobs:
-        return SyncJobs(self, self._core.jobs)
-
-    @property
-    def dead(self) -> SyncDead:
-        return SyncDead(self, self._core.dead)
-
-    @property
-    def queues(self) -> SyncQueues:
-        return SyncQueues(self, self._core.queues)
-
-    @property
-    def audit(self) -> SyncAudit:
-        return SyncAudit(self, self._core.audit)
-
-    @property
-    def workflows(self) -> SyncWorkflows:
-        return SyncWorkflows(self, self._core.workflows)
-
-    @property
-    def limits(self) -> SyncLimits:
-        return SyncLimits(self, self._core.limits)
-
-    @property
-    def metrics(self) -> SyncMetrics:
-        return SyncMetrics(self, self._core.metrics)
-
-    @property
-    def schedules(self) -> SyncSchedules:
-        return SyncSchedules(self, self._core.schedules)
 
     # --- any call
 
@@ -234,10 +209,10 @@ class Portal:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:

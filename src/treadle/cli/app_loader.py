@@ -35,7 +35,7 @@ def find_app(named: str, *, prints: bool = False) -> App:
     """Import the app and the modules of `app.autodiscover`; the current directory comes first on sys.path. Raises Stop
     with the names to try.
 
-    prints  what the modules print goes to stdout; False: to stderr, since stdout is for the data of the command
+    prints  whether the output of the modules goes to stdout; if not, to stderr: stdout is for the data of the command
     """
     with _apart(prints):
         app = _found(named)
@@ -55,14 +55,14 @@ def _found(named: str) -> App:
     place, _, attribute = named.partition(":")
     module = _import(_module_of(place, named), named)
     if attribute:
-        found = module
+        value = module
         for part in attribute.split("."):
-            if not hasattr(found, part):
+            if not hasattr(value, part):
                 raise Stop(USAGE, f"{place!r} has no {attribute!r}; {_apps_in(module)}")
-            found = getattr(found, part)
-        if not isinstance(found, App):
-            raise Stop(USAGE, f"{named!r} is {type(found).__name__}, not a treadle.App; {_apps_in(module)}")
-        return found
+            value = getattr(value, part)
+        if not isinstance(value, App):
+            raise Stop(USAGE, f"{named!r} is {type(value).__name__}, not a treadle.App; {_apps_in(module)}")
+        return value
     apps: dict[int, App] = {id(value): value for value in vars(module).values() if _is_app(value)}
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
@@ -71,9 +71,9 @@ def _found(named: str) -> App:
 
 def refuse_hiding() -> None:
     """Raise Stop if the current directory has a module `treadle`: worker processes would import it instead of ours."""
-    for found in (Path.cwd() / "treadle.py", Path.cwd() / "treadle" / "__init__.py"):
-        if found.is_file() and found.parent.resolve() != Path(treadle.__file__).resolve().parent:
-            hides = found if found.name == "treadle.py" else found.parent
+    for file in (Path.cwd() / "treadle.py", Path.cwd() / "treadle" / "__init__.py"):
+        if file.is_file() and file.parent.resolve() != Path(treadle.__file__).resolve().parent:
+            hides = file if file.name == "treadle.py" else file.parent
             raise Stop(USAGE, f"{hides} hides the library `treadle` from the worker processes: rename it")
 
 
@@ -83,14 +83,14 @@ def _apart(prints: bool) -> AbstractContextManager[object]:
 
 def find_any(*, prints: bool = False) -> tuple[App, Found]:
     """The only app of the project in the current directory, with its modules called `tasks` imported. Raises Stop."""
-    found = search(Path.cwd())
-    _first_on_path(found.root)
-    app = find_app(found.named, prints=prints)
+    project = search(Path.cwd())
+    _first_on_path(project.root)
+    app = find_app(project.named, prints=prints)
     with _apart(prints):
-        for module in found.modules:
+        for module in project.modules:
             _import(module, module)
     _tell()
-    return app, found
+    return app, project
 
 
 def _tell() -> None:

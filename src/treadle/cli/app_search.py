@@ -58,32 +58,32 @@ def apps_in(here: Path) -> list[str]:
 def _sources(root: Path) -> tuple[dict[str, ast.Module], SyntaxError | None]:
     """The syntax trees of the modules in this folder and its packages by their dotted names, and the first error. A
     module of tasks that has one is kept without a tree, so that its import shows the error."""
-    found, broken = dict[str, ast.Module](), None
+    trees, broken = dict[str, ast.Module](), None
     for name, path in itertools.islice(_files(root), MOST):
         try:
             text = path.read_text(encoding="utf-8")
             if "treadle" in text or path.stem == TASKS:
-                found[name] = ast.parse(text, str(path))
+                trees[name] = ast.parse(text, str(path))
         except SyntaxError as error:
             broken = broken or error
             if path.stem == TASKS:
-                found[name] = BROKEN
+                trees[name] = BROKEN
         except (OSError, ValueError):
             continue  # not ours to read, or no text
-    return found, broken
+    return trees, broken
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """The modules in this folder and its packages by their dotted names."""
-    left = [(root, "", 0)]
-    while left:
-        folder, prefix, depth = left.pop(0)
+    folders = [(root, "", 0)]
+    while folders:
+        folder, prefix, depth = folders.pop(0)
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             name = prefix + path.stem if path.stem != "__init__" else prefix.rstrip(".")
             if path.suffix == ".py" and path.stem.isidentifier() and name and not OF_TESTS.match(path.stem):
                 yield name, path
             elif path.name not in SKIPPED and depth < DEEP and (path / "__init__.py").is_file():
-                left.append((path, f"{prefix}{path.name}.", depth + 1))
+                folders.append((path, f"{prefix}{path.name}.", depth + 1))
 
 
 def _apps(tree: ast.Module) -> Iterator[str]:
@@ -106,17 +106,17 @@ def _task_modules(module: str, sources: dict[str, ast.Module]) -> tuple[str, ...
     that module."""
     top = module.partition(".")[0]
     is_package = top != module or any(name.startswith(f"{top}.") for name in sources)
-    found = [name for name in sources if name.rpartition(".")[2] == TASKS and name != module]
+    modules = [name for name in sources if name.rpartition(".")[2] == TASKS and name != module]
     if is_package:
-        return tuple(name for name in found if name.startswith(f"{top}."))
-    return tuple(name for name in found if sources[name] is BROKEN or module in _imported(sources[name]))
+        return tuple(name for name in modules if name.startswith(f"{top}."))
+    return tuple(name for name in modules if sources[name] is BROKEN or module in _imported(sources[name]))
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-    return found
+            names.add(node.module)
+    return names

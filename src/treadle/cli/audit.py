@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from treadle.admin.audit import AuditEntry
 from treadle.cli.group import Group
 from treadle.cli.listing import listed, next_page, paged, picked
 from treadle.cli.output import age, as_json, iso, shortened
 from treadle.cli.target import Target, targeted
-
-if TYPE_CHECKING:
-    from treadle.admin.audit import AuditEntry
 
 COLUMNS = ("when", "by", "from", "act", "target", "done", "result")
 

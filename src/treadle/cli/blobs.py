@@ -13,14 +13,15 @@ from treadle.cli.group import Group
 from treadle.cli.listing import listed, picked
 from treadle.cli.options import duration, number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, lasts, note, plural, size
+from treadle.cli.progress import Bar
 from treadle.cli.target import Target, targeted
 from treadle.core import defaults
+from treadle.storage import AGES, AgeGroup, Collected, Missing, PayloadStorage, by_age
+from treadle.storage import missing as missing_texts
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.blobs import Objects
-    from treadle.cli.progress import Bar
-    from treadle.storage import Collected, Missing, PayloadStorage
 
 COLUMNS: Final = ("age", "texts", "size", "needed", "unfinished", "unused")
 UNUSED: Final = ("job", "age", "size")
@@ -39,9 +40,6 @@ def blobs() -> None:
 def _surveyed(app: App, label: str) -> Iterator[tuple[PayloadStorage, Objects, Bar]]:
     """The storage of an app, its blob store, and a bar that shows how many were looked at. Raises Stop without a blob
     store, and BadOption if the rows of the storage do not show every reference."""
-    from treadle.cli.progress import Bar
-    from treadle.storage import PayloadStorage
-
     storage = app.storage
     if not isinstance(storage, PayloadStorage) or storage.texts.objects is None:
         raise Stop(
@@ -52,7 +50,7 @@ def _surveyed(app: App, label: str) -> Iterator[tuple[PayloadStorage, Objects, B
         yield storage, storage.texts.objects, bar
 
 
-# --- what is there
+# --- listing
 
 
 @blobs.command("list")
@@ -64,8 +62,6 @@ def list_(target: Target, json_: bool) -> None:
     NEEDED are those to which a stored job refers. UNFINISHED are others of jobs that have not ended. UNUSED are those
     of no job: `treadle storage blobs clean` deletes them.
     """
-    from treadle.storage import AGES, AgeGroup, by_age
-
     groups, total = {name: AgeGroup(name) for name in AGES}, AgeGroup("all")
 
     async def count(app: App) -> str:
@@ -78,8 +74,8 @@ def list_(target: Target, json_: bool) -> None:
     place = target.run(count, look=True)
     ages = [group for group in groups.values() if group.texts]
     rows = [
-        (each.age, each.texts, size(each.bytes), each.needed, each.unfinished, each.unused)
-        for each in ((*ages, total) if ages else ())
+        (group.age, group.texts, size(group.bytes), group.needed, group.unfinished, group.unused)
+        for group in ((*ages, total) if ages else ())
     ]
     plain = {"place": place, "total": total, "ages": ages}
     listed(json_, plain, COLUMNS, rows, f"{place} has no texts of jobs", right=COLUMNS[1:])
@@ -94,8 +90,6 @@ def list_(target: Target, json_: bool) -> None:
 @as_json
 def unused(target: Target, limit: int, json_: bool) -> None:
     """List the texts of no job: their job is gone, or has ended and does not refer to them."""
-    from treadle.storage import by_age
-
     plain = list[dict[str, Any]]()
 
     async def search(app: App) -> None:
@@ -121,7 +115,6 @@ def missing(target: Target, read: bool, json_: bool) -> int:
 
     A job without its arguments fails when it is claimed. If a backup of the blob store has the texts, copy them back.
     """
-    from treadle.storage import missing as missing_texts
 
     async def compare(app: App) -> list[Missing]:
         with _surveyed(app, "comparing") as (storage, objects, bar):
@@ -176,9 +169,9 @@ def clean(target: Target, age: float, dry_run: bool, json_: bool) -> None:
     if json_:
         document({"place": place, "dry_run": dry_run, **picked(done, *done.__struct_fields__)})
     else:
-        words = "would be deleted" if dry_run else "deleted"
+        verb = "would be deleted" if dry_run else "deleted"
         note(
-            f"{place}: {plural(done.deleted, 'text')} {words} ({size(done.deleted_bytes)}), "
+            f"{place}: {plural(done.deleted, 'text')} {verb} ({size(done.deleted_bytes)}), "
             f"{done.kept:,} kept ({size(done.kept_bytes)})"
         )
     if done.held:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin.code_check import Finding, Options, Report, check_code
+from treadle.app import App
+from treadle.cli.app_loader import find_app
 from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
+from treadle.cli.progress import Bar
+from treadle.cli.target import note_move
 from treadle.core.redaction import in_line
-
-if TYPE_CHECKING:
-    from treadle.admin.code_check import Finding, Options, Report
-    from treadle.app import App
+from treadle.outbox import Outbox
 
 
 @click.command()
@@ -28,11 +29,7 @@ if TYPE_CHECKING:
     help="Queues that the workers are started with, such as mail=3,bulk. [default: the queues of all tasks]",
 )
 @click.option("--only", multiple=True, metavar="NAMES", help="Check only the jobs of these queues. [default: of all]")
-@number(
-    "--sample",
-    metavar="N",
-    help="Look only at the N oldest and the N newest unfinished jobs. [default: all]",
-)
+@number("--sample", metavar="N", help="Look only at the N oldest and the N newest unfinished jobs. [default: all]")
 @click.option(
     "--outbox", metavar="URL", help="Database with the app's outbox, to check its jobs, too. [default: that of the app]"
 )
@@ -57,29 +54,24 @@ def check(
 
     The command only reads: it stores nothing, migrates nothing and runs no job. Rights to read are enough.
     """
-    from treadle.admin.code_check import Options
-    from treadle.cli.app_loader import find_app
-
-    found = find_app(app)
+    loaded = find_app(app)
     if url is not None:
-        core = found._core
+        core = loaded._core
         core.use(dataclasses.replace(core.choice, url=url, storage=None, ports=None, by_default=False))
     if outbox is not None:
-        _outbox_at(found, outbox)
-    if (found._core.url or "").startswith("memory:"):
+        _outbox_at(loaded, outbox)
+    if (loaded._core.url or "").startswith("memory:"):
         raise Stop(USAGE, "a storage of memory:// has no jobs of other processes: give the one to check with --url")
     options = Options(serves=_names(queues), only=_names(only), sample=sample, outbox=not no_outbox)
-    report = asyncio.run(_run(found, options))
+    report = asyncio.run(_run(loaded, options))
     if json_:
         document(report)
     else:
-        _show(report, place(found._core.url, "the storage of the app"))
+        _show(report, place(loaded._core.url, "the storage of the app"))
     return FAILED if report.fails(strict) else OK
 
 
 def _outbox_at(app: App, url: str) -> None:
-    from treadle.outbox import Outbox
-
     core = app._core
     if core.choice.outbox is None:
         raise Stop(USAGE, "--outbox: this app has no outbox")
@@ -87,10 +79,6 @@ def _outbox_at(app: App, url: str) -> None:
 
 
 async def _run(app: App, options: Options) -> Report:
-    from treadle.admin.code_check import check_code
-    from treadle.cli.progress import Bar
-    from treadle.cli.target import note_move
-
     with app._core.looking():
         async with app:
             await note_move(app)
@@ -106,14 +94,14 @@ async def _run(app: App, options: Options) -> Report:
 def _show(report: Report, where: str) -> None:
     for finding in report.findings:
         _finding(finding)
-    breaks = sum(each.level == "break" for each in report.findings)
+    breaks = sum(finding.level == "break" for finding in report.findings)
     notes = len(report.findings) - breaks
     share = f"{report.looked:,} of {plural(report.jobs, 'unfinished job')}" if report.sampled else ""
-    looked = share or plural(report.looked, "unfinished job")
+    checked = share or plural(report.looked, "unfinished job")
     if report.outbox:
-        looked += f" and {plural(report.outbox, 'job')} of the outbox"
+        checked += f" and {plural(report.outbox, 'job')} of the outbox"
     verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"
-    note(f"{where}: {looked} checked: {verdict}")
+    note(f"{where}: {checked} checked: {verdict}")
 
 
 def _finding(finding: Finding) -> None:

@@ -61,16 +61,16 @@ def _spare_one(number: int, _: FrameType | None) -> None:
 
 
 def _ignore_stops() -> None:
-    """The last line of Python in this process. The interpreter needs some 50 ms more, and would restore the default of
-    any other handler."""
+    """Runs last in this process. The interpreter needs about 50 ms more to exit, and resets all handlers except
+    SIG_IGN to the default."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def show_stacks(descriptor: Sequence[str] = ()) -> None:
-    """Print the stacks of all threads to stderr before the process dies of a crash or of SIGABRT. At SIGURG, which the
-    system ignores otherwise and nothing else uses, write them to this descriptor, a file of the supervisor. An older
-    supervisor has none: then print that of the main thread."""
+    """Print the stacks of all threads to stderr before the process dies of a crash or of SIGABRT. At SIGURG, which
+    nothing else uses, write them to this descriptor, a file of the supervisor. An older supervisor passes none: then
+    print only the stack of the main thread."""
     faulthandler.enable()
     if hasattr(signal, "SIGURG"):
         if descriptor:
@@ -136,8 +136,8 @@ def _app_of(orders: Orders) -> tuple[App, Orders]:
     """The app to serve, and the orders with its name."""
     if not orders.search:
         return (find_app(orders.app, prints=True) if orders.app else app_at(orders.url)), orders
-    app, found = find_any(prints=True)
-    return app, msgspec.structs.replace(orders, app=found.named, found=", ".join((found.named, *found.modules)))
+    app, project = find_any(prints=True)
+    return app, msgspec.structs.replace(orders, app=project.named, found=", ".join((project.named, *project.modules)))
 
 
 def _greet(app: App, worker: Worker, known: list[str], orders: Orders, supervisor: SupervisorLink | None) -> None:
@@ -179,14 +179,14 @@ async def _note_strangers(app: App, worker: Worker) -> None:
 
 def _line(channel: socket.socket) -> bytes:
     """Read one line and nothing behind it: requests may follow."""
-    found = bytearray()
-    while not found.endswith(b"\n"):
+    line = bytearray()
+    while not line.endswith(b"\n"):
         piece = channel.recv(65_536, socket.MSG_PEEK)
         if not piece:
             os._exit(USAGE)
         end = piece.find(b"\n")
-        found += channel.recv(len(piece) if end < 0 else end + 1)
-    return bytes(found)
+        line += channel.recv(len(piece) if end < 0 else end + 1)
+    return bytes(line)
 
 
 def _leave(code: int, joined: Callable[[Any], None] = lambda thread: thread.join(0.5)) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 VARIABLE: Final = "_TREADLE_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")
 WAIT: Final = 1.0  # s that a look-up may take
-JOBS: Final = 50  # newest jobs whose ids are offered
-KINDS: Final = {  # what the parameters of this name take, in every command
+JOBS: Final = 50  # newest jobs whose ids are candidates
+KINDS: Final = {  # parameter name -> kind of its values, in every command
     "queue": "queue",
     "queues": "queue",
     "task": "task",
@@ -38,8 +38,12 @@ KINDS: Final = {  # what the parameters of this name take, in every command
     "ids": "job",
     "app": "app",
 }
-NAMES: Final = {"queues": "queue", "limits": "limit", "schedules": "schedule"}  # what `name` is in these commands
-ELSEWHERE: Final = ("wasi", "delayed")  # commands whose names are not of a storage
+NAMES: Final = {
+    "queues": "queue",
+    "limits": "limit",
+    "schedules": "schedule",
+}  # kind of `name` in a command
+ELSEWHERE: Final = ("wasi", "delayed")  # commands whose arguments are not names in a storage
 
 
 def print_code(shell: str) -> None:
@@ -68,10 +72,10 @@ def complete(root: click.Group) -> int:
     os.close(null)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(Exception):
-        found = kind(root, {}, "treadle", VARIABLE)
-        words, incomplete = found.get_completion_args()
-        _equip(root, words)
-        lines = [found.format_completion(item) for item in found.get_completions(words, incomplete)]
+        completer = kind(root, {}, "treadle", VARIABLE)
+        typed, incomplete = completer.get_completion_args()
+        _equip(root, typed)
+        lines = [completer.format_completion(item) for item in completer.get_completions(typed, incomplete)]
         sys.__stdout__.write("".join(f"{line}\n" for line in lines))  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
     os._exit(0)  # a look-up that takes longer is left behind
@@ -98,30 +102,30 @@ def _equip(root: click.Group, words: list[str]) -> None:
 def candidates(kind: str, context: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
     """The names of this kind that begin like `incomplete`; after a comma, a further one."""
     before, comma, begun = incomplete.rpartition(",")
-    found: list[CompletionItem[Any]] = []
-    work = partial(_look_up, kind, context.params, found)
+    items: list[CompletionItem[Any]] = []
+    work = partial(_look_up, kind, context.params, items)
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(WAIT)
     return [
         CompletionItem(before + comma + str(item.value), help=item.help)
-        for item in tuple(found)
+        for item in tuple(items)
         if str(item.value).startswith(begun)
     ]
 
 
-def _look_up(kind: str, given: dict[str, Any], found: list[CompletionItem[Any]]) -> None:
+def _look_up(kind: str, params: dict[str, Any], items: list[CompletionItem[Any]]) -> None:
     with contextlib.suppress(BaseException):
         if kind == "app":
             from treadle.cli.app_search import apps_in
 
-            found += map(CompletionItem, apps_in(Path.cwd()))
+            items += map(CompletionItem, apps_in(Path.cwd()))
             return
         from treadle.cli.target import Target
 
-        target = given.get("target") or Target(given.get("url"), given.get("app"))
+        target = params.get("target") or Target(params.get("url"), params.get("app"))
         target.check_there()
-        found += asyncio.run(_from_storage(target.app, kind))
+        items += asyncio.run(_from_storage(target.app, kind))
 
 
 async def _from_storage(app: App, kind: str) -> list[CompletionItem[Any]]:
@@ -132,8 +136,8 @@ async def _from_storage(app: App, kind: str) -> list[CompletionItem[Any]]:
 async def _queues(app: App) -> Iterable[CompletionItem[Any]]:
     from treadle.cli.queues import by_queue
 
-    found = by_queue(await app.queues.stats())
-    return [CompletionItem(entry["queue"], help=f"{entry['queued']} queued") for entry in found]
+    entries = by_queue(await app.queues.stats())
+    return [CompletionItem(entry["queue"], help=f"{entry['queued']} queued") for entry in entries]
 
 
 async def _tasks(app: App) -> Iterable[CompletionItem[Any]]:
@@ -149,7 +153,7 @@ async def _limits(app: App) -> Iterable[CompletionItem[Any]]:
 
 
 async def _schedules(app: App) -> Iterable[CompletionItem[Any]]:
-    return [CompletionItem(each.name) for each in await app.schedules.list()]
+    return [CompletionItem(schedule.name) for schedule in await app.schedules.list()]
 
 
 async def _jobs(app: App) -> Iterable[CompletionItem[Any]]:

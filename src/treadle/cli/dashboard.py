@@ -15,9 +15,9 @@ import click
 
 from treadle.cli.options import storage_url
 from treadle.cli.output import note
+from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -27,17 +27,10 @@ TRIES: Final = 100  # ports to try from 7373, when other servers of this machine
 SCOPES: Final = ("read", "operate", "enqueue")
 # The options of `treadle server` that a server for one person's browser does not have.
 UNUSED: Final = {
-    "protocols": (),
     "api": True,
-    "open_": False,
-    "hosts": (),
-    "origins": (),
-    "proxies": (),
-    "redact": (),
-    "reveal": (),
+    **dict.fromkeys(("open_", "no_docs", "pass_texts"), False),
+    **dict.fromkeys(("protocols", "hosts", "origins", "proxies", "redact", "reveal"), ()),
     **dict.fromkeys(("rate", "requests", "connections", "max_body", "timeout", "tls_cert", "tls_key"), None),
-    "no_docs": False,
-    "pass_texts": False,
 }
 DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
@@ -62,7 +55,7 @@ DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     "--open/--no-open", "open_browser", default=True, show_default=True, help="Open the dashboard in a browser."
 )
 @click.option("--quiet", is_flag=True, help="Do not log each request.")
-def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browser: bool, **given: Any) -> int:
+def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browser: bool, **typed: Any) -> int:
     """Show the jobs of MODULE:APP, or of a storage, in a browser on this machine.
 
     It listens on 127.0.0.1, runs no jobs, and ends with Ctrl-C. With MODULE:APP the dashboard knows the tasks and their
@@ -74,24 +67,21 @@ def dashboard(app: str | None, url: str | None, tokens: Path | None, open_browse
     link = Link(SCOPES) if tokens is not None else None
     options = {
         **UNUSED,
-        **given,
+        **typed,
         "host": "127.0.0.1",
         "tokens": tokens,
         "dashboard": True,
         "tries": TRIES,
         "make": app is not None,  # a storage that is only looked at is not created
-        "waits": False,  # a person has typed the URL, and sees at once what is wrong with it
+        "waits": False,  # a person typed the URL, and should see at once that it is wrong
         "link": link,
         "app": app,
     }
     return run_server(Target(url, app), options, lambda _, serving: Page(serving, link, open_browser))
 
 
-class Page:
+class Page(ServerWorkers):
     """Prints the address and opens it in a browser; runs no worker."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, link: Link | None, open_browser: bool) -> None:
         self._url, self._link, self._opens = f"{serving.url}/dashboard/", link, open_browser
@@ -113,8 +103,8 @@ class Page:
         self._remove()
 
     def _redirect(self, link: Link) -> str:
-        """The URL of a file that leads to the link. Other users of the machine see what is opened in the list of
-        processes, and only this user can read the file."""
+        """The URL of a file that leads to the link. Other users of the machine see the arguments of the
+        browser in the list of processes, and only this user can read the file."""
         self._folder = Path(tempfile.mkdtemp(prefix="treadle-"))
         file = self._folder / "dashboard.html"
         target = f"{self._url}#k={link.secret}"

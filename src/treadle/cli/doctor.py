@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import click
 
 from treadle.cli.output import FAILED, OK, Stop, as_json, document, verdict
 from treadle.cli.target import Target, targeted
-
-if TYPE_CHECKING:
-    from treadle.server.doctor.common import Check
+from treadle.core.errors import OldRows, SchemaTooNew, SchemaTooOld, StorageError
+from treadle.server.doctor import common, leftovers, sqlite
+from treadle.server.doctor.common import Check
+from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_outbox, of_server
 
 
 @click.command()
@@ -31,16 +33,11 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
     The exit code is 1 if a check fails. Without --repair the command only reads: it changes nothing, migrates nothing,
     and works with a user or role that may only read. A storage that must be migrated first is a failed check.
     """
-    import asyncio
-    import warnings
-
-    from treadle.core.errors import OldRows
-
-    found: list[Check] = []
+    checks: list[Check] = []
 
     async def examine() -> None:
         async for check in _all(target, full, repair):
-            found.append(check)
+            checks.append(check)
             if not json_:
                 verdict(check.verdict, check.name, check.text, check.advice)
 
@@ -48,15 +45,11 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
         warnings.simplefilter("ignore", OldRows)  # the check `moved` reports it
         asyncio.run(examine())
     if json_:
-        document(found)
-    return FAILED if any(check.verdict == "fail" for check in found) else OK
+        document(checks)
+    return FAILED if any(check.verdict == "fail" for check in checks) else OK
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
-    from treadle.core.errors import SchemaTooNew, SchemaTooOld, StorageError
-    from treadle.server.doctor import common, leftovers, sqlite
-    from treadle.server.doctor.examine import is_broken, of_contents, of_file, of_outbox, of_server
-
     url, database = target.app.url or "", target.file
     if database is not None:
         if repair:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
 from treadle.core.command_lines import command
+from treadle.core.errors import UNREADABLE
+from treadle.core.long_numbers import WORDS, has_long_number
+from treadle.serialization import call_codec
 from treadle.tasks.json_options import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -24,11 +28,6 @@ if TYPE_CHECKING:
 
 def value_of(text: str) -> Any:
     """A JSON value, or else the text itself. Raises Stop for a text that begins like JSON and is not JSON."""
-    import msgspec
-
-    from treadle.core.errors import UNREADABLE
-    from treadle.core.long_numbers import WORDS, has_long_number
-
     try:
         return msgspec.json.decode(text)
     except UNREADABLE as error:
@@ -45,12 +44,12 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
     arguments."""
     if not typed:
         return app.stub(task, **options).job(*args, **kwargs)
-    from treadle.serialization import call_codec
-
     ends = [name for name in app.tasks if name.endswith(f".{task}")]
-    found = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
-    given, named = found._core.signature.decode_call(call_codec.encode_foreign_call(args, kwargs, found.name))
-    return found.options(**options).job(*given, **named)
+    declared = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
+    positional, named = declared._core.signature.decode_call(
+        call_codec.encode_foreign_call(args, kwargs, declared.name)
+    )
+    return declared.options(**options).job(*positional, **named)
 
 
 def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
@@ -76,10 +75,7 @@ def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
 @job_option("--header", "headers", multiple=True, metavar="NAME=VALUE")
 @job_option("--after", multiple=True, metavar="ID")
 @job_option("--id")
-@duration(
-    "--wait",
-    help="Seconds to wait for the result, printed as JSON. [default: no wait]",
-)
+@duration("--wait", help="Seconds to wait for the result, printed as JSON. [default: no wait]")
 def enqueue(
     target: Target,
     task: str,

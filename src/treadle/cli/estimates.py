@@ -2,89 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.admin import Change, Estimate, QueuePlan, Range
 from treadle.cli.output import data, facts, note, table
+from treadle.cli.target import Target
 from treadle.core.clock import moment_text
 from treadle.core.words import lasts, plural
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from treadle.admin import Change, Estimate, QueuePlan, Range
-    from treadle.cli.target import Target
-
-
-def repeated(target: Target, found: Any) -> Any:
+def repeated(target: Target, estimate: Any) -> Any:
     """The estimate with commands that act on this storage."""
-    changes = [replace(each, command=each.command and target.repeating(each.command)) for each in found.changes]
-    return replace(found, changes=tuple(changes))
+    changes = [
+        replace(change, command=change.command and target.repeating(change.command)) for change in estimate.changes
+    ]
+    return replace(estimate, changes=tuple(changes))
 
 
-def show_estimate(found: Estimate) -> None:
+def show_estimate(estimate: Estimate) -> None:
     """Print when a job starts and ends, and what would let it start earlier."""
-    data(found.explanation)
-    if found.start is None and found.end is None:
-        if found.simulations:
-            data("Estimate: it does not start by itself.")
-        _changes("starts", found.at, None, found.changes)
-        _notes(found.assumptions)
-        return
-    facts(
-        [
-            ("starts", when(found.start, found.at)),
-            ("ends", when(found.end, found.at)),
-            ("computed from", _basis(found.simulations, found.ahead, found.left_out)),
-        ]
-    )
-    _changes("starts", found.at, found.start, found.changes)
-    _notes(found.assumptions)
+    data(estimate.explanation)
+    if estimate.start is not None or estimate.end is not None:
+        facts(
+            [
+                ("starts", when(estimate.start, estimate.at)),
+                ("ends", when(estimate.end, estimate.at)),
+                ("computed from", _basis(estimate.simulations, estimate.ahead, estimate.left_out)),
+            ]
+        )
+    elif estimate.simulations:
+        data("Estimate: it does not start by itself.")
+    _changes("starts", estimate.at, estimate.start, estimate.changes)
+    _notes(estimate.assumptions)
 
 
-def show_plan(found: QueuePlan) -> None:
+def show_plan(plan: QueuePlan) -> None:
     """Print what becomes of a queue."""
     waiting = (
-        f"{found.queued:,} queued, {found.running:,} running, {found.blocked:,} blocked, {found.scheduled:,} scheduled"
+        f"{plan.queued:,} queued, {plan.running:,} running, {plan.blocked:,} blocked, {plan.scheduled:,} scheduled"
     )
     facts(
         [
-            ("queue", found.queue),
+            ("queue", plan.queue),
             ("jobs", waiting),
-            ("workers", f"{found.workers:,} with {plural(found.slots, 'slot')}"),
-            ("arriving", f"{pace(found.arriving)} (median of the last 5 minutes)"),
-            ("starting", None if found.leaving is None else f"{pace(found.leaving)} until it is empty"),
-            ("utilisation", _utilisation(found)),
-            ("bottleneck", found.bottleneck),
-            ("empty", _empty(found)),
-            ("computed from", _basis(found.simulations, found.queued - found.left_out, found.left_out)),
+            ("workers", f"{plan.workers:,} with {plural(plan.slots, 'slot')}"),
+            ("arriving", f"{pace(plan.arriving)} (median of the last 5 minutes)"),
+            ("starting", None if plan.leaving is None else f"{pace(plan.leaving)} until it is empty"),
+            ("utilisation", _utilisation(plan)),
+            ("bottleneck", plan.bottleneck),
+            ("empty", _empty(plan)),
+            ("computed from", _basis(plan.simulations, plan.queued - plan.left_out, plan.left_out)),
         ]
     )
-    _changes("empty", found.at, found.empty, found.changes)
-    _notes(found.assumptions)
+    _changes("empty", plan.at, plan.empty, plan.changes)
+    _notes(plan.assumptions)
 
 
-def _utilisation(found: QueuePlan) -> str | None:
+def _utilisation(plan: QueuePlan) -> str | None:
     """The share of its slots that arriving jobs keep busy."""
-    if found.utilisation is None:
+    if plan.utilisation is None:
         return None
-    behind = "; it falls behind" if found.utilisation > 1 else ""
-    return f"{found.utilisation:.0%} of the slots by the jobs that arrive{behind}"
+    behind = "; it falls behind" if plan.utilisation > 1 else ""
+    return f"{plan.utilisation:.0%} of the slots by the jobs that arrive{behind}"
 
 
-def _empty(found: QueuePlan) -> str:
-    if not found.queued and not found.blocked:
+def _empty(plan: QueuePlan) -> str:
+    if not plan.queued and not plan.blocked:
         return "now"
-    return when(found.empty, found.at) or "not within a week, or not by itself"
+    return when(plan.empty, plan.at) or "not within a week, or not by itself"
 
 
-def when(found: Range | None, now: float) -> str | None:
+def when(moment: Range | None, now: float) -> str | None:
     """A moment with its range: `2026-11-26 05:20:10 UTC, in 40 s (35 s to 52 s)`."""
-    if found is None:
+    if moment is None:
         return None
-    ends = f"{lasts(max(0.0, found.low - now))} to {lasts(max(0.0, found.high - now))}"
-    return f"{moment_text(found.median)}, in {lasts(max(0.0, found.median - now))} ({ends})"
+    ends = f"{lasts(max(0.0, moment.low - now))} to {lasts(max(0.0, moment.high - now))}"
+    return f"{moment_text(moment.median)}, in {lasts(max(0.0, moment.median - now))} ({ends})"
 
 
 def pace(jobs: float) -> str:
@@ -103,23 +99,23 @@ def _basis(simulations: int, jobs: int, left_out: int) -> str | None:
 
 
 def _changes(what: str, now: float, as_is: Range | None, changes: Sequence[Change]) -> None:
-    """The table of changes, with the situation as it is in the first line."""
+    """Print the table of changes. Its first line is the estimate without any change."""
     if not changes:
         return
     rows: list[Sequence[object]] = [("as it is", _in(as_is, now), _spread(as_is, now), None)]
-    rows += [(each.what, _in(each.when, now), _spread(each.when, now), each.command) for each in changes]
+    rows += [(change.what, _in(change.when, now), _spread(change.when, now), change.command) for change in changes]
     data("")
     table(("change", what, "range", "command"), rows, "")
 
 
-def _in(found: Range | None, now: float) -> str:
-    return "never" if found is None else f"in {lasts(max(0.0, found.median - now))}"
+def _in(moment: Range | None, now: float) -> str:
+    return "never" if moment is None else f"in {lasts(max(0.0, moment.median - now))}"
 
 
-def _spread(found: Range | None, now: float) -> str | None:
-    if found is None:
+def _spread(moment: Range | None, now: float) -> str | None:
+    if moment is None:
         return None
-    return f"{lasts(max(0.0, found.low - now))} to {lasts(max(0.0, found.high - now))}"
+    return f"{lasts(max(0.0, moment.low - now))} to {lasts(max(0.0, moment.high - now))}"
 
 
 def _notes(assumptions: Sequence[str]) -> None:

@@ -17,11 +17,11 @@ FINAL = ("succeeded", "failed", "cancelled")
 
 
 def states(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    found = [part for text in texts for part in text.split(",") if part]
-    for each in found:
-        if each not in (*UNFINISHED, *FINAL):
-            raise click.BadParameter(f"expected one or more of {', '.join((*UNFINISHED, *FINAL))}; found {each!r}")
-    return tuple(found)
+    names = [part for text in texts for part in text.split(",") if part]
+    for name in names:
+        if name not in (*UNFINISHED, *FINAL):
+            raise click.BadParameter(f"expected one or more of {', '.join((*UNFINISHED, *FINAL))}; found {name!r}")
+    return tuple(names)
 
 
 def filtered(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from treadle.worker.fleet import Hello
 def greet_again(hello: Hello, before: Hello) -> None:
     """Print which tasks a reload has added and removed."""
     added, removed = sorted(set(hello.tasks) - set(before.tasks)), sorted(set(before.tasks) - set(hello.tasks))
-    found = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
-    note("treadle: claiming jobs again" + "".join(f"; {each}" for each in found[:8]))
+    changes = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
+    note("treadle: claiming jobs again" + "".join(f"; {change}" for change in changes[:8]))
 
 
 def greet(hello: Hello, processes: int) -> None:
@@ -26,9 +26,9 @@ def greet(hello: Hello, processes: int) -> None:
     if hello.labels:
         note(f"  labels  {', '.join(f'{name}={value}' if value else name for name, value in hello.labels.items())}")
     if hello.resources:
-        each = ", ".join(f"{name}={amount:,}" for name, amount in hello.resources.items())
+        per_process = ", ".join(f"{name}={amount:,}" for name, amount in hello.resources.items())
         total = ", ".join(f"{name}={amount * processes:,}" for name, amount in hello.resources.items())
-        note(f"  has     {each} in each process" + (f"; {total} in all" if processes > 1 else ""))
+        note(f"  has     {per_process} in each process" + (f"; {total} in all" if processes > 1 else ""))
     for task in hello.misplaced:
         note(f"  note    task {task!r} is left to other workers: it needs labels or resources that this one has not")
     note(f"treadle: claiming jobs; press Ctrl-C to stop after at most {hello.grace:g} s, twice to stop at once")

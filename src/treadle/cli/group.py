@@ -13,11 +13,11 @@ Lazy = Mapping[str, tuple[str, str]]  # by name: the module, or `module:attribut
 
 
 class Group(click.Group):
-    """Commands of which some are imported when they are called.
+    """A group of commands. Some of them are imported when they are called.
 
-    lazy      these commands; each is an attribute of its module, with the name of the command if no other is given
-    sections  the names under each heading of the help page; without it, all are under "Commands"
-    default   the command that is meant if none is named: `treadle queues --json` is `treadle queues list --json`
+    lazy      the commands that are imported when they are called, by name
+    sections  the names under each heading of the help page; by default all are under "Commands"
+    default   the command without a name: `treadle queues --json` is `treadle queues list --json`
     """
 
     def __init__(

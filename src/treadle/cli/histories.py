@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin.histories import histories, line
 from treadle.cli.filters import UNFINISHED, Filters, filtered
 from treadle.cli.options import number
 from treadle.cli.output import data, note
@@ -32,8 +33,6 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
     A test of the next version replays them: `await treadle.testing.replay(app, "histories.jsonl")`. The command only
     reads the storage.
     """
-    from treadle.admin.histories import histories, line
-
     if running and "state" in filters:
         raise click.UsageError("give --running or --state, not both")
     if running:
@@ -43,8 +42,10 @@ def export(target: Target, filters: Filters, running: bool, payload: bool, limit
     async def write(app: App) -> None:
         nonlocal written
         redactor = app._core.redactor
-        found = histories(app._core, filters, limit) if payload else histories(app._core, filters, limit, redactor.row)
-        async for history in found:
+        exported = (
+            histories(app._core, filters, limit) if payload else histories(app._core, filters, limit, redactor.row)
+        )
+        async for history in exported:
             data(line(history, None if payload else redactor.of(history.task)))
             written += 1
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 T = TypeVar("T")
-LEAST: Final = 4  # typed characters from which on an id is suggested
-NEWEST: Final = 500  # newest jobs among which a similar id is looked for
-LOOKED: Final = 10_000  # newest jobs among which ids that begin with the typed text are looked for
+LEAST: Final = 4  # characters that a person must type before ids are suggested
+NEWEST: Final = 500  # newest jobs whose ids are compared with the typed one
+LOOKED: Final = 10_000  # newest jobs that are searched for ids that begin with the typed text
 SUGGESTED: Final = 3
 
 
 async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
     """The stored ids. An id that exists as typed wins, because a program may choose one that looks like a `jobId`."""
-    meant = [next(filter(None, (each.id_of(text) for each in all_protocols())), None) for text in typed]
+    meant = [next(filter(None, (guest.id_of(text) for guest in all_protocols())), None) for text in typed]
     if not any(meant):
         return list(typed)
     rows = await app.storage.get(typed)
@@ -49,8 +49,8 @@ async def _near(app: App, typed: str) -> list[str]:
     """The ids that begin with the typed text, else the most similar one of the newest jobs."""
     if len(typed) < LEAST:
         return []
-    found = await app.jobs.list(search=typed, scan=LOOKED, limit=100)
-    begun = [row.id for row in found.records if row.id.startswith(typed)]
+    matches = await app.jobs.list(search=typed, scan=LOOKED, limit=100)
+    begun = [row.id for row in matches.records if row.id.startswith(typed)]
     if begun:
         return begun[:SUGGESTED]
     newest = await app.jobs.list(limit=NEWEST)

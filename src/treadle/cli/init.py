@@ -1,4 +1,4 @@
-"""`treadle init`: writes a small project that runs. The files are those of `templates/`, with some words replaced."""
+"""`treadle init`: writes a small project that runs. The files come from `templates/`, with some words replaced."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def init(name: str | None, template: str) -> int:
     project = name if name is not None else Path.cwd().name
     package = _package(project)
     first = _install()
-    words = {"{{package}}": package, "{{project}}": project, "{{install}}": f"    {first}\n" if first else ""}
+    replacements = {"{{package}}": package, "{{project}}": project, "{{install}}": f"    {first}\n" if first else ""}
     texts = {
-        folder / place.replace("PACKAGE", package): _filled(text, words)
+        folder / place.replace("PACKAGE", package): _filled(text, replacements)
         for place, text in _texts(files("treadle.cli") / "templates" / template)
     }
     for file in texts:
@@ -62,7 +62,7 @@ def init(name: str | None, template: str) -> int:
         _write(file, text)
         data(str(file))
     place = f"cd {folder}\n  " if name is not None else ""
-    own = [each.format(package=package) for each in NEXT[template]]
+    own = [step.format(package=package) for step in NEXT[template]]
     steps = "\n  ".join([*([first] if first else []), "pip install -e '.[dev]'", *own])
     note(f"treadle: made {plural(len(texts), 'file')}. Next:\n  {place}{steps}")
     return 0
@@ -114,12 +114,12 @@ def _installed(package: str) -> bool:
 def _texts(folder: Traversable, below: str = "") -> Iterator[tuple[str, str]]:
     """The path and the text of each file of a template, sorted. Their names end with .txt, so that no tool reads them
     as code."""
-    for each in sorted(folder.iterdir(), key=lambda each: each.name):
-        if each.is_dir():
-            yield from _texts(each, f"{below}{each.name}/")
-        elif each.name.endswith(".txt"):
-            name = each.name.removesuffix(".txt")
-            yield below + (f".{name}" if name == "gitignore" else name), each.read_text(encoding="utf-8")
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _texts(entry, f"{below}{entry.name}/")
+        elif entry.name.endswith(".txt"):
+            name = entry.name.removesuffix(".txt")
+            yield below + (f".{name}" if name == "gitignore" else name), entry.read_text(encoding="utf-8")
 
 
 def _write(file: Path, text: str) -> None:

@@ -13,9 +13,10 @@ from treadle.admin import JobAttempt, JobHistory, stored_values
 from treadle.admin.failure_groups import FailureGroup
 from treadle.app import App
 from treadle.cli.listing import picked
-from treadle.cli.output import age, iso, lasts, plural, shortened, stamp, stamp_of
+from treadle.cli.output import age, iso, lasts, plural, shortened, stamp
+from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE, error_line, readable
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, error_of, read_entry
@@ -47,8 +48,8 @@ def redacted_group(app: App, group: FailureGroup, row: Record | None) -> Failure
     """A group of failures as people may see it; `row`: its newest job."""
     if row is None:
         return replace(group, signature=without_secrets(group.signature), error=without_secrets(group.error))
-    words = app._core.redactor.text
-    return replace(group, signature=words(group.signature, row), error=words(group.error, row))
+    hide = app._core.redactor.text
+    return replace(group, signature=hide(group.signature, row), error=hide(group.error, row))
 
 
 def json_of(text: str | None) -> Any:
@@ -58,8 +59,8 @@ def json_of(text: str | None) -> Any:
 
 def note_of(row: Record) -> str:
     """The progress that the task noted, such as `40% half`."""
-    share, words = stored_values.progress(row.note)
-    return (words or "") if share is None else f"{share:.0%} {words}".strip()
+    share, text = progress_of(row.note)
+    return (text or "") if share is None else f"{share:.0%} {text}".strip()
 
 
 def steps(row: Record) -> list[tuple[str, str]]:
@@ -77,7 +78,7 @@ def _became(name: str, text: str) -> str:
     except UNREADABLE:
         return text
     if not isinstance(entry.until, UnsetType):
-        return f"sleeps until {stamp_of(entry.until)}"
+        return f"sleeps until {moment_text(entry.until)}"
     if isinstance(entry.failure, Failure):
         return f"failed: {error_of(name, entry.failure)}"
     return "timed out" if entry.gave_up else "done"
@@ -129,14 +130,14 @@ def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
     """The last runs of a job for programs, with their captured log lines."""
     return [
         {
-            "attempt": each.number,
-            **picked(each, "reopening", "outcome", "reason", "error", "worker"),
-            "started_at": iso(each.started_at),
-            "ended_at": iso(each.ended_at),
-            "delay": each.delay,
-            "logs": [{"at": iso(line.at), **picked(line, "level", "text")} for line in each.logs],
+            "attempt": attempt.number,
+            **picked(attempt, "reopening", "outcome", "reason", "error", "worker"),
+            "started_at": iso(attempt.started_at),
+            "ended_at": iso(attempt.ended_at),
+            "delay": attempt.delay,
+            "logs": [{"at": iso(line.at), **picked(line, "level", "text")} for line in attempt.logs],
         }
-        for each in history.attempts
+        for attempt in history.attempts
     ]
 
 
@@ -208,22 +209,22 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
 def runs(history: JobHistory) -> str:
     """The last runs of a job for people: a line for each, followed by its captured log lines."""
     lines = list[str]()
-    for each in history.attempts:
-        lines.append(_run(each))
-        lines += [f"  {stamp_of(line.at)} {line.level} {line.text}" for line in each.logs]
+    for attempt in history.attempts:
+        lines.append(_run(attempt))
+        lines += [f"  {moment_text(line.at)} {line.level} {line.text}" for line in attempt.logs]
     return "\n".join(lines)
 
 
-def _run(each: JobAttempt) -> str:
+def _run(attempt: JobAttempt) -> str:
     """Such as `1 retrying, took 0.2 s, on w1, again after 3 s: ValueError: no such card`."""
-    parts = [f"{each.number} {each.outcome}"]
-    if each.started_at is not None and each.ended_at is not None:
-        parts.append(f"took {lasts(each.ended_at - each.started_at)}")
-    if each.worker:
-        parts.append(f"on {each.worker}")
-    if each.delay is not None:
-        parts.append(f"again after {lasts(each.delay)}")
-    because = error_line(each.error) or each.reason
+    parts = [f"{attempt.number} {attempt.outcome}"]
+    if attempt.started_at is not None and attempt.ended_at is not None:
+        parts.append(f"took {lasts(attempt.ended_at - attempt.started_at)}")
+    if attempt.worker:
+        parts.append(f"on {attempt.worker}")
+    if attempt.delay is not None:
+        parts.append(f"again after {lasts(attempt.delay)}")
+    because = error_line(attempt.error) or attempt.reason
     return ", ".join(parts) + (f": {because}" if because else "")
 
 
@@ -234,7 +235,7 @@ def _result(row: Record) -> str | None:
 def _call(app: App, row: Record) -> str:
     args, kwargs = call_of(app, row)
     try:
-        return ", ".join([*(repr(each) for each in args), *(f"{name}={each!r}" for name, each in kwargs.items())])
+        return ", ".join([*(repr(arg) for arg in args), *(f"{name}={arg!r}" for name, arg in kwargs.items())])
     except Exception:  # a number with too many digits, or the user's `__repr__`
         return repr(row.job.payload)
 

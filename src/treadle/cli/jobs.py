@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from treadle.cli.audited import audited, words_of
+from treadle.admin import query_of, text_of, words_of
+from treadle.cli import job_view
+from treadle.cli.estimates import repeated, show_estimate
 from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
 from treadle.cli.group import Group, Lazy
 from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
-from treadle.cli.output import (
-    FAILED,
-    Stop,
-    as_json,
-    complain,
-    data,
-    document,
-    facts,
-    note,
-    plural,
-    stamp_of,
-    table,
-)
-from treadle.cli.target import Target, targeted
+from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, table
+from treadle.cli.progress import Bar
+from treadle.cli.target import Target, audited, targeted
+from treadle.core.clock import moment_text
 from treadle.storage import check_stays
 
 if TYPE_CHECKING:
@@ -83,7 +75,6 @@ def list_(
     json_: bool,
 ) -> None:
     """List one page of jobs, newest first by default. --every and --times go with --watch."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> Page:
         count = not json_ and scan is None and "search" not in filters
@@ -111,13 +102,11 @@ def _looked(page: Page) -> str:
     """How far a bounded list looked."""
     if page.scanned is None:
         return ""
-    back = "" if page.scanned_to is None else f", to {stamp_of(page.scanned_to)}"
+    back = "" if page.scanned_to is None else f", to {moment_text(page.scanned_to)}"
     return f" (looked at {plural(page.scanned, 'row')}{back})"
 
 
 def _show(app: App, page: Page) -> None:
-    from treadle.cli import job_view
-
     now = app._core.now()
     rows = [job_view.line(row, now) for row in job_view.redacted(app, page.records)]
     table(job_view.COLUMNS, rows, "no jobs", right=("attempts",))
@@ -132,7 +121,6 @@ def _show(app: App, page: Page) -> None:
 @as_json
 def show(target: Target, id: str, reveal: bool, json_: bool) -> None:
     """Show all fields of a job, its last runs, and why it is in its state."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
@@ -161,20 +149,18 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
-        found: Any = await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
-        text, [row] = found.explanation if eta else found, await app.storage.get([stored])
+        answer: Any = await (app.jobs.eta(stored) if eta else app.jobs.explain(stored))
+        text, [row] = answer.explanation if eta else answer, await app.storage.get([stored])
         text = target.repeating(text if row is None else app._core.redactor.text(text, row))
-        return repeated(target, replace(found, explanation=text)) if eta else text
+        return repeated(target, replace(answer, explanation=text)) if eta else text
 
-    from treadle.cli.estimates import repeated, show_estimate
-
-    found = target.run(lambda app: hinting(app, id, look(app)))
+    answer = target.run(lambda app: hinting(app, id, look(app)))
     if json_:
-        document(found if eta else {"id": id, "explanation": found})
+        document(answer if eta else {"id": id, "explanation": answer})
     elif eta:
-        show_estimate(found)
+        show_estimate(answer)
     else:
-        data(found)
+        data(answer)
 
 
 @jobs.command()
@@ -191,24 +177,21 @@ def explain(target: Target, id: str, eta: bool, json_: bool) -> None:
 @as_json
 def failures(target: Target, task: str | None, queue: str | None, scan: int, json_: bool) -> None:
     """Group the newest failed jobs by task, queue and error, the largest group first."""
-    from treadle.cli import job_view
 
     async def look(app: App) -> FailureGroups:
-        found = await app.dead.groups(scan=scan, task=task, queue=queue)
-        samples = await app._core.client.get([group.sample for group in found.groups])
-        pairs = zip(found.groups, samples, strict=True)
-        return replace(found, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
+        groups = await app.dead.groups(scan=scan, task=task, queue=queue)
+        samples = await app._core.client.get([group.sample for group in groups.groups])
+        pairs = zip(groups.groups, samples, strict=True)
+        return replace(groups, groups=[job_view.redacted_group(app, group, row) for group, row in pairs])
 
-    found = target.run(look)
+    groups = target.run(look)
     now = target.app._core.now()
-    rows = [job_view.group_line(group, now) for group in found.groups]
-    plain = [job_view.plain_group(group) for group in found.groups]
+    rows = [job_view.group_line(group, now) for group in groups.groups]
+    plain = [job_view.plain_group(group) for group in groups.groups]
     listed(json_, plain, job_view.GROUPS, rows, "no failed jobs", right=("jobs",))
-    if json_:
-        return
-    if found.cursor is not None:
-        more = "+" if found.capped else ""
-        note(f"the newest {found.scanned:,} of {found.total:,}{more} failed jobs; --scan looks at more")
+    if groups.cursor is not None and not json_:
+        more = "+" if groups.capped else ""
+        note(f"the newest {groups.scanned:,} of {groups.total:,}{more} failed jobs; --scan looks at more")
 
 
 # --- acting
@@ -246,16 +229,19 @@ async def _act(
         return failed
     if "status" not in filters:
         filters = {"state": default, **filters}
-    found = await _count(app, filters)
-    if not found:
-        note(f"no job matches ({words_of(filters)})")
+    described = words_of(query_of(filters), text_of(filters))
+    matching = await _count(app, filters)
+    if not matching:
+        note(f"no job matches ({described})")
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; confirm with --yes")
-        click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
-    async with audited(app, f"jobs.{verb.replace('-', '_')}", "", words_of(filters)) as receipt:
-        receipt.done = await _many(app, verb, done, act, filters, found)
+            raise Stop(FAILED, f"{verb} would act on {plural(matching, 'job')}; confirm with --yes")
+        click.confirm(f"{verb} {plural(matching, 'job')}?", abort=True, err=True)
+    async with audited(app, f"jobs.{verb.replace('-', '_')}", "", described) as receipt:
+        with Bar(verb, matching) as bar:
+            receipt.done = await act(app, progress=bar.update, **filters)
+        data(f"{done} {plural(receipt.done, 'job')}")
     return 0
 
 
@@ -263,12 +249,12 @@ async def _count(app: App, filters: Filters) -> int:
     """The number of jobs that match. A search has to read them."""
     if "search" not in filters:
         return (await app.jobs.list(limit=0, count=True, **filters)).total or 0
-    found, cursor = 0, None
+    matching, cursor = 0, None
     while True:
         page = await app.jobs.list(cursor=cursor, limit=500, order="oldest", **filters)
-        found, cursor = found + len(page.records), page.cursor
+        matching, cursor = matching + len(page.records), page.cursor
         if cursor is None:
-            return found
+            return matching
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:
@@ -285,16 +271,6 @@ async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tup
             complain(f"{verb}: {error}")
     data(f"{done} {plural(acted, 'job')}")
     return FAILED if failed else 0, acted
-
-
-async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, found: int) -> int:
-    """Act on the jobs that match a filter -> how many. Skip those that have changed since."""
-    from treadle.cli.progress import Bar
-
-    with Bar(verb, found) as bar:
-        acted = await act(app, progress=bar.update, **filters)
-    data(f"{done} {plural(acted, 'job')}")
-    return acted
 
 
 @acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))

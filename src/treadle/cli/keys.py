@@ -10,13 +10,15 @@ import click
 from treadle.cli.group import Group
 from treadle.cli.listing import listed, picked
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, note, plural
+from treadle.cli.progress import Bar
 from treadle.cli.target import Target, targeted
 from treadle.core.clock import moment, wall
+from treadle.core.model import NewJob
+from treadle.serialization import Keys
+from treadle.storage import UNREAD, KeyUse, PayloadStorage, key_use
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.model import NewJob
-    from treadle.storage import KeyUse
 
 KINDS: Final = ("arguments", "results", "steps", "errors", "notes")
 COLUMNS: Final = ("key", "app", "jobs", "unfinished", *KINDS, "outbox")
@@ -38,11 +40,9 @@ def new(name: str | None) -> None:
 
     It is printed once and stored nowhere. To replace a key, put the new one in front of the old one.
     """
-    from treadle.serialization import Keys
-
-    made = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
+    key = Keys.make(name if name is not None else f"{moment(wall()).astimezone(UTC):%Y-%m}")
     note("treadle: a new key, shown only now; keep it where you keep other secrets:")
-    data(made)
+    data(key)
 
 
 @keys.command()
@@ -96,20 +96,17 @@ def _needing(use: KeyUse) -> str:
 
 async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
     """The use of each key, the keys of the app, and the number of jobs whose texts could not be read."""
-    from treadle.cli.progress import Bar
-    from treadle.storage import UNREAD, PayloadStorage, key_use
-
-    given, objects, known = app.storage, None, app.storage.capabilities.keys
-    storage = given
-    if isinstance(given, PayloadStorage):
-        storage, objects = given.storage, given.texts.objects
+    app_storage, objects, known = app.storage, None, app.storage.capabilities.keys
+    storage = app_storage
+    if isinstance(app_storage, PayloadStorage):
+        storage, objects = app_storage.storage, app_storage.texts.objects
     if storage.capabilities.reads_texts or storage.capabilities.queues:
         raise Stop(
             USAGE, "this server decrypts texts, or shows some queues only: give --url or --app of the storage itself"
         )
     with Bar("counting", 0) as bar:
-        found = await key_use(storage, objects, await _waiting(app), bar.counted)
-    return found, known, next((each.jobs for each in found if each.key == UNREAD), 0)
+        uses = await key_use(storage, objects, await _waiting(app), bar.counted)
+    return uses, known, next((use.jobs for use in uses if use.key == UNREAD), 0)
 
 
 async def _waiting(app: App) -> list[NewJob]:

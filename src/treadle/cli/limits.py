@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from treadle.cli.audited import audited
+from treadle.admin import dropped
 from treadle.cli.group import Group
 from treadle.cli.listing import listed, picked
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, Stop, as_json, note
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, audited, targeted
 from treadle.core.clock import moment_text
 from treadle.core.command_lines import command
 from treadle.core.defaults import MAX_COUNT
+from treadle.core.limit_model import Limit, LimitUse
+from treadle.core.ranges import FAR
+from treadle.core.similar_names import near
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.limit_model import Limit, LimitUse
 
 PARTS = ("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full")
 COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "blocked", "max waiting", "state")
@@ -85,8 +87,8 @@ def _state(use: LimitUse) -> str:
         return f"rate used up, next start at {moment_text(use.next_start)}"
     if not use.pauses:
         return "declared in code" if use.declared else ""
-    words = "paused" if any(each.why == "paused" for each in use.pauses) else f"rests{until_words(use)}"
-    return words if use.behind is None or use.behind.slots is None else f"{words}, then {use.behind.slots} slots"
+    state = "paused" if any(pause.why == "paused" for pause in use.pauses) else f"rests{until_words(use)}"
+    return state if use.behind is None or use.behind.slots is None else f"{state}, then {use.behind.slots} slots"
 
 
 @limits.command("set")
@@ -98,12 +100,7 @@ def _state(use: LimitUse) -> str:
     help="Number of jobs that may run at the same time; 0 pauses the limit.",
 )
 @click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="Number of jobs that may start in --per seconds.")
-@duration(
-    "--per",
-    default=1.0,
-    show_default=True,
-    help="Seconds in which --rate jobs may start.",
-)
+@duration("--per", default=1.0, show_default=True, help="Seconds in which --rate jobs may start.")
 @click.option(
     "--how",
     type=click.Choice(["window", "bucket"]),
@@ -135,15 +132,13 @@ def set_(target: Target, name: str, **options: Any) -> None:
 
     A rule is replaced whole: give all of --slots, --rate and --max-waiting that it must have.
     """
-    from treadle.admin import dropped
-    from treadle.core.limit_model import Limit
-
     parts = {part: options[part] for part in PARTS if options[part] is not None}
     rule = Limit(name, **parts)
     if rule.empty:
         instead = f"{command('limits', 'remove', name)} removes the rule"
         raise click.UsageError(f"give --slots, --rate or --max-waiting; {instead}")
-    named = typed()
+    context = click.get_current_context()
+    named = {option for option in options if context.get_parameter_source(option) is ParameterSource.COMMANDLINE}
 
     async def act(app: App) -> tuple[str | None, LimitUse | None]:
         details = ", ".join(f"{option}={value}" for option, value in parts.items())
@@ -165,13 +160,10 @@ def set_(target: Target, name: str, **options: Any) -> None:
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
     """Remove the rule of a limit. Jobs that it blocks are queued again, unless the limit is paused."""
-    from treadle.core.limit_model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
         before = await use_of(app, name)
         if before is None:
-            from treadle.core.similar_names import near
-
             guess = near(name, [use.key for use in await app.limits.list(use=False)]) or ";"
             raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")
         async with audited(app, "limit.delete", name):
@@ -188,12 +180,6 @@ def remove(target: Target, name: str) -> None:
         note(f"code declares the rule: a worker that starts stores it again; {overrides} overrides it")
     if after is not None and after.pauses:
         note(still(after))
-
-
-def typed() -> set[str]:
-    """The names of the options on the command line, those with the value of the default too."""
-    context = click.get_current_context()
-    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str) -> None:
@@ -215,8 +201,6 @@ def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_he
     @click.argument("name")
     @click.option("--rest", is_flag=True, help="Also end a rest that a job requested with Defer(limit=).")
     def resume(target: Target, name: str, rest: bool) -> None:
-        from treadle.core.ranges import FAR
-
         key = f"queue:{name}" if what == "queue" else name
 
         async def act(app: App) -> LimitUse | None:

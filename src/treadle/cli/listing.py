@@ -59,13 +59,7 @@ def next_page(cursor: str | None, looked: str = "") -> None:
 def every(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --every and --times to a command."""
     times = number("--times", help="Refresh this many times, then exit.")
-    pause = duration(
-        "--every",
-        "every_",
-        default=2.0,
-        show_default=True,
-        help="Seconds between refreshes.",
-    )
+    pause = duration("--every", "every_", default=2.0, show_default=True, help="Seconds between refreshes.")
     return pause(times(command))
 
 

@@ -13,11 +13,13 @@ import click
 from treadle.cli.output import USAGE, Stop, data, note
 from treadle.cli.target import Target, targeted
 from treadle.core.errors import BadOption, StorageError
+from treadle.server.prometheus import Names, Scrape, StoredReader, check_installed, read_stored, stored_samples, written
+from treadle.worker import Signals
+from treadle.worker.logs import simple
+from treadle.worker.probes import Address, PageListener, PageRequest, Reply
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.server.prometheus import Scrape
-    from treadle.worker.probes import PageRequest, Reply
 
 LOG = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -41,8 +43,6 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
     `treadle server` serves the same at /metrics. The counts and times of runs are not stored in this form: `treadle
     worker --health PORT` serves those.
     """
-    from treadle.server.prometheus import check_installed
-
     try:
         check_installed()
     except ImportError as error:
@@ -67,8 +67,6 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
 
 def _once(target: Target, output: Path | None) -> None:
     """Print or write the metrics. A storage that is away is one of them, and an error of the command."""
-    from treadle.server.prometheus import Scrape, read_stored
-
     try:
         reading = target.run(lambda app: read_stored(app._core), look=True)
     except StorageError:
@@ -78,8 +76,6 @@ def _once(target: Target, output: Path | None) -> None:
 
 
 def _text(scrape: Scrape) -> bytes:
-    from treadle.server.prometheus import Names, stored_samples, written
-
     return written(stored_samples(scrape, Names())).body
 
 
@@ -87,7 +83,7 @@ def _write(text: bytes, output: Path | None) -> None:
     if output is None:
         data(text.decode().removesuffix("\n"))
         return
-    # A collector may read at any moment, and ignores files whose names end otherwise than in .prom.
+    # A collector may read at any moment. It reads only files whose names end in .prom.
     beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(text)
@@ -101,10 +97,6 @@ def _write(text: bytes, output: Path | None) -> None:
 
 
 async def _serve(app: App, port: str) -> None:
-    from treadle.worker import Signals
-    from treadle.worker.logs import simple
-    from treadle.worker.probes import Address, PageListener
-
     simple(LOG)
     stopping = asyncio.Event()
     with Signals(asyncio.get_running_loop(), stopping.set):
@@ -119,9 +111,6 @@ async def _serve(app: App, port: str) -> None:
 
 def _page(app: App) -> Callable[[PageRequest], Awaitable[Reply]]:
     """The page of all metrics. The first read opens the storage, so that a storage that is away is shown, too."""
-    from treadle.server.prometheus import Names, StoredReader, stored_samples, written
-    from treadle.worker.probes import Reply
-
     reader, names = StoredReader(app._core), Names()
 
     async def page(request: PageRequest) -> Reply:

@@ -11,7 +11,7 @@ from treadle.server.prometheus import Fleet, Names, check_installed, worker_samp
 from treadle.worker.fleet import FleetCounts
 from treadle.worker.probes import PageRequest, Reply, text_reply
 
-FRESH: Final = 1.0  # s for which numbers are kept: a scraper in a loop must not keep the workers busy
+FRESH: Final = 1.0  # s that numbers are reused: a scraper in a loop must not keep the workers busy
 
 
 class MetricsPage:
@@ -30,6 +30,6 @@ class MetricsPage:
         async with self._once:
             if monotonic() - self._at >= FRESH:
                 self._numbers, self._at = await self._counts.numbers(), monotonic()
-        found = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
-        text = written(found, request.headers.get("accept", ""))
+        samples = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
+        text = written(samples, request.headers.get("accept", ""))
         return Reply(200, text.content_type, text.body)

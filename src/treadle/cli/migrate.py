@@ -48,7 +48,7 @@ def migrate(target: Target, check: bool) -> int:
 
 
 def _migrated(target: Target) -> str:
-    """Migrate the storage -> what was done."""
+    """Migrate the storage -> a phrase about the outcome."""
 
     async def opened(_: App) -> None:
         """Do nothing: opening the storage migrates it."""

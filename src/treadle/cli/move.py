@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 import click
 
+from treadle.admin import storage_move
+from treadle.admin.storage_move import Comparison, OpenStorage
 from treadle.cli.listing import listed
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural
 from treadle.cli.progress import Bar
 from treadle.cli.target import file_of
 from treadle.core.redaction import shown
-
-if TYPE_CHECKING:
-    from treadle.admin.storage_move import Comparison, OpenStorage
+from treadle.storage import connect
 
 
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@duration(
-    "--wait",
-    default="30",
-    show_default=True,
-    help="Seconds that running jobs in the source get to finish.",
-)
+@duration("--wait", default="30", show_default=True, help="Seconds that running jobs in the source get to finish.")
 @click.option("--check", is_flag=True, help="Move nothing; compare the contents of both storages.")
 @click.option("--dry-run", is_flag=True, help="Move nothing; print what would be moved.")
 @click.option("--prepare", is_flag=True, help="Move nothing yet: processes started with TARGET wait for the move.")
@@ -58,10 +52,6 @@ def move(source: str, target: str, wait: float, step: int, json_: bool, **modes:
 
 async def _run(source: str, target: str, mode: str, wait: float, step: int, json_: bool) -> int:
     """Open the storages, act, and close them. A dry run does not open the target."""
-    from treadle.admin import storage_move
-    from treadle.admin.storage_move import OpenStorage
-    from treadle.storage import connect
-
     old, new = (OpenStorage(connect(url), shown(url)) for url in (source, target))
     async with contextlib.AsyncExitStack() as opened:
         for place in (old,) if mode == "dry_run" else (old, new):
@@ -73,9 +63,9 @@ async def _run(source: str, target: str, mode: str, wait: float, step: int, json
             return await _prepare(old, new)
         if mode == "abort":
             return await _abort(old, new)
-        with _Progress() as progress:
+        with contextlib.closing(_Progress()) as progress:
             if mode == "check":
-                return _compared(await storage_move.compare(old, new, step=step, told=progress), json_)
+                return _compared(await storage_move.compare(old, new, step=step, progress=progress), json_)
             return await _move(old, new, wait, step, progress, json_)
 
 
@@ -91,11 +81,9 @@ async def _plan(old: OpenStorage, json_: bool) -> int:
 
 
 async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: _Progress, json_: bool) -> int:
-    from treadle.admin.storage_move import AlreadyMoved, move
-
     try:
-        done = await move(old, new, wait=wait, step=step, told=progress)
-    except AlreadyMoved as error:
+        done = await storage_move.move(old, new, wait=wait, step=step, progress=progress)
+    except storage_move.AlreadyMoved as error:
         note(str(error))
         done = None
     if json_:
@@ -118,12 +106,12 @@ async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, prog
     return OK
 
 
-def _compared(found: Comparison, json_: bool) -> int:
-    sides, differences = (found.source, found.target), found.differences()
+def _compared(comparison: Comparison, json_: bool) -> int:
+    sides, differences = (comparison.source, comparison.target), comparison.differences()
     plain = {
-        "same": found.same,
-        "source": found.source.digest,
-        "target": found.target.digest,
+        "same": comparison.same,
+        "source": comparison.source.digest,
+        "target": comparison.target.digest,
         "jobs": [side.jobs for side in sides],
         "differences": differences,
     }
@@ -131,14 +119,12 @@ def _compared(found: Comparison, json_: bool) -> int:
     listed(json_, plain, columns, differences, "the counts are equal on both sides", right=columns[3:])
     if not json_:
         source, target = (f"{plural(side.jobs, 'job')}, {side.digest}" for side in sides)
-        verdict = "ok: both hold the same" if found.same else "fail: they differ"
+        verdict = "ok: both hold the same" if comparison.same else "fail: they differ"
         facts([("source", source), ("target", target), ("verdict", verdict)])
-    return OK if found.same else FAILED
+    return OK if comparison.same else FAILED
 
 
 async def _prepare(old: OpenStorage, new: OpenStorage) -> int:
-    from treadle.admin import storage_move
-
     await storage_move.prepare(old, new)
     note(
         f"{new.name} waits for the jobs of {old.name}: workers and producers may be started with it now; they "
@@ -148,8 +134,6 @@ async def _prepare(old: OpenStorage, new: OpenStorage) -> int:
 
 
 async def _abort(old: OpenStorage, new: OpenStorage) -> int:
-    from treadle.admin import storage_move
-
     if not await storage_move.abort(old, new):
         note(f"{old.name} is not being moved; nothing was changed")
         return OK
@@ -170,7 +154,7 @@ class _Progress:
     def __call__(self, phase: str, done: int, total: int | None) -> None:
         is_new = phase != self._phase
         if is_new or (self._bar is not None and total not in (None, self._bar.total)):
-            self._close(phase)
+            self.close(phase)
         if total is not None:
             self._bar = self._bar or Bar(phase, total)
             self._bar.update(done)
@@ -179,14 +163,9 @@ class _Progress:
         elif is_new:
             note(phase)
 
-    def _close(self, phase: str = "") -> None:
+    def close(self, phase: str = "") -> None:
+        """Remove the bar; `phase` begins."""
         self._phase = phase
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()

@@ -68,7 +68,7 @@ def _print(text: str) -> None:
 
 
 def _discard(number: int) -> None:
-    """Discard what is still printed to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
+    """Discard all further output to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
@@ -99,15 +99,15 @@ def document(value: object) -> None:
 
 
 def _in_words(value: object) -> object:
-    """The value, with each part that JSON cannot represent as text."""
+    """The value with text in place of each part that JSON cannot represent."""
     import msgspec
 
     if isinstance(value, dict):
         return {
-            visible(name if isinstance(name, str) else short(name)): _in_words(each) for name, each in value.items()
+            visible(name if isinstance(name, str) else short(name)): _in_words(part) for name, part in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_in_words(each) for each in value]
+        return [_in_words(part) for part in value]
     try:
         return msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
     except Exception:
@@ -120,7 +120,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str, 
         note(empty)
         return
     texts = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(name), *(len(row[at]) for row in texts)) for at, name in enumerate(columns)]
+    widths = [max(len(name), *(len(row[column]) for row in texts)) for column, name in enumerate(columns)]
     _print(_line([name.upper() for name in columns], widths, columns, right).rstrip())
     for row in texts:
         _print(_line(row, widths, columns, right).rstrip())
@@ -182,11 +182,7 @@ def iso(at: float | None) -> str | None:
 
 def stamp(at: float | None, now: float) -> str | None:
     """Format a time for people, with its age."""
-    return None if at is None else f"{stamp_of(at)}, {age(at, now)}"
-
-
-def stamp_of(at: float) -> str:
-    return moment_text(at)
+    return None if at is None else f"{moment_text(at)}, {age(at, now)}"
 
 
 def place(url: str | None, otherwise: str) -> str:
@@ -208,25 +204,25 @@ def seconds(text: str) -> float:
     text = str(text).strip()
     unit = UNITS.get(text[-1:])
     try:
-        found = float(text if unit is None else text[:-1]) * (unit or 1.0)
+        duration = float(text if unit is None else text[:-1]) * (unit or 1.0)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        duration = -1.0
+    if not 0 <= duration < float("inf"):
         raise click.BadParameter(f"expected seconds such as 30, 1.5, 5m, 2h or 1d; found {text!r}")
-    return found
+    return duration
 
 
 def long_ago(text: str) -> datetime:
     """Parse a time: ISO 8601, or a duration before now. Raises BadParameter."""
     try:
-        found = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(str(text))
     except ValueError:
         try:
             return moment(wall() - seconds(text))
         except click.BadParameter:
             expected = "a time such as 2027-01-31T12:00, or a duration before now such as 5m, 2h or 1d"
             raise click.BadParameter(f"expected {expected}; found {text!r}") from None
-    return found if found.tzinfo is not None else found.astimezone()
+    return time if time.tzinfo is not None else time.astimezone()
 
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout, for programs.")

@@ -27,17 +27,17 @@ def app_at(url: str | None) -> App:
 
 def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The arguments `blobs`, `offload`, `keys` and `redact` of an App that the environment gives. Raises BadOption."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if blobs := environment.get(BLOBS, "").strip():
-        found["blobs"] = blobs
+        options["blobs"] = blobs
     if offload := environment.get(OFFLOAD, "").strip():
         if not (offload.isascii() and offload.isdigit()):
             raise BadOption(OFFLOAD, f"expected a number of bytes, found {offload[:40]!r}")
-        found["offload"] = int(offload[:20])
+        options["offload"] = int(offload[:20])
     if environment.get(KEYS, "").strip():
         from treadle.serialization import Keys
 
-        found["keys"] = Keys.from_environment(KEYS)
+        options["keys"] = Keys.from_environment(KEYS)
     if names := [name for name in re.split(r"[\s,]+", environment.get(REDACT, "")) if name]:
-        found["redact"] = names
-    return found
+        options["redact"] = names
+    return options

@@ -52,25 +52,23 @@ class Bar:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         drawn = self._drawn
-        self._clear()
+        self.close()
         note(text)
         if drawn:
             self._drawn = drawn
             click.echo(drawn, err=True, nl=False)
-
-    def close(self) -> None:
-        self._clear()
 
     def _draw(self, text: str, share: float) -> None:
         width = shutil.get_terminal_size().columns - 1
         room = min(30, width - len(text) - 3)
         bar = f"[{'#' * round(share * room):<{room}}] " if room >= 5 else ""
         line = in_line(bar + text)[:width]
-        self._clear()
+        self.close()
         self._drawn = line
         click.echo(line, err=True, nl=False)
 
-    def _clear(self) -> None:
+    def close(self) -> None:
+        """Remove the bar from the terminal."""
         if self._drawn:
             click.echo(f"\r{' ' * len(self._drawn)}\r", err=True, nl=False)
             self._drawn = ""

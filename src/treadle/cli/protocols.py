@@ -6,11 +6,12 @@ They are guests: `treadle.contrib` names their modules, and no command imports o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from treadle.cli.options import Command, added
 from treadle.contrib import PROTOCOLS
 from treadle.worker.probes import Verdict
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.server import ProtocolRoutes, Serving
 
-Command = Callable[..., Any]
 Handling = dict[str, Any]  # how a worker handles the jobs of a protocol: plain values, for its processes
 
 
@@ -35,17 +35,18 @@ class Stopping:
         self.asked.set()
 
 
-class ServerWorkers(AbstractAsyncContextManager[Any], Protocol):
+class ServerWorkers(AbstractAsyncContextManager[Any]):
     """A context manager that runs workers with a server, their exit code, and their health."""
 
-    code: int
+    code = 0
 
     @property
-    def verdict(self) -> Verdict: ...
+    def verdict(self) -> Verdict:
+        return Verdict(None, None, "the server answers")
 
 
 class GuestProtocol:
-    """A protocol, as the commands use it. Each guest overrides what it has; the rest does nothing.
+    """A protocol, as the commands use it. Each guest overrides the methods that it needs; the others do nothing.
 
     ports  its first port, and how many ports to try
     """
@@ -68,7 +69,7 @@ class GuestProtocol:
         """Fill in options of the server from its environment variables. Raises Stop."""
 
     def served(self, options: Mapping[str, Any]) -> AbstractAsyncContextManager[Sequence[ProtocolRoutes]]:
-        """The routes for these options of a server; what they use is open until the block ends. Raises Stop."""
+        """The routes for these options of a server, with their resources open until the block ends. Raises Stop."""
         return nullcontext(())
 
     def announced(self, options: Mapping[str, Any], serving: Serving) -> AbstractAsyncContextManager[None]:
@@ -83,11 +84,11 @@ class GuestProtocol:
         return []
 
     def handling(self, options: Mapping[str, Any]) -> Handling | None:
-        """How the worker options ask to handle its jobs; None: they do not. Raises Stop."""
+        """The way to handle jobs that the worker options name; None: they name none. Raises Stop."""
         return None
 
     def prepare(self, app: App, named: str | None, handling: Handling | None) -> None:
-        """Give the app of a worker what handles the jobs of the protocol. `named`: the user named the app so. Raises
+        """Give the app of a worker a handler for the jobs of the protocol. named: the app, as the user typed it. Raises
         Stop."""
 
     def role(self, given: str | None) -> str | None:
@@ -101,9 +102,9 @@ class GuestProtocol:
 
 def protocol(name: str) -> GuestProtocol:
     """The protocol of this name."""
-    found = import_module(PROTOCOLS[name]).PROTOCOL
-    assert isinstance(found, GuestProtocol)
-    return found
+    guest = import_module(PROTOCOLS[name]).PROTOCOL
+    assert isinstance(guest, GuestProtocol)
+    return guest
 
 
 def all_protocols() -> list[GuestProtocol]:
@@ -113,13 +114,9 @@ def all_protocols() -> list[GuestProtocol]:
 
 def server_options(command: Command) -> Command:
     """Add the options of each protocol to a command that serves."""
-    for each in reversed(all_protocols()):
-        command = each.server_options(command)
-    return command
+    return added(*(guest.server_options for guest in all_protocols()))(command)
 
 
 def worker_options(command: Command) -> Command:
     """Add the options of each protocol to a command that runs workers."""
-    for each in reversed(all_protocols()):
-        command = each.worker_options(command)
-    return command
+    return added(*(guest.worker_options for guest in all_protocols()))(command)

@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 
-COLUMNS = (
-    "queue",
-    "queued",
-    "running",
-    "scheduled",
-    "blocked",
-    "waiting",
-    "failed",
-    "first waits",
-    "workers",
-    "max waiting",
-    "state",
-)
-LEFT = ("queue", "state", "first waits", "max waiting")
+COUNTS = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
+COLUMNS = ("queue", *COUNTS, "first waits", "workers", "max waiting", "state")
 
 
 def by_queue(stats: Stats) -> list[dict[str, Any]]:
@@ -44,21 +32,21 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
     names = {count.queue for count in stats.counts} | {queue for worker in stats.workers for queue in worker.queues}
     rules, bounds = QueueRules(stats.limits), bounds_in(stats.limits)
     names |= rules.named
-    found = []
+    entries = []
     for name in sorted(names - {SYSTEM_QUEUE}):
         mine = [count for count in stats.counts if count.queue == name]
         jobs: dict[str, int] = {}
         for count in mine:
             jobs[count.state] = jobs.get(count.state, 0) + count.jobs
-        line, aside = sum(count.queued for count in mine), sum(count.blocked for count in mine)
+        line, blocked = sum(count.queued for count in mine), sum(count.blocked for count in mine)
         bound = bound_of(bounds, name)
-        found.append(
+        entries.append(
             {
                 "queue": name,
                 "queued": line,
                 "running": jobs.get("running", 0),
-                "scheduled": jobs.get("ready", 0) - line - aside,
-                "blocked": aside,
+                "scheduled": jobs.get("ready", 0) - line - blocked,
+                "blocked": blocked,
                 "waiting": jobs.get("waiting", 0),
                 **{state: jobs.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
                 "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
@@ -69,7 +57,7 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
                 "full": bound is not None and jobs.get("ready", 0) >= (bound.max_waiting or 0),
             }
         )
-    return found
+    return entries
 
 
 @click.group(cls=Group, default="list")
@@ -85,7 +73,7 @@ def list_(target: Target, json_: bool) -> None:
     plain = by_queue(target.run(lambda app: app.queues.stats()))
     rows = [
         (
-            *(queue[name] for name in ("queue", "queued", "running", "scheduled", "blocked", "waiting", "failed")),
+            *(queue[name] for name in ("queue", *COUNTS)),
             "" if queue["first_waits"] is None else lasts(queue["first_waits"]),
             queue["workers"],
             bound_words(queue["max_waiting"], queue["when_full"]),
@@ -93,8 +81,7 @@ def list_(target: Target, json_: bool) -> None:
         )
         for queue in plain
     ]
-    right = [name for name in COLUMNS if name not in LEFT]
-    listed(json_, plain, COLUMNS, rows, "no queue has jobs or workers", right)
+    listed(json_, plain, COLUMNS, rows, "no queue has jobs or workers", right=(*COUNTS, "workers"))
 
 
 @queues.command()
@@ -108,10 +95,10 @@ def stats(target: Target, json_: bool) -> None:
         fresh = {"task": count.task, "queue": count.queue, **dict.fromkeys(STATES, 0)}
         tasks.setdefault((count.task, count.queue), fresh)[count.state] += count.jobs
     plain = list(tasks.values())
-    rows = [({**each, "task": each["task"] or "(promise)"}).values() for each in plain]
+    rows = [({**entry, "task": entry["task"] or "(promise)"}).values() for entry in plain]
     listed(json_, plain, ("task", "queue", *STATES), [tuple(row) for row in rows], "no jobs", right=STATES)
     if not json_:
-        running, slots = sum(each.running for each in seen.workers), sum(each.slots for each in seen.workers)
+        running, slots = sum(worker.running for worker in seen.workers), sum(worker.slots for worker in seen.workers)
         note(f"{plural(len(seen.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
 
 
@@ -130,33 +117,33 @@ def workers(target: Target, json_: bool) -> None:
     glance, leader = target.run(look)
     plain = [
         {
-            **picked(each, "worker", "host", "pid", queues=list(each.queues)),
-            **picked(each, "slots", "running", uptime=round(each.uptime, 3), leads=each.worker == leader),
-            "draining": each.draining or None,
-            "labels": dict(each.labels),
-            "resources": {name: {"has": has, "used": used} for name, has, used in each.resources},
+            **picked(worker, "worker", "host", "pid", queues=list(worker.queues)),
+            **picked(worker, "slots", "running", uptime=round(worker.uptime, 3), leads=worker.worker == leader),
+            "draining": worker.draining or None,
+            "labels": dict(worker.labels),
+            "resources": {name: {"has": has, "used": used} for name, has, used in worker.resources},
         }
-        for each in glance.workers
+        for worker in glance.workers
     ]
-    are_placed = any(each.labels or each.resources for each in glance.workers)
+    are_placed = any(worker.labels or worker.resources for worker in glance.workers)
     rows = [
         (
-            _name_of(each, leader),
-            each.host,
-            str(each.pid),
-            ", ".join(each.queues),
-            f"{each.running}/{each.slots}",
-            lasts(each.uptime),
-            *((_labels(each), _resources(each)) if are_placed else ()),
+            _name_of(worker, leader),
+            worker.host,
+            str(worker.pid),
+            ", ".join(worker.queues),
+            f"{worker.running}/{worker.slots}",
+            lasts(worker.uptime),
+            *((_labels(worker), _resources(worker)) if are_placed else ()),
         )
-        for each in glance.workers
+        for worker in glance.workers
     ]
     columns = ("worker", "host", "pid", "queues", "running", "up for", *(("labels", "used") if are_placed else ()))
     listed(json_, plain, columns, rows, "no worker has sent a heartbeat recently", right=("pid", "running"))
 
 
 def _labels(worker: Presence) -> str:
-    return ", ".join(label_text(*each) for each in worker.labels)
+    return ", ".join(label_text(*label) for label in worker.labels)
 
 
 def _resources(worker: Presence) -> str:

@@ -22,8 +22,8 @@ LEAST_STUCK: Final = 10.0  # s; a loop counts as stuck before that
 
 def memory(text: str) -> int:
     """Parse a size: `512M`, `1.5G`, `2GiB`, or a number of bytes. Raises BadParameter."""
-    found = SIZE.fullmatch(str(text).strip())
-    count = 0 if found is None else round(float(found["count"]) * UNITS[found["unit"].upper()])
+    match = SIZE.fullmatch(str(text).strip())
+    count = 0 if match is None else round(float(match["count"]) * UNITS[match["unit"].upper()])
     if count < LEAST:
         raise click.BadParameter(f"expected a size of at least 16M, such as 512M or 1.5G; found {text!r}")
     return count
@@ -31,17 +31,17 @@ def memory(text: str) -> int:
 
 def _stuck(text: str) -> float:
     """Parse the seconds; 0 for `never`."""
-    found = 0.0 if text == "never" else seconds(text)
-    if found and found < LEAST_STUCK:
+    limit = 0.0 if text == "never" else seconds(text)
+    if limit and limit < LEAST_STUCK:
         raise click.BadParameter(f"expected at least {LEAST_STUCK:g} seconds, or never; found {text!r}")
-    return found
+    return limit
 
 
 def _age(text: str) -> float:
-    found = seconds(text)
-    if found < 1:
+    age = seconds(text)
+    if age < 1:
         raise click.BadParameter(f"expected at least 1 second; found {text!r}")
-    return found
+    return age
 
 
 recycled = added(
@@ -72,17 +72,21 @@ recycled = added(
     ),
 )
 NAMES: Final = ("max_jobs", "max_age", "max_memory", "drain", "restart_stuck")
-EXCLUDE_RELOAD: Final = (*NAMES, "health", "health_file")  # they are for a fleet whose processes stay
+EXCLUDE_RELOAD: Final = (
+    *NAMES,
+    "health",
+    "health_file",
+)  # a reload would replace their processes
 
 
 def recycling_of(options: Mapping[str, Any]) -> Recycling | None:
     """The limits of these options; None without any of them."""
     from treadle.worker.fleet import Recycling
 
-    given = {name: options[name] for name in NAMES if options[name] is not None}
-    if given.get("restart_stuck") == 0:
-        given["restart_stuck"] = None
-    return Recycling(**given) if given else None
+    limits = {name: options[name] for name in NAMES if options[name] is not None}
+    if limits.get("restart_stuck") == 0:
+        limits["restart_stuck"] = None
+    return Recycling(**limits) if limits else None
 
 
 def refuse_with(what: str, options: Mapping[str, Any]) -> None:
@@ -93,6 +97,6 @@ def refuse_with(what: str, options: Mapping[str, Any]) -> None:
 
 
 def excluding_reload(options: Mapping[str, Any]) -> str | None:
-    """The first of these options that excludes --reload, as it is written; None: there is none."""
-    given = (name for name in EXCLUDE_RELOAD if options.get(name) is not None)
-    return next((f"--{name.replace('_', '-')}" for name in given), None)
+    """The flag of the first given option that excludes --reload; None: there is none."""
+    names = (name for name in EXCLUDE_RELOAD if options.get(name) is not None)
+    return next((f"--{name.replace('_', '-')}" for name in names), None)

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from treadle.cli import event_loop
+from treadle.cli.app_loader import find_app
 from treadle.cli.group import Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
-from treadle.worker.probes import HealthReporter, Probes
+from treadle.core.errors import PASSING, StorageError
+from treadle.outbox import Outbox, OutboxRow, OutboxStats
+from treadle.worker import RECOVERY, Signals, StorageOutage, logs
+from treadle.worker.probes import HealthReporter, Probes, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.outbox import Outbox, OutboxRow, OutboxStats
 
 T = TypeVar("T")
 COLUMNS = ("id", "task", "queue", "age", "tries", "next", "error")
@@ -51,21 +55,17 @@ def relay() -> None:
 @probed
 def run(app: str, once: bool, log_level: str, log_json: bool, health: str | None, health_file: Path | None) -> None:
     """Deliver the jobs of the outbox of MODULE:APP until SIGTERM or Ctrl-C."""
-    from treadle.cli import event_loop
-    from treadle.cli.app_loader import find_app
-    from treadle.worker import logs
-
     probes = probes_of(health, health_file)
-    found = find_app(app)
-    outbox = _outbox_of(found)
+    loaded = find_app(app)
+    outbox = _outbox_of(loaded)
     if once:
         if health is not None or health_file is not None:
             raise Stop(USAGE, "--health and --health-file are for a relay that stays: leave out --once")
-        note(f"treadle: {plural(event_loop.run(_everything(found)), 'job')} delivered")
+        note(f"treadle: {plural(event_loop.run(_everything(loaded)), 'job')} delivered")
         return
     logs.set_up("relay", log_level, log_json)
     note(f"treadle: relaying from {outbox.url}; Ctrl-C stops")
-    event_loop.run(_relaying(found, probes))
+    event_loop.run(_relaying(loaded, probes))
 
 
 async def _everything(app: App) -> int:
@@ -76,15 +76,12 @@ async def _everything(app: App) -> int:
 
 
 async def _relaying(app: App, probes: Probes) -> None:
-    from treadle.cli.relaying import Relaying
-    from treadle.worker import Signals
-
-    relaying, asked = Relaying(app), asyncio.Event()
-    with Signals(asyncio.get_running_loop(), asked.set):
+    relaying, stop_asked = Relaying(app), asyncio.Event()
+    with Signals(asyncio.get_running_loop(), stop_asked.set):
         async with HealthReporter(probes, lambda: relaying.verdict) as reporter:
             if reporter.address is not None:
                 note(f"treadle: probes at {reporter.address.url}/livez and /readyz")
-            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(asked.wait())
+            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(stop_asked.wait())
             await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
             reporter.stopping(STOPPING)
             stop.cancel()
@@ -100,6 +97,46 @@ def _outbox_of(app: App) -> Outbox:
     return app.outbox
 
 
+class Relaying:
+    """One run of a relay, and its health."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._is_open = app, False
+        self._outage = StorageOutage("relay", RECOVERY, app._core.random, lambda *_: None, ("open", "relay"))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Ready: the database of the outbox and the storage answer."""
+        away, problem = self._outage.away, None
+        if away is not None:
+            problem = f"the outbox or the storage has been unavailable for {away:.0f} s; the log has the reason"
+        elif not self._is_open:
+            problem = "it connects"
+        return Verdict(None, problem, "the relay delivers jobs, or stands by for another one")
+
+    async def run(self) -> None:
+        """Relay; after an error of the database or of the storage, again after a growing pause."""
+        outage = self._outage
+        while True:
+            try:
+                async with self._app:
+                    outage.answered("open")
+                    self._is_open = True
+                    await self._relay()
+            except PASSING as error:
+                self._is_open = False
+                await outage.failed("open", error)
+
+    async def _relay(self) -> None:
+        relay, outage = self._app._core.relay, self._outage
+        assert relay is not None
+        while True:
+            try:
+                await relay.run(lambda: outage.answered("relay"))
+            except StorageError as error:
+                await outage.failed("relay", error)
+
+
 # --- the rows
 
 
@@ -113,12 +150,8 @@ def on_outbox(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_outbox(app: str | None, url: str | None, schema: str | None, **rest: Any) -> Any:
         if (app is None) == (url is None):
             raise click.UsageError("give --app MODULE:APP or --outbox URL")
-        from treadle.outbox import Outbox
-
         if url is not None:
             return command(outbox=Outbox(url, schema=schema), **rest)
-        from treadle.cli.app_loader import find_app
-
         return command(outbox=_outbox_of(find_app(app or "")), **rest)
 
     return with_outbox

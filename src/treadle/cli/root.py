@@ -125,23 +125,17 @@ def _code_of(error: Exception) -> int:
     """Print an error as one line -> its exit code: 2 for wrong input, 3 for an unreachable storage, 1 otherwise."""
     from treadle.core import errors
 
-    text = " ".join(str(error).split()) or type(error).__name__
+    text, code = " ".join(str(error).split()) or type(error).__name__, FAILED
     if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):
-        complain(text)
-        return USAGE
-    if isinstance(error, errors.SchemaTooOld):
-        complain(text)
-        return UNREACHABLE
-    if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
-        complain(f"{text}; run `treadle doctor` to find the cause")
-        return UNREACHABLE
-    if isinstance(error, errors.TreadleError):
-        complain(text)
-        return FAILED
-    if isinstance(error, OSError):
-        complain(text)
-        return UNREACHABLE if isinstance(error, ConnectionError) else FAILED
-    complain(
-        f"{type(error).__name__}: {text}; this is a bug in Treadle or in the app; TREADLE_DEBUG=1 shows the traceback"
-    )
-    return FAILED
+        code = USAGE
+    elif isinstance(error, errors.SchemaTooOld):
+        code = UNREACHABLE
+    elif isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
+        text, code = f"{text}; run `treadle doctor` to find the cause", UNREACHABLE
+    elif isinstance(error, ConnectionError) and not isinstance(error, errors.TreadleError):
+        code = UNREACHABLE
+    elif not isinstance(error, errors.TreadleError | OSError):
+        kind = type(error).__name__
+        text = f"{kind}: {text}; this is a bug in Treadle or in the app; TREADLE_DEBUG=1 shows the traceback"
+    complain(text)
+    return code

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.audited import audited
 from treadle.cli.group import Group
 from treadle.cli.limits import pausable
 from treadle.cli.listing import listed, picked
 from treadle.cli.output import age, as_json, data, iso, note
-from treadle.cli.target import Target, targeted
+from treadle.cli.target import Target, audited, targeted
 from treadle.core.clock import wall
 from treadle.core.errors import error_line
 
@@ -33,27 +32,36 @@ def schedules() -> None:
 def list_(target: Target, json_: bool) -> None:
     """List each schedule with its next time, its last job, and its last error."""
     schedules, now = target.run(lambda app: app.schedules.list()), wall()
-    times = [None if each.next_at is None else each.next_at.timestamp() for each in schedules]
+    times = [None if schedule.next_at is None else schedule.next_at.timestamp() for schedule in schedules]
     plain = [
         {
-            "schedule": each.name,
-            "when": each.timing,
-            **picked(each, "task", "catch_up", "overlap", "paused", "last", "error"),
+            "schedule": schedule.name,
+            "when": schedule.timing,
+            **picked(schedule, "task", "catch_up", "overlap", "paused", "last", "error"),
             "next_at": iso(time),
         }
-        for each, time in zip(schedules, times, strict=True)
+        for schedule, time in zip(schedules, times, strict=True)
     ]
     rows = [
-        (each.name, each.timing, each.task, age(time, now), each.catch_up, each.overlap, _state(each), each.last)
-        for each, time in zip(schedules, times, strict=True)
+        (
+            schedule.name,
+            schedule.timing,
+            schedule.task,
+            age(time, now),
+            schedule.catch_up,
+            schedule.overlap,
+            _state(schedule),
+            schedule.last,
+        )
+        for schedule, time in zip(schedules, times, strict=True)
     ]
     listed(json_, plain, COLUMNS, rows, "no schedules are stored; a worker stores those of its app when it starts")
 
 
-def _state(each: Schedule) -> str:
-    if each.error is not None:
-        return f"failed: {error_line(each.error)}"
-    return "paused" if each.paused else "on"
+def _state(schedule: Schedule) -> str:
+    if schedule.error is not None:
+        return f"failed: {error_line(schedule.error)}"
+    return "paused" if schedule.paused else "on"
 
 
 pausable(

@@ -15,11 +15,12 @@ from treadle.cli import event_loop
 from treadle.cli.options import probes_of
 from treadle.cli.output import USAGE, Stop, note, place
 from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
-from treadle.cli.reload import reloading
+from treadle.cli.reload.options import reloading
 from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
+from treadle.core.host_names import is_loopback
 from treadle.worker.logs import simple
 from treadle.worker.probes import HealthReporter, Verdict
 
@@ -63,13 +64,11 @@ def server(target: Target, protocols: tuple[str, ...], api: bool, **options: Any
 MakeWorkers = Callable[[Stopping, "Serving"], ServerWorkers]  # called once the server listens
 
 
-class MaintenanceWorker:
+class MaintenanceWorker(ServerWorkers):
     """A worker without user tasks in the process of the server, for maintenance: pruning, schedules, compositions.
 
     It serves storages whose workers are all written in other languages. Several servers of one storage elect a leader.
     """
-
-    code = 0
 
     def __init__(self, app: App) -> None:
         from treadle.worker import Worker
@@ -95,8 +94,7 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise Stop(
-            USAGE,
-            f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})",
+            USAGE, f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})"
         ) from None
     protocols = options.get("protocols", ())
     for name in protocols:
@@ -109,27 +107,28 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
     is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "give --tls-cert and --tls-key together")
-    if not settings.has_tokens and not is_open and not _is_loopback(options["host"]):
-        words = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
-        raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {words}")
+    if not settings.has_tokens and not is_open and not is_loopback(options["host"]):
+        advice = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
+        raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {advice}")
     _log(options["quiet"])
     target.check_there(make=options.get("make", True))
     return event_loop.run(_serve(target.app, settings, options, make_workers))
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from treadle.cli.tokens import live_tokens
+    from treadle.cli.tokens import read_tokens
     from treadle.server import Settings
+    from treadle.server.auth.live_tokens import LiveTokens
 
     numbers = ("rate", "requests", "max_body", "timeout")
-    given = {name: options[name] for name in numbers if options[name] is not None}
-    tokens = live_tokens(options["tokens"]) if options["tokens"] is not None else None
+    limits = {name: options[name] for name in numbers if options[name] is not None}
+    tokens = LiveTokens(options["tokens"], read_tokens) if options["tokens"] is not None else None
     if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
-    hosts = tuple(each.lower() for each in options["hosts"])
+    hosts = tuple(host.lower() for host in options["hosts"])
     if not _is_address(options["host"]):
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
-    given |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
+    limits |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
         token_file=tokens,
         hosts=hosts,
@@ -139,7 +138,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         reveal=options["reveal"],
         pass_texts=options["pass_texts"],
         docs=not options["no_docs"],
-        **given,
+        **limits,
     )
 
 
@@ -197,7 +196,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
 
 @asynccontextmanager
 async def _until(event: asyncio.Event) -> AsyncIterator[None]:
-    """Cancels what the block waits for when the event is set. Raises TimeoutError then."""
+    """Cancels the block when the event is set. Raises TimeoutError then."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
         waiting = asyncio.create_task(event.wait())
@@ -210,20 +209,14 @@ async def _until(event: asyncio.Event) -> AsyncIterator[None]:
 
 
 def _who(settings: Settings, serving: Serving) -> str:
-    """The access to the server, for its first output: the tokens, or who can connect without one."""
+    """Describes the access to the server in its first output: the tokens, or the clients that need none."""
     from treadle.server.auth.tokens import in_short
 
     if settings.has_tokens:
         return "tokens: " + "; ".join(map(in_short, settings.current()))
-    if _is_loopback(serving.host):
+    if is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
-
-
-def _is_loopback(host: str) -> bool:
-    from treadle.core.host_names import is_loopback
-
-    return is_loopback(host)
 
 
 def _is_address(host: str) -> bool:

@@ -48,10 +48,7 @@ serving = added(
         help="Requests per second for each token. [default: no limit]",
     ),
     number("--requests", help="Concurrent requests for each token. [default: 512]"),
-    number(
-        "--connections",
-        help="Concurrent connections. [default: three quarters of ulimit -n, at most 10000]",
-    ),
+    number("--connections", help="Concurrent connections. [default: three quarters of ulimit -n, at most 10000]"),
     click.option("--max-body", type=click.IntRange(1_000), help="Bytes of the largest request. [default: 33554432]"),
     duration("--timeout", help="Seconds that one response may take. [default: 30]"),
     click.option("--dashboard", is_flag=True, help="Serve the dashboard at /dashboard/, and the API that it needs."),

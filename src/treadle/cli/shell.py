@@ -1,7 +1,7 @@
 """`treadle shell`: a Python prompt with the app open, in which `await` works.
 
-Statements run in the main thread, so that `app.sync` works too; what they await runs on the app's event loop in
-another thread, which continues between two statements.
+Statements run in the main thread, so that `app.sync` works too. The coroutines that they await run on the app's event
+loop in another thread, which continues between two statements.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def opened(app: App) -> Iterator[asyncio.AbstractEventLoop]:
 
 
 async def _rest_cancelled() -> None:
-    """Cancel what statements have started and not awaited."""
+    """Cancel the tasks that statements have started and not awaited."""
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
@@ -92,7 +92,7 @@ def names_of(app: App) -> dict[str, Any]:
     short: dict[str, list[Any]] = {}
     for name, task in app.tasks.items():
         short.setdefault(name.rpartition(".")[2], []).append(task)
-    tasks = {name: found[0] for name, found in short.items() if len(found) == 1 and name.isidentifier()}
+    tasks = {name: same_name[0] for name, same_name in short.items() if len(same_name) == 1 and name.isidentifier()}
     parts = {name: getattr(app, name) for name in PARTS}
     return {**tasks, **parts, "app": app, "tasks": app.tasks, "treadle": treadle, "asyncio": asyncio}
 

@@ -1,4 +1,4 @@
-"""Runs the fleet of `treadle worker`: signals, probes, and what it prints."""
+"""Runs the fleet of `treadle worker`: its signals, probes and output."""
 
 from __future__ import annotations
 
@@ -31,35 +31,30 @@ def fleet_of(orders: Orders, processes: int, say: Callable[[str], None] = _say, 
 
 
 def starts(orders: Orders, processes: int) -> Make:
-    """Makes the fleet of each start. The first one that works prints the whole greeting, the later ones what is new."""
+    """Makes the fleet of each start. The first fleet that works prints the whole greeting; later ones print changes."""
     last: list[Hello] = []
 
     def make(environment: Mapping[str, str], descriptor: int) -> Fleet:
         ready = 0
 
-        def hello(said: Hello, _: int) -> None:
+        def greeted(hello: Hello, _: int) -> None:
             nonlocal ready
             ready += 1
             if ready == 1:
-                greet_again(said, last[0]) if last else greet(said, processes)
-                last[:] = [said]
+                greet_again(hello, last[0]) if last else greet(hello, processes)
+                last[:] = [hello]
 
         # With --reload a process may stand at a breakpoint.
         recycling = Recycling(restart_stuck=None)
         return fleet_of(
-            orders, processes, greeted=hello, environment=environment, inherited=[descriptor], recycling=recycling
+            orders, processes, greeted=greeted, environment=environment, inherited=[descriptor], recycling=recycling
         )
 
     return make
 
 
-async def supervise(orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> int:
-    """Run the processes until a signal stops them -> the exit code. Raises BadOption if the port is taken."""
-    return await Supervision(orders, processes, recycling, probes).run()
-
-
 class Supervision:
-    """One run of `treadle worker`."""
+    """One run of `treadle worker`. Raises BadOption if the port of the probes is taken."""
 
     def __init__(self, orders: Orders, processes: int, recycling: Recycling | None, probes: Probes) -> None:
         counts = probes.address is not None
@@ -73,6 +68,7 @@ class Supervision:
         self._roll_again = False
 
     async def run(self) -> int:
+        """Run the processes until a signal stops them -> the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
@@ -89,10 +85,10 @@ class Supervision:
             note("treadle: stopped")
         return code
 
-    def _hello(self, said: Hello, _: int) -> None:
+    def _hello(self, hello: Hello, _: int) -> None:
         if not self._greeted:
             self._greeted = True
-            greet(said, self._processes)
+            greet(hello, self._processes)
 
     def _stop(self) -> None:
         self._signals += 1
@@ -117,10 +113,10 @@ class Supervision:
         try:
             while self._roll_again and not self._is_stopping():
                 self._roll_again = False
-                words = "all" if await self._fleet.roll("SIGHUP") else "the other"
-                said = "were replaced" if words == "all" else "were not replaced"
+                which = "all" if await self._fleet.roll("SIGHUP") else "the other"
+                outcome = "were replaced" if which == "all" else "were not replaced"
                 if not self._is_stopping():
-                    note(f"treadle: {words} worker processes {said}")
+                    note(f"treadle: {which} worker processes {outcome}")
         finally:
             self._health.reloaded()
 
@@ -133,7 +129,7 @@ def _pages(fleet: Fleet) -> Mapping[str, Page]:
 
 
 def _hangup_is_free() -> bool:
-    """Whether SIGHUP means a rolling restart: not on a terminal, whose end sends it, and not where it is ignored."""
+    """Whether SIGHUP means a rolling restart: not on a terminal, which sends it when it closes, or if it is ignored."""
     try:
         return not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     except OSError:

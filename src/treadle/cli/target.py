@@ -9,21 +9,20 @@ import functools
 import os
 import re
 import shlex
-import warnings
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
-from treadle.core.errors import OldRows, UnknownName
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
 
 if TYPE_CHECKING:
+    from treadle.admin.audit import Receipt
     from treadle.app import App
 
 T = TypeVar("T")
@@ -75,9 +74,9 @@ class Target:
         app = shlex.quote(self._named) if self._named is not None else None
         url = f" --url {shlex.quote(shown(self._url))}" if self._url is not None else ""
 
-        def whole(found: re.Match[str]) -> str:
-            verb = found["verb"]
-            return found[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
+        def whole(match: re.Match[str]) -> str:
+            verb = match["verb"]
+            return match[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
 
         return _COMMAND.sub(whole, text)
 
@@ -91,6 +90,8 @@ class Target:
         without migrating it."""
         import asyncio
 
+        from treadle.admin.known_names import heard
+
         app = self.app
         self.check_there(make)
 
@@ -99,12 +100,9 @@ class Target:
                 await note_move(app)
                 return await act(app)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UnknownName)
-            warnings.simplefilter("ignore", OldRows)  # the note of `move_of` reports it
-            warnings.showwarning = _shown_as_note(warnings.showwarning)
-            with app._core.looking() if look else nullcontext():
-                return asyncio.run(work())
+        # The note of `move_of` reports that rows are old.
+        with heard(tell=lambda text: note(f"warning: {text}")), app._core.looking() if look else nullcontext():
+            return asyncio.run(work())
 
     def check_there(self, make: bool = False) -> None:
         """Raise Stop if the SQLite file is missing. With `make`, print a note instead."""
@@ -124,20 +122,8 @@ class Target:
         note(f"treadle: creating the database {file}")
 
 
-def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Show warnings about unknown names as notes; pass the others on."""
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, UnknownName):
-            note(f"warning: {message}")
-        else:
-            otherwise(message, category, *rest, **more)
-
-    return show
-
-
 async def move_of(app: App) -> str | None:
-    """A note about a storage that is part of a move, or whose jobs have moved; else None."""
+    """A note if the storage is part of a move, or its jobs have moved; else None."""
     return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
 
 
@@ -145,6 +131,11 @@ async def note_move(app: App) -> None:
     """Print that note, if there is one. Each command that opens a storage calls this, or shows `move_of`."""
     if (moved := await move_of(app)) is not None:
         note(f"treadle: {moved}")
+
+
+def audited(app: App, act: str, target: str = "", details: str | None = None) -> AbstractAsyncContextManager[Receipt]:
+    """Record an act of a command in the audit log, as one of user@host."""
+    return app.audit.record(act, target, filter=details, source="cli")
 
 
 def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,10 +156,10 @@ def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     """`name=value` options as a mapping."""
-    found = {}
-    for each in values:
-        name, equals, value = each.partition("=")
+    by_name = {}
+    for text in values:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise Stop(USAGE, f"{option}: expected name=value, found {each!r}")
-        found[name] = value
-    return found
+            raise Stop(USAGE, f"{option}: expected name=value, found {text!r}")
+        by_name[name] = value
+    return by_name

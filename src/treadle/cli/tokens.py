@@ -11,7 +11,6 @@ from treadle.cli.output import USAGE, Stop, data, note, table
 from treadle.core.clock import wall
 from treadle.core.command_lines import command
 from treadle.server.auth import token_file
-from treadle.server.auth.live_tokens import LiveTokens
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
 
 
@@ -29,11 +28,6 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
     if loose is not None:
         note(f"treadle: {loose}")
     return tokens
-
-
-def live_tokens(file: Path) -> LiveTokens:
-    """The tokens of a file for a server, which reads each edit of it. Raises Stop."""
-    return LiveTokens(file, read_tokens)
 
 
 @click.command()
@@ -71,14 +65,14 @@ def token(
     known = read_tokens(file) if file.exists() else ()
     if name is None:
         now = wall()
-        rows = [(each.name, rights(each), place(each), end(each, now)) for each in known]
+        rows = [(token.name, rights(token), place(token), end(token, now)) for token in known]
         table(("name", "may", "in", "expires"), rows, f"no tokens in {file}")
         return 0
-    if any(each.name == name for each in known):
+    if any(token.name == name for token in known):
         raise Stop(USAGE, f"{file} already has a token {name!r}: choose another name, or remove that token")
     secret = new_secret()
     possible = tuple(scope for scope in SCOPES if scope != "work" or not no_payloads)
-    made = Token(
+    created = Token(
         name=name,
         digest=digest(secret),
         scopes=scopes or possible,
@@ -87,16 +81,18 @@ def token(
         payloads=not no_payloads,
     )
     try:
-        token_file.read(token_file.as_toml(made))
+        token_file.read(token_file.as_toml(created))
     except token_file.BadTokens as error:
         raise Stop(USAGE, str(error)) from None
     try:
-        token_file.add(file, made)
+        token_file.add(file, created)
     except token_file.BadTokens as error:
         raise Stop(USAGE, f"{file}: {error}") from None
     except OSError as error:
         raise Stop(USAGE, f"{file}: {error.strerror}") from None
-    note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown only now:")
+    note(
+        f"treadle: {name} may {rights(created)} in {place(created)}; its hash is in {file}. The token, shown only now:"
+    )
     data(secret)
     return 0
 
@@ -106,7 +102,7 @@ def _moment(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise Stop(USAGE, f"--expires: expected a day or a time, such as 2027-01-31, found {text!r}") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -18,7 +18,7 @@ from treadle.cli.options import duration, number, placed, recording
 from treadle.cli.options import roles as listed_roles
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options
-from treadle.cli.reload import again
+from treadle.cli.reload.options import again
 from treadle.cli.server import run_server, server
 from treadle.cli.target import Target
 from treadle.worker.fleet import Hello, Orders
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("app", metavar="[MODULE:APP]", required=False)
 @number(
-    "--concurrency",
-    "-c",
-    help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]",
+    "--concurrency", "-c", help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]"
 )
 @click.option("--roles", metavar="ROLES", help="Roles of separate worker processes, such as leader,follower,follower.")
 @placed
 @recording
-@duration(
-    "--grace",
-    help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]",
-)
+@duration("--grace", help="Seconds that running jobs get to finish when it stops. [default: 30; with --reload: 2]")
 @worker_options
 @again
 def up(
@@ -96,14 +91,14 @@ def up(
     options |= {"protocols": protocols, "api": options["api"] or not protocols}
 
     def make_workers(stopping: Stopping, serving: Serving) -> ServerWorkers:
-        made: list[ServerWorkers] = []
+        running: list[ServerWorkers] = []
         if named:
-            made.append(WorkerProcesses(orders, named, stopping))
+            running.append(WorkerProcesses(orders, named, stopping))
         elif app is not None or is_delayed:
-            made.append(InProcessWorker(target.app, orders, stopping))
+            running.append(InProcessWorker(target.app, orders, stopping))
         for name in protocols:
-            made += protocol(name).workers(options, serving.port, concurrency or 1, stopping)
-        return Several(made)
+            running += protocol(name).workers(options, serving.port, concurrency or 1, stopping)
+        return Several(running)
 
     return run_server(target, options, make_workers)
 
@@ -124,33 +119,29 @@ def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers:
 up.params.extend(param for param in server.params if param.name != "app")
 
 
-class Several:
-    """Several Company objects as one: entered in order, left in reverse. `code` is the first that is not 0."""
+class Several(ServerWorkers):
+    """The workers of several kinds as one: entered in order, left in reverse. `code` is the first that is not 0."""
 
-    code = 0
+    def __init__(self, several: Sequence[ServerWorkers]) -> None:
+        self._several, self._stack = several, AsyncExitStack()
 
     @property
     def verdict(self) -> Verdict:
         """The first problem of one of them."""
-        return first_problem([one.verdict for one in self._each])
-
-    def __init__(self, each: Sequence[ServerWorkers]) -> None:
-        self._each, self._stack = each, AsyncExitStack()
+        return first_problem([workers.verdict for workers in self._several])
 
     async def __aenter__(self) -> Self:
-        for one in self._each:
-            await self._stack.enter_async_context(one)
+        for workers in self._several:
+            await self._stack.enter_async_context(workers)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
-        self.code = next((one.code for one in self._each if one.code), 0)
+        self.code = next((workers.code for workers in self._several if workers.code), 0)
 
 
-class InProcessWorker:
+class InProcessWorker(ServerWorkers):
     """A worker in the process of the server. The server stops when its lifespan ends early."""
-
-    code = 0
 
     def __init__(self, app: App, orders: Orders, stopping: Stopping) -> None:
         from treadle.worker import Worker
@@ -177,14 +168,13 @@ class InProcessWorker:
         await self._worker.stop()
 
 
-class WorkerProcesses:
+class WorkerProcesses(ServerWorkers):
     """One worker process per role. They stop with the server, and the server stops when their supervisor ends."""
 
     def __init__(self, orders: Orders, roles: Any, stopping: Stopping) -> None:
         from treadle.cli.supervise import fleet_of
 
-        self._stopping, self.code = stopping, 0
-        self._roles = roles
+        self._stopping, self._roles = stopping, roles
         self._fleet = fleet_of(orders, len(roles), roles=roles, greeted=self._greeted)
 
     @property

@@ -26,9 +26,9 @@ from treadle.cli.output import USAGE, Stop
 from treadle.cli.protocols import protocol as protocol_named
 from treadle.cli.protocols import worker_options
 from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
-from treadle.cli.reload import GRACE, watching
-from treadle.cli.reload import check as check_reload
-from treadle.cli.reload import supervise as run_reloading
+from treadle.cli.reload.options import GRACE, watching
+from treadle.cli.reload.options import check as check_reload
+from treadle.cli.reload.options import supervise as run_reloading
 from treadle.cli.target import Target
 from treadle.worker.fleet import Orders
 
@@ -58,9 +58,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option("--protocol", type=click.Choice(("delayed",)), help="Deliver delayed jobs; an app is not needed then.")
 @storage_url
 @number(
-    "--concurrency",
-    "-c",
-    help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]",
+    "--concurrency", "-c", help="Number of jobs that run at the same time in each process. [default: 20; delayed: 1]"
 )
 @number("--processes", "-p", default=1, show_default=True, help="Number of worker processes.")
 @several(
@@ -71,8 +69,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 )
 @several("--tasks", "-t", help="Names of the tasks to run. [default: all]")
 @duration(
-    "--grace",
-    help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]",
+    "--grace", help="Seconds that running jobs get to finish when the worker stops. [default: 30; with --reload: 2]"
 )
 @duration("--lease", help="Seconds after which the jobs of a dead worker are run again. [default: 30]")
 @duration("--poll", help="Seconds between polls for work when no notification arrives. [default: 1]")
@@ -163,8 +160,8 @@ def worker(
         refuse_with("Windows", {**options, "health": None, "health_file": None})
         serve(orders, None, probes)
         return 0
-    from treadle.cli.supervise import starts, supervise
+    from treadle.cli.supervise import Supervision, starts
 
     if reload:
         return run_reloading(starts(orders, processes), watch, options["grace"])
-    return asyncio.run(supervise(orders, processes, recycling_of(options), probes))
+    return asyncio.run(Supervision(orders, processes, recycling_of(options), probes).run())

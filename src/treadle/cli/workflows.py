@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from treadle.admin import Graph, WorkflowPage, lines_of, mermaid_of
 from treadle.cli.filters import states
 from treadle.cli.ids import stored_ids
 from treadle.cli.listing import listed, next_page, paged, picked
 from treadle.cli.options import number
-from treadle.cli.output import age, as_json, data, document, iso, note, plural, stamp_of, table
+from treadle.cli.output import age, as_json, data, document, iso, note, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.core.clock import moment_text
 
 if TYPE_CHECKING:
-    from treadle.admin import Graph, WorkflowPage
     from treadle.app import App
 
 COLUMNS = ("id", "state", "task", "queue", "jobs", "done", "failed", "running", "created")
@@ -38,30 +40,23 @@ def workflows(
     now = target.app._core.now()
     plain = [
         {
-            **picked(each, "id", "task", "queue"),
-            "state": str(each.state),
-            "created_at": iso(each.created_at),
-            "ended_at": iso(each.ended_at),
-            **picked(each, *COUNTS, "capped"),
+            **picked(workflow, "id", "task", "queue", state=str(workflow.state)),
+            **{name: iso(getattr(workflow, name)) for name in ("created_at", "ended_at")},
+            **picked(workflow, *COUNTS, "capped"),
         }
-        for each in page.workflows
+        for workflow in page.workflows
     ]
     rows = [
         (
-            each.id,
-            str(each.state),
-            each.task,
-            each.queue,
-            f"{each.jobs:,}+" if each.capped else each.jobs,
-            each.done,
-            each.failed,
-            each.running,
-            age(each.created_at, now),
+            *(workflow.id, str(workflow.state), workflow.task, workflow.queue),
+            f"{workflow.jobs:,}+" if workflow.capped else workflow.jobs,
+            *(workflow.done, workflow.failed, workflow.running),
+            age(workflow.created_at, now),
         )
-        for each in page.workflows
+        for workflow in page.workflows
     ]
     listed(json_, plain, COLUMNS, rows, "no workflows", right=COUNTS)
-    next_page(page.cursor, "" if page.scanned_to is None else f" (looked back to {stamp_of(page.scanned_to)})")
+    next_page(page.cursor, "" if page.scanned_to is None else f" (looked back to {moment_text(page.scanned_to)})")
 
 
 @click.command()
@@ -84,20 +79,16 @@ def workflow(target: Target, id: str, mermaid: bool, fold: int, json_: bool) -> 
         [stored] = await stored_ids(app, [id])
         return await app.workflows.graph(stored, fold=fold, hide=app._core.redactor.row)
 
-    found = target.run(look)
-    from treadle.admin import lines_of, mermaid_of
-
+    graph = target.run(look)
     if json_:
-        import msgspec
-
-        document(msgspec.to_builtins(found))
+        document(msgspec.to_builtins(graph))
     elif mermaid:
-        data(mermaid_of(found))
+        data(mermaid_of(graph))
     else:
         rows = [
             (line.number, line.task, line.state, line.jobs, ", ".join(map(str, line.after)), line.id, line.note)
-            for line in lines_of(found)
+            for line in lines_of(graph)
         ]
         table(STEPS, rows, "no jobs", right=("step", "jobs"))
-    if found.capped:
-        note(f"{found.shown:,} of at least {plural(found.total, 'job')} are shown")
+    if graph.capped:
+        note(f"{graph.shown:,} of at least {plural(graph.total, 'job')} are shown")

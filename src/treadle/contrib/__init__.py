@@ -19,7 +19,4 @@ COMMANDS: Final = {
 
 # The module of each protocol; its `PROTOCOL` is a `treadle.cli.protocols.GuestProtocol`. The routes are tried in this
 # order: `delayed` is last, because it answers every path.
-PROTOCOLS: Final = {
-    "queuey": "treadle.contrib.queuey.protocol",
-    "delayed": "treadle.contrib.delayed.protocol",
-}
+PROTOCOLS: Final = {"queuey": "treadle.contrib.queuey.protocol", "delayed": "treadle.contrib.delayed.protocol"}

@@ -37,29 +37,29 @@ def celery(package: Path, write_: bool, report: Path | None, json_: bool, force:
 
     if not package.exists():
         raise Stop(USAGE, f"there is no folder or file {package}; expected the package of the program")
-    made = migration.plan(package)
-    if write_ and made.files:
+    plan = migration.plan(package)
+    if write_ and plan.files:
         try:
             if not force:
                 migration.check_tree(package)
-            migration.write(made.files, made.before)
+            migration.write(plan.files, plan.before)
         except migration.NotWritten as error:
             raise Stop(USAGE, str(error)) from None
-    text = migration.as_text(made)
+    text = migration.as_text(plan)
     if report is not None:
         report.write_text(text, encoding="utf-8")
     if json_:
-        document(migration.as_json(made, write_ and bool(made.files)))
+        document(migration.as_json(plan, write_ and bool(plan.files)))
     else:
-        if not write_ and (changes := migration.diff(made)):
+        if not write_ and (changes := migration.diff(plan)):
             data(changes)
         if report is None:
             note(text.rstrip("\n"))
-    left = sum(each.kind == "left" for each in made.findings)
+    remaining = sum(finding.kind == "left" for finding in plan.findings)
     did = "changed" if write_ else "would be changed"
-    note(f"{plural(len(made.files), 'file')} {did}; {plural(left, 'line')} left{_where(report)}")
-    unread = any(each.section == migration.UNREAD for each in made.findings)
-    return FAILED if unread or (made.stayed and not made.moved) else OK
+    note(f"{plural(len(plan.files), 'file')} {did}; {plural(remaining, 'line')} left{_where(report)}")
+    unread = any(finding.section == migration.UNREAD for finding in plan.findings)
+    return FAILED if unread or (plan.stayed and not plan.moved) else OK
 
 
 def _where(report: Path | None) -> str:

@@ -82,7 +82,7 @@ class Call(Generic[B, Q]):
     def heard(self) -> AbstractContextManager[Heard]:
         """Collect warnings about mistyped names for the response. They name only queues of this token."""
         token = self.token
-        return heard((lambda queue: token.serves([queue]) is None) if token.queues else None)
+        return heard(lambda queue: token.serves([queue]) is None)
 
 
 Run = Callable[..., Awaitable[object]]

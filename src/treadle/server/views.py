@@ -13,11 +13,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.errors import TooLarge
 from treadle.core.long_numbers import unreadable
-from treadle.core.model import NewJob, Record, State
+from treadle.core.model import NewJob, Record, State, progress_of
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
 from treadle.core.ranges import OWN
@@ -233,7 +232,7 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
     if hides(stored.result, row.result):
         why_result = "hidden"
     reasons: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
-    progress, note = stored_values.progress(row.note)
+    progress, note = progress_of(row.note)
     return JobView(
         id=job.id,
         task=job.task,

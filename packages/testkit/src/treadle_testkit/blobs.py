@@ -66,9 +66,9 @@ async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 async def content_of(blob: Blob) -> bytes:
-    found = b"".join([piece async for piece in blob])
-    assert len(found) == blob.size
-    return found
+    content = b"".join([piece async for piece in blob])
+    assert len(content) == blob.size
+    return content
 
 
 async def read(blobs: Blobs, address: str) -> bytes:
@@ -132,9 +132,9 @@ async def test_blobs_a_write_that_fails_leaves_nothing(shelf: Shelf, blobs: Blob
 
     with pytest.raises(RuntimeError, match="gone"):
         await blobs.put(broken())
-    with pytest.raises(TooBig) as found:
+    with pytest.raises(TooBig) as error:
         await blobs.put(pieces(b"x" * 2_000_000, b"x" * 2_000_000))
-    assert found.value.limit == LIMIT
+    assert error.value.limit == LIMIT
     assert await shelf.names() == []
 
 
@@ -142,9 +142,9 @@ async def test_blobs_a_write_that_fails_leaves_nothing(shelf: Shelf, blobs: Blob
 async def test_blobs_each_of_many_concurrent_writes_of_a_blob_succeeds(shelf: Shelf, blobs: Blobs) -> None:
     other = shelf.make(LIMIT)
     try:
-        found = await asyncio.gather(*[each.put(pieces(b"same")) for each in (blobs, other) * 5])
-        assert {address for address, _ in found} == {hashlib.sha256(b"same").hexdigest()}
-        assert await read(other, found[0][0]) == b"same"
+        answers = await asyncio.gather(*[writer.put(pieces(b"same")) for writer in (blobs, other) * 5])
+        assert {address for address, _ in answers} == {hashlib.sha256(b"same").hexdigest()}
+        assert await read(other, answers[0][0]) == b"same"
         assert len(await kept(shelf)) == 1
     finally:
         await other.close()

@@ -89,16 +89,16 @@ def bursts(
     Each failure is a lost answer with a probability of one half.
     """
     rng = random.Random(seed)
-    failing, left = False, 0
+    failing, remaining = False, 0
 
     def script(verb: str, call: int) -> Fault | None:
-        nonlocal failing, left
+        nonlocal failing, remaining
         if verb not in verbs:
             return None
-        if not left:
+        if not remaining:
             failing = not failing
-            left = rng.randint(*(errors if failing else answers))
-        left -= 1
+            remaining = rng.randint(*(errors if failing else answers))
+        remaining -= 1
         return Fault("lost" if rng.random() < 0.5 else "before", verb, call) if failing else None
 
     return script
@@ -125,8 +125,8 @@ class Faulty(StorageProxy):
 
     @property
     def capabilities(self) -> Capabilities:
-        found = self.storage.capabilities
-        return replace(found, settle_claim=found.settle_claim and self._fused)
+        capabilities = self.storage.capabilities
+        return replace(capabilities, settle_claim=capabilities.settle_claim and self._fused)
 
     async def reached(self, verb: str, call: int) -> None:
         """Wait until that many calls of the verb have begun."""
@@ -155,8 +155,8 @@ class Faulty(StorageProxy):
 
 def _scripted(faults: Iterable[Fault | Iterable[Fault]]) -> Script:
     known: dict[tuple[str, int], Fault] = {}
-    for each in faults:
-        for fault in [each] if isinstance(each, Fault) else each:
+    for group in faults:
+        for fault in [group] if isinstance(group, Fault) else group:
             if fault.verb not in VERBS:
                 raise BadOption("faults", f"expected one of {', '.join(VERBS)}, found {fault.verb!r}")
             known[fault.verb, fault.call] = fault

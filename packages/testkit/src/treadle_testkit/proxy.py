@@ -308,10 +308,10 @@ class Proxy:
 
     def cut_for(self, seen: bytes) -> Cut | None:
         """The failure that applies to this request."""
-        met = [cut for cut in self._cuts if cut.meets(seen)]
-        for cut in met:
+        cuts = [cut for cut in self._cuts if cut.meets(seen)]
+        for cut in cuts:
             self._cuts.remove(cut)
-        return met[0] if met else None
+        return cuts[0] if cuts else None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -331,8 +331,8 @@ class Proxy:
 
 def _abort(writer: asyncio.StreamWriter) -> None:
     transport = writer.transport
-    found = transport.get_extra_info("socket")
-    if found is not None and found.fileno() >= 0:
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
         with contextlib.suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     transport.abort()

@@ -65,9 +65,7 @@ def _index(url: str | None, keep: bool, processes: int, kill: bool, json_: bool)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _place(url, keep) as where:
         os.environ["TREADLE_URL"] = where  # read by the demo's app, here and in the workers
-        from treadle.cli.demo.library import modules
-        from treadle.cli.demo.run import run
-        from treadle.cli.demo.show import show
+        from treadle.cli.demo.run import modules, run, show
 
         report, numbers = run(modules(), processes, kill)
         if json_:

@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.cli.dashboard import UNUSED, Page
+from treadle.cli.demo import shop
 from treadle.cli.output import note
+from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
-from treadle.worker.probes import Verdict
+from treadle.worker import Worker
 
 if TYPE_CHECKING:
     from treadle.server import Serving
@@ -38,19 +40,13 @@ def run(port: int | None, open_browser: bool) -> int:
     return run_server(Target(None, APP), options, lambda _, serving: Live(serving, open_browser))
 
 
-class Live:
+class Live(ServerWorkers):
     """The workers of the shop, and its customers."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, serving: Serving, open_browser: bool) -> None:
         self._page, self._stack = Page(serving, None, open_browser), AsyncExitStack()
 
     async def __aenter__(self) -> None:
-        from treadle.cli.demo import shop
-        from treadle.worker import Worker
-
         for handler in logging.getLogger().handlers:
             handler.addFilter(_for_terminal)
         await self._prepare()
@@ -70,8 +66,6 @@ class Live:
 
     async def _prepare(self) -> None:
         """Limits, a paused queue, and jobs that nothing runs."""
-        from treadle.cli.demo import shop
-
         await shop.app.limits.set(*shop.limits())
         await shop.app.queues.pause("imports")
         await shop.app.enqueue([shop.import_prices.job(f"supplier {n}") for n in range(12)])
@@ -79,16 +73,12 @@ class Live:
         await shop.app.enqueue([shop.send_mail.options(delay=600 * n).job("ada@example.org", n) for n in range(1, 7)])
 
     async def _buy(self) -> None:
-        from treadle.cli.demo import shop
-
         for number in itertools.count(1):
             await shop.app.enqueue(list(self._orders(number)))
             await asyncio.sleep(PAUSE)
 
     def _orders(self, number: int) -> Any:
         """The jobs of one group: mostly mail, now and then something larger."""
-        from treadle.cli.demo import shop
-
         rng = shop.rng
         for _ in range(rng.randrange(1, 4)):
             to = f"{rng.choice(shop.CUSTOMERS)}@example.org"

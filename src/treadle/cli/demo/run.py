@@ -1,4 +1,5 @@
-"""Runs the demo: enqueues the jobs, starts workers, shows progress, kills a worker on request, counts outcomes."""
+"""Runs the demo: enqueues a job for each module of the standard library, starts workers, shows progress, kills a worker
+on request, counts the outcomes, and prints the report."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import asyncio
 import contextlib
 import os
 import signal
+import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
 from treadle import App, Job, State, all_done
 from treadle.cli.demo import tasks
-from treadle.cli.output import FAILED, Stop, note, plural
+from treadle.cli.output import FAILED, Stop, data, note, plural, table
 from treadle.cli.progress import Bar
 from treadle.cli.supervise import fleet_of
 from treadle.core.claim_ids import worker_name
@@ -24,7 +27,23 @@ SLOTS = 4  # jobs at once in each process
 KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
 LOOK = 0.1  # s between updates of the progress bar
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"})
+
+
+def modules() -> list[tuple[str, str]]:
+    """(name, path) of each module except tests, sorted by name."""
+    root = Path(sysconfig.get_path("stdlib"))
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        for file in files:
+            if file.endswith(".py"):
+                path = Path(folder, file)
+                name = ".".join(path.relative_to(root).with_suffix("").parts)
+                names.append((name.removesuffix(".__init__"), str(path)))
+    return sorted(names)
 
 
 class Numbers(Struct, kw_only=True):
@@ -124,7 +143,7 @@ class Demo:
         done, running = 0, 0
         for count in (await self.app.queues.stats()).counts:
             if count.queue == self.queue and count.task == tasks.index.name:
-                done += count.jobs if count.state in FINAL else 0
+                done += count.jobs if count.state.final else 0
                 running += count.jobs if count.state is State.RUNNING else 0
         return done, running
 
@@ -156,7 +175,7 @@ class Demo:
         Some may have ended in time: the server may have received their outcome before the kill.
         """
         rows = (await self.app.jobs.list(ids=self.held, limit=1_000)).records
-        if not all(row.state in FINAL for row in rows):
+        if not all(row.state.final for row in rows):
             return False
         lost = sum(row.lost > 0 for row in rows)
         self.bar.say(
@@ -189,14 +208,14 @@ def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple
     """Run the demo on the storage of TREADLE_URL. SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
 
     async def work() -> tuple[tasks.Report, Numbers]:
-        loop, here, asked = asyncio.get_running_loop(), asyncio.current_task(), False
+        loop, here, is_stopping = asyncio.get_running_loop(), asyncio.current_task(), False
         assert here is not None
 
         def stop() -> None:
             """Cancel the demo once. A second signal must not interrupt the clean-up, which takes at most 2 s."""
-            nonlocal asked
-            if not asked:
-                asked = True
+            nonlocal is_stopping
+            if not is_stopping:
+                is_stopping = True
                 here.cancel()
 
         for number in ENDING:
@@ -213,3 +232,26 @@ def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple
         raise KeyboardInterrupt from None
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def show(report: tasks.Report, numbers: Numbers) -> None:
+    """Print the report to stdout."""
+    data(
+        f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
+        f"{report.functions:,} functions, {report.classes:,} classes.\n"
+    )
+    rows = [(function.name, function.lines) for function in report.longest]
+    table(("longest functions", "lines"), rows, "no functions", right=("lines",))
+    data("")
+    big = [(module.name, module.lines, module.functions, module.classes) for module in report.biggest]
+    counts = ("lines", "functions", "classes")
+    table(("biggest modules", *counts), big, "no modules", right=counts)
+    lost = f"{numbers.lost:,} whose worker was killed ran again" if numbers.killed else "0 lost"
+    data(
+        f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
+        f"{lost}, {numbers.missing:,} missing."
+    )
+    data(
+        f"{numbers.seconds:.1f} s with {plural(numbers.processes, 'worker process')}, "
+        f"{numbers.enqueued / numbers.seconds:,.0f} jobs/s."
+    )

@@ -57,7 +57,7 @@ def index(name: str, path: str) -> Module:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append(Function(f"{name}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1))
         classes += isinstance(node, ast.ClassDef)
-    functions.sort(key=lambda each: -each.lines)
+    functions.sort(key=lambda function: -function.lines)
     return Module(name, text.count("\n") + 1, len(functions), classes, functions[:TOP])
 
 
@@ -65,15 +65,18 @@ def index(name: str, path: str) -> Module:
 async def report() -> Report:
     """Join the results of the jobs that this one waited for."""
     results = await current().upstream()
-    found = [each for each in results if isinstance(each, Module)]
-    longest = sorted((each for module in found for each in module.longest), key=lambda each: (-each.lines, each.name))
-    biggest = sorted(found, key=lambda each: (-each.lines, each.name))[:TOP]
+    modules = [result for result in results if isinstance(result, Module)]
+    longest = sorted(
+        (function for module in modules for function in module.longest),
+        key=lambda function: (-function.lines, function.name),
+    )
+    biggest = sorted(modules, key=lambda module: (-module.lines, module.name))[:TOP]
     return Report(
-        modules=len(found),
-        lines=sum(each.lines for each in found),
-        functions=sum(each.functions for each in found),
-        classes=sum(each.classes for each in found),
+        modules=len(modules),
+        lines=sum(module.lines for module in modules),
+        functions=sum(module.functions for module in modules),
+        classes=sum(module.classes for module in modules),
         longest=longest[:TOP],
-        biggest=[Module(each.name, each.lines, each.functions, each.classes, []) for each in biggest],
-        missing=[id for id, each in zip(current().after, results, strict=True) if isinstance(each, Exception)],
+        biggest=[Module(module.name, module.lines, module.functions, module.classes, []) for module in biggest],
+        missing=[id for id, result in zip(current().after, results, strict=True) if isinstance(result, Exception)],
     )

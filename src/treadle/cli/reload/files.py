@@ -43,9 +43,9 @@ class Changes(NamedTuple):
 
     def text(self, here: Path) -> str:
         """Such as "shop/tasks.py changed, old.py was deleted and 4 more"."""
-        found = [f"{_short(path, here)} changed" for path in self.written]
-        found += [f"{_short(path, here)} was deleted" for path in self.deleted]
-        named, more = found[:NAMED], len(found) - NAMED
+        lines = [f"{_short(path, here)} changed" for path in self.written]
+        lines += [f"{_short(path, here)} was deleted" for path in self.deleted]
+        named, more = lines[:NAMED], len(lines) - NAMED
         return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
@@ -54,27 +54,27 @@ class Watched:
 
     def __init__(self, roots: Sequence[Root]) -> None:
         self.roots = roots
-        self.too_many: Path | None = None  # a root of which a look visited only a part
+        self.too_many: Path | None = None  # a root with more folders than a look visits
         self._added: set[str] = set()
 
     def add(self, paths: Iterable[str]) -> None:
-        """Watch these files too, wherever they are."""
+        """Watch these files too; they may be outside of the roots."""
         self._added.update(paths)
 
     def look(self) -> dict[str, Mark]:
         """The mark of each file now. Files that cannot be read are left out."""
-        found: dict[str, Mark] = {}
+        all_marks: dict[str, Mark] = {}
         for root in self.roots:
-            found |= marks(self._below(root))
-        return found | marks(tuple(self._added))
+            all_marks |= marks(self._below(root))
+        return all_marks | marks(tuple(self._added))
 
     def _below(self, root: Root) -> Iterator[str]:
         if root.path.is_file():
             yield str(root.path)
             return
-        left, seen = [str(root.path)], set[tuple[int, int]]()
-        while left:
-            folder = left.pop()
+        folders, seen = [str(root.path)], set[tuple[int, int]]()
+        while folders:
+            folder = folders.pop()
             if len(seen) >= FOLDERS:
                 self.too_many = root.path
                 return
@@ -89,7 +89,7 @@ class Watched:
             for entry in entries:
                 if _is_folder(entry):
                     if entry.name not in SKIPPED and not entry.name.startswith("."):
-                        left.append(entry.path)
+                        folders.append(entry.path)
                 elif (root.every or entry.name.endswith(".py")) and not WRITTEN.search(entry.name):
                     yield entry.path
 
@@ -109,14 +109,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def marks(paths: Iterable[str]) -> dict[str, Mark]:
     """The mark of each of these files now. Files that cannot be read are left out."""
-    found: dict[str, Mark] = {}
+    by_path: dict[str, Mark] = {}
     for path in paths:
         try:
             status = os.stat(path)
         except OSError:
             continue
-        found[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    return found
+        by_path[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return by_path
 
 
 def is_source(path: str) -> bool:

@@ -76,8 +76,8 @@ def rerun(watch: Sequence[Path], grace: float = GRACE) -> int:
     from treadle.cli.reload.supervisor import Command
 
     root = click.get_current_context().find_root()
-    words: Sequence[str] = root.obj or sys.argv[1:]
-    return supervise(lambda environment, descriptor: Command(words, environment, descriptor), watch, grace)
+    typed: Sequence[str] = root.obj or sys.argv[1:]
+    return supervise(lambda environment, descriptor: Command(typed, environment, descriptor), watch, grace)
 
 
 def supervise(make: Make, watch: Sequence[Path], grace: float) -> int:
@@ -86,7 +86,7 @@ def supervise(make: Make, watch: Sequence[Path], grace: float) -> int:
     from treadle.cli.reload.supervisor import Reloader
 
     refuse_hiding()
-    roots = [Root(Path.cwd()), *(Root(each.resolve(), every=True) for each in watch)]
-    also = "".join(f", {each}" for each in watch)
+    roots = [Root(Path.cwd()), *(Root(path.resolve(), every=True) for path in watch)]
+    also = "".join(f", {path}" for path in watch)
     note(f"treadle: reloading after changes of {Path.cwd()}{also} and of loaded modules; for development")
     return asyncio.run(Reloader(make, Watched(roots), grace).run())

@@ -1,8 +1,8 @@
 """Reports to the supervisor of `--reload` which source files a process has loaded.
 
 The supervisor passes one pipe to all its processes. A message is a line with the mark of a file and its path: a write
-of up to 4096 bytes is atomic, so that lines of several processes do not mix. The mark is read by the process that has
-loaded the file, so that a save is found that comes before the supervisor has read the message.
+of up to 4096 bytes is atomic, so that lines of several processes do not mix. The process that has
+loaded the file reads the mark, so a save that comes before the supervisor has read the message is noticed.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ def _loaded() -> Iterator[str]:
 def _files_of(error: BaseException) -> Iterator[str]:
     """The files of the traceback, and of a syntax error, also of the exceptions that led to this one."""
     seen = set[int]()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, SyntaxError) and found.filename:
-            yield os.path.abspath(found.filename)
-        tb = found.__traceback__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, SyntaxError) and cause.filename:
+            yield os.path.abspath(cause.filename)
+        tb = cause.__traceback__
         while tb is not None:
             if not tb.tb_frame.f_code.co_filename.startswith("<"):
                 yield os.path.abspath(tb.tb_frame.f_code.co_filename)
             tb = tb.tb_next
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__

@@ -92,8 +92,8 @@ class Reloader:
             return 0 if ended else code
         finally:
             self._current = None
-            for each in (work, change, stopping):
-                each.cancel()
+            for task in (work, change, stopping):
+                task.cancel()
             await asyncio.gather(work, change, stopping, return_exceptions=True)
 
     async def _stop(self, running: Running, work: asyncio.Task[int]) -> None:

@@ -58,8 +58,8 @@ class Watcher:
         """Wait for a change since `begin` -> all of them, once the files are at rest."""
         while True:
             after = await self._look()
-            if changes(self._before, after) and (found := await self._settled(after)):
-                return found
+            if changes(self._before, after) and (changed := await self._settled(after)):
+                return changed
             self._hint.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL if self._native is None else FAR):
@@ -77,14 +77,14 @@ class Watcher:
         return changes(self._before, last)
 
     async def _look(self) -> Look:
-        found = await asyncio.to_thread(self._watched.look)
+        look = await asyncio.to_thread(self._watched.look)
         if self._watched.too_many is not None and not self._warned:
             self._warned = True
             note(
                 f"treadle: {self._watched.too_many} has too many folders to watch; of the others, only modules that "
                 "are loaded are watched: start the command in the folder of the project, or name a folder with --watch"
             )
-        return found
+        return look
 
     async def _listen(self) -> None:
         """Set the hint at each change that watchfiles sees. If it cannot watch, polling continues at its pace."""

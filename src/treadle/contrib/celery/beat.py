@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import libcst as cst
 
-from treadle.contrib.celery.model import APP_MARK, Module, TaskDef, Use
+from treadle.contrib.celery.model import APP_MARK, Module, TaskDef, Use, below
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.settings import NotLiteral, Setting, Settings, literal
 from treadle.core.errors import BadOption
@@ -30,13 +30,13 @@ def entries(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> 
     if setting is None or not isinstance(setting.node, cst.Dict):
         return []
     by_name = {task.name: full for full, task in tasks.items()}
-    found = []
+    uses = []
     for element in setting.node.elements:
         if isinstance(element, cst.DictElement) and isinstance(element.value, cst.Dict):
             use = _entry(package, settings, by_name, setting, element)
             if use is not None:
-                found.append(use)
-    return found
+                uses.append(use)
+    return uses
 
 
 def _entry(
@@ -44,26 +44,26 @@ def _entry(
 ) -> Use | None:
     module = setting.module
     assert isinstance(element.value, cst.Dict)
-    given = dict(_fields(element.value))
-    task = _task_of(package, module, given.get("task"), by_name)
+    fields = dict(_fields(element.value))
+    task = _task_of(package, module, fields.get("task"), by_name)
     if task is None:
         return None
     use = Use(module, element, {task})
-    use.covers |= _names_in(element)
-    unknown = set(given) - {"task", "schedule", "args", "kwargs", "options", "relative"}
+    use.covers.update(below(element))
+    unknown = set(fields) - {"task", "schedule", "args", "kwargs", "options", "relative"}
     try:
         name = literal(element.key, module)
         if (
             unknown
-            or literal(given.get("options", cst.Dict([])), module)
-            or literal(given.get("relative", cst.Name("False")), module)
+            or literal(fields.get("options", cst.Dict([])), module)
+            or literal(fields.get("relative", cst.Name("False")), module)
         ):
             use.problem(element, "options of an entry are not certain: set them on the task", SECTION)
-        args, kwargs = _literal_args(use, given)
+        args, kwargs = _literal_args(use, fields)
     except NotLiteral as error:
         use.problem(element, f"{error} is not a literal", SECTION)
         return use
-    timing = _timing(package, settings, use, given.get("schedule"))
+    timing = _timing(package, settings, use, fields.get("schedule"))
     if timing is not None:
         more = f", args={_source(list(args))}" if args else ""
         more += f", kwargs={_source(kwargs)}" if kwargs else ""
@@ -89,8 +89,8 @@ def _task_of(package: Package, module: Module, node: cst.BaseExpression | None, 
     """The task of an entry: by the name of its messages, or as `send.name`."""
     if isinstance(node, cst.SimpleString):
         return by_name.get(str(node.evaluated_value))
-    found = package.resolve(module.canonical(node)) if node is not None else None
-    full = (found or "").removesuffix(".name")
+    name = package.resolve(module.canonical(node)) if node is not None else None
+    full = (name or "").removesuffix(".name")
     return full if full in by_name.values() else None
 
 
@@ -118,22 +118,22 @@ def _seconds(module: Module, call: Any) -> float:
 
     args = [literal(arg.value, module) for arg in call.args if arg.keyword is None]
     named = {arg.keyword.value: literal(arg.value, module) for arg in call.args if arg.keyword is not None}
-    found = timedelta(*args, **named).total_seconds()
-    if found < crons.LEAST_EVERY:
-        raise ValueError(found)
-    return found
+    seconds = timedelta(*args, **named).total_seconds()
+    if seconds < crons.LEAST_EVERY:
+        raise ValueError(seconds)
+    return seconds
 
 
 def _crontab(settings: Settings, use: Use, call: Any) -> str | None:
-    module, given = use.module, dict[str, str]()
+    module, texts = use.module, dict[str, str]()
     for number, arg in enumerate(call.args):
         name = ARGS[number] if arg.keyword is None else arg.keyword.value
         value = literal(arg.value, module)
         if name not in ARGS or not isinstance(value, str | int):
             use.problem(call, "this crontab() has arguments that are not certain", SECTION)
             return None
-        given[name] = str(value).replace(" ", "").lower()
-    fields = [given.get(name, "*") for name in FIELDS]
+        texts[name] = str(value).replace(" ", "").lower()
+    fields = [texts.get(name, "*") for name in FIELDS]
     if fields[2] != "*" and fields[4] != "*":
         reason = "a day of the month and a weekday: Celery needs both, a cron line needs either"
         use.problem(call, reason, SECTION)
@@ -170,18 +170,6 @@ def _number(text: str) -> int:
     if text.isdigit():
         return int(text)
     return NAMES.index(text) if text in NAMES[:7] else NAMES.index(text) - 6
-
-
-def _names_in(node: cst.CSTNode) -> set[cst.CSTNode]:
-    found: set[cst.CSTNode] = set()
-
-    class Names(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            found.add(node)
-            return True
-
-    node.visit(Names())
-    return found
 
 
 def _source(value: object) -> str:

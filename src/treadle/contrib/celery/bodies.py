@@ -9,7 +9,7 @@ from libcst.metadata import FunctionScope
 
 from treadle.contrib.celery.model import Build, Module, TaskDef
 
-READS: Final = {  # what is read of `self` -> the expression, with {current} for the function
+READS: Final = {  # attribute of `self` -> the expression that replaces it, with {current} for the function
     "request.id": "{current}().id",
     "request.retries": "{current}().attempt - 1",
     "name": "{current}().task",
@@ -22,11 +22,11 @@ def bound_body(task: TaskDef) -> bool:
     module, asks = task.module, False
     for access in _accesses(task):
         node: cst.CSTNode = access
-        words: list[str] = []
+        attributes: list[str] = []
         while isinstance(above := module.parent(node), cst.Attribute) and above.value is node:
             node = above
-            words.append(above.attr.value)
-        read = ".".join(words)
+            attributes.append(above.attr.value)
+        read = ".".join(attributes)
         call = module.parent(node)
         if read == "retry" and isinstance(call, cst.Call) and call.func is node:
             asks = True
@@ -47,17 +47,17 @@ def _number(task: TaskDef) -> str:
 
 
 def _accesses(task: TaskDef) -> list[cst.CSTNode]:
-    """The places in which the first parameter is read."""
+    """The nodes that read the first parameter."""
     module = task.module
     scope: Any = next(
         (s for s in set(module.scopes.values()) if isinstance(s, FunctionScope) and s.node is task.function), None
     )
-    found = []
+    reads = []
     for assignment in scope[task.bound] if scope is not None else ():
         if not isinstance(getattr(assignment, "node", None), cst.Param):
             task.problem(task.function, f"{task.bound} is assigned again in the function", "task-context")
-        found += [access.node for access in assignment.references]
-    return sorted(found, key=module.line)
+        reads += [access.node for access in assignment.references]
+    return sorted(reads, key=module.line)
 
 
 def _reading(module: Module, node: cst.CSTNode, read: str) -> Build:
@@ -75,9 +75,9 @@ def _reading(module: Module, node: cst.CSTNode, read: str) -> Build:
 def _retry(task: TaskDef, call: cst.Call) -> None:
     """`raise self.retry(exc=exc, countdown=30)`, with or without `raise`, as a statement of its own."""
     module = task.module
-    given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None and not arg.star}
+    arguments = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None and not arg.star}
     above = module.parent(call)
-    if len(given) != len(call.args) or set(given) - RETRY_ARGS:
+    if len(arguments) != len(call.args) or set(arguments) - RETRY_ARGS:
         task.problem(call, "self.retry() with more than exc= and countdown= is not certain", "retries")
         return
     if isinstance(above, cst.Raise) and above.cause is None:
@@ -89,7 +89,7 @@ def _retry(task: TaskDef, call: cst.Call) -> None:
         return
 
     def build(updated: Any, module: Module) -> cst.CSTNode:
-        # The parts are those of the call after the edits inside it.
+        # `updated` already has the edits inside the call.
         inner: Any = updated.exc if isinstance(statement, cst.Raise) else updated.value
         parts = {arg.keyword.value: module.text(arg.value) for arg in inner.args}
         wait, cause = parts.get("countdown", task.delay), parts.get("exc")

@@ -1,4 +1,4 @@
-"""The arguments of `apply_async` and `signature`, turned into those of `options(...)` and of the call itself."""
+"""Turns the arguments of `apply_async` and `signature` into arguments of `options(...)` and of the call itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery.decorators import priority
-from treadle.contrib.celery.model import Module, Use
+from treadle.contrib.celery.model import Module, Use, below
 from treadle.contrib.celery.settings import NotLiteral, Settings, literal
 
 SECTION: Final = "options-of-a-call"
@@ -34,7 +34,7 @@ NO_COUNTERPART: Final = {
 class Parts(Struct):
     """The arguments of a call in Treadle's form, as source."""
 
-    given: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
     head: str = ""  # positional arguments over several lines, with their comments and a comma at the end
     options: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Parts(Struct):
     @property
     def args(self) -> str:
         """The arguments of the task."""
-        return self.head + ", ".join(self.given)
+        return self.head + ", ".join(self.arguments)
 
     @property
     def bound(self) -> str:
@@ -53,23 +53,23 @@ class Parts(Struct):
 
 def parts(args: Sequence[cst.Arg], module: Module, settings: Settings) -> Parts:
     """The parts of `apply_async(args, kwargs, **options)`."""
-    found, order = Parts(), ["args", "kwargs"]
+    call_parts, order = Parts(), ["args", "kwargs"]
     named: dict[str, cst.BaseExpression] = {}
     for number, arg in enumerate(args):
         if arg.star or (arg.keyword is None and number > 1):
-            found.problems.append(("its arguments are not written out", SECTION))
-            return found
+            call_parts.problems.append(("its arguments are not written out", SECTION))
+            return call_parts
         named[order[number] if arg.keyword is None else arg.keyword.value] = arg.value
     if (node := named.pop("args", None)) is not None:
-        _positional(found, node, module)
+        _positional(call_parts, node, module)
     if (node := named.pop("kwargs", None)) is not None:
-        _keywords(found, node, module)
+        _keywords(call_parts, node, module)
     for name, value in named.items():
-        _option(found, name, value, module, settings)
-    return found
+        _option(call_parts, name, value, module, settings)
+    return call_parts
 
 
-def _positional(found: Parts, node: cst.BaseExpression, module: Module) -> None:
+def _positional(call_parts: Parts, node: cst.BaseExpression, module: Module) -> None:
     if isinstance(node, cst.Tuple | cst.List):
         last = node.elements[-1] if node.elements else None
         if last is None:
@@ -78,80 +78,65 @@ def _positional(found: Parts, node: cst.BaseExpression, module: Module) -> None:
             if isinstance(last.comma, cst.MaybeSentinel):
                 last = last.with_changes(comma=cst.Comma())
             whole = node.with_changes(elements=[*node.elements[:-1], last])
-            found.head = module.text(whole).strip()[1:-1]
+            call_parts.head = module.text(whole).strip()[1:-1]
             return
         text = module.text(node).strip()
         inner = text[1:-1] if text[:1] in "([" else text
-        found.given.append(inner.strip().removesuffix(","))
+        call_parts.arguments.append(inner.strip().removesuffix(","))
     elif not _is_none(node):
-        found.given.append(f"*{module.text(node)}")
+        call_parts.arguments.append(f"*{module.text(node)}")
 
 
-def _keywords(found: Parts, node: cst.BaseExpression, module: Module) -> None:
+def _keywords(call_parts: Parts, node: cst.BaseExpression, module: Module) -> None:
     if not isinstance(node, cst.Dict):
         if not _is_none(node):
-            found.given.append(f"**{module.text(node)}")
+            call_parts.arguments.append(f"**{module.text(node)}")
         return
     for element in node.elements:
         if isinstance(element, cst.StarredDictElement):
-            found.given.append(f"**{module.text(element.value)}")
+            call_parts.arguments.append(f"**{module.text(element.value)}")
             continue
         key = element.key if isinstance(element, cst.DictElement) else None
         name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
         if not isinstance(name, str) or not name.isidentifier():
-            found.problems.append(("the keys of kwargs are not names", SECTION))
+            call_parts.problems.append(("the keys of kwargs are not names", SECTION))
             return
-        found.given.append(f"{name}={module.text(element.value)}")
+        call_parts.arguments.append(f"{name}={module.text(element.value)}")
 
 
 def _is_none(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "None"
 
 
-def _option(found: Parts, name: str, value: cst.BaseExpression, module: Module, settings: Settings) -> None:
+def _option(call_parts: Parts, name: str, value: cst.BaseExpression, module: Module, settings: Settings) -> None:
     text = module.text(value)
     if _is_none(value) or (name == "retry" and text == "True"):
         return  # as if it were not given
     if name in DIFFERS:
-        found.notes.append(f"{name}: {DIFFERS[name]}")
+        call_parts.notes.append(f"{name}: {DIFFERS[name]}")
     if name in RENAMED:
-        found.options.append(f"{RENAMED[name]}={text}")
+        call_parts.options.append(f"{RENAMED[name]}={text}")
     elif name == "expires" and isinstance(value, cst.Integer | cst.Float):
-        found.options.append(f"expires={text}")
+        call_parts.options.append(f"expires={text}")
     elif name == "priority":
         try:
             turned = priority(settings, literal(value, module))
         except NotLiteral:
             turned = None
         if turned is None:
-            found.problems.append(("its priority, or the direction of priorities, is not known", "priorities"))
+            call_parts.problems.append(("its priority, or the direction of priorities, is not known", "priorities"))
         else:
-            found.options.append(f"priority={turned}")
+            call_parts.options.append(f"priority={turned}")
     else:
         known = NO_COUNTERPART.get(name, (f"{name}= has no counterpart that is certain", SECTION))
-        found.problems.append((f"{name}=: {known[0]}" if name in NO_COUNTERPART else known[0], known[1]))
+        call_parts.problems.append((f"{name}=: {known[0]}" if name in NO_COUNTERPART else known[0], known[1]))
 
 
-def checked(use: Use, call: cst.Call, found: Parts, made: str) -> None:
+def checked(use: Use, call: cst.Call, call_parts: Parts, source: str) -> None:
     """Note the problems of a call, and comments that its new form would lose."""
-    for reason, section in found.problems:
+    for reason, section in call_parts.problems:
         use.problem(call, reason, section)
-    for reason in found.notes:
+    for reason in call_parts.notes:
         use.note(call, reason, SECTION)
-    if any(comment not in made for comment in comments(call)):
+    if any(isinstance(node, cst.Comment) and node.value not in source for node in below(call)):
         use.problem(call, "a comment inside the call would be lost", SECTION)
-
-
-class _Comments(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def visit_Comment(self, node: cst.Comment) -> None:
-        self.found.append(node.value)
-
-
-def comments(node: cst.CSTNode) -> list[str]:
-    """The comments inside a node."""
-    visitor = _Comments()
-    node.visit(visitor)
-    return visitor.found

@@ -1,4 +1,4 @@
-"""Chains, groups and chords whose parts are signatures of known tasks, and what becomes of them."""
+"""Rewrites chains, groups and chords whose parts are signatures of known tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 
 import libcst as cst
 
-from treadle.contrib.celery.calls import checked, parts
-from treadle.contrib.celery.model import Build, Module, TaskDef, Use
+from treadle.contrib.celery.calls import Parts, checked, parts
+from treadle.contrib.celery.model import Build, Module, TaskDef, Use, begins_with
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.results import plain, result_of
 from treadle.contrib.celery.settings import Settings
@@ -29,14 +29,9 @@ class Canvas:
 
     def task_of(self, node: cst.CSTNode) -> tuple[str, str] | None:
         """The task that a dotted name begins with, and the rest of the name."""
-        name = self._package.resolve(self.module.canonical(node))
-        while name:
-            full, _, _ = name.rpartition(".")
-            if name in self._tasks:
-                whole = self._package.resolve(self.module.canonical(node)) or ""
-                return name, whole.removeprefix(name).lstrip(".")
-            name = full
-        return None
+        whole = self._package.resolve(self.module.canonical(node)) or ""
+        name = begins_with(whole, self._tasks)
+        return None if name is None else (name, whole.removeprefix(name).lstrip("."))
 
     def kind(self, node: cst.BaseExpression) -> str | None:
         """ "signature", "chain", "group" or "chord"; None for anything else."""
@@ -44,9 +39,9 @@ class Canvas:
             return "chain" if self.kind(node.left) and self.kind(node.right) else None
         if not isinstance(node, cst.Call):
             return None
-        found = self.task_of(node.func)
-        if found is not None:
-            return "signature" if found[1] in SIGNATURES else None
+        task = self.task_of(node.func)
+        if task is not None:
+            return "signature" if task[1] in SIGNATURES else None
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "set":
             return "signature" if self.kind(node.func.value) == "signature" else None
         return CANVAS.get(self._package.resolve(self.module.canonical(node.func)) or "")
@@ -79,16 +74,14 @@ class Canvas:
             func, waits = updated.func, module.is_async(call)
             inner = func.value if isinstance(call.func, cst.Attribute) and self.kind(call.func) is None else func
             app = module.wanted.get("app")  # a chain needs none
+            enqueue = f"{app}.enqueue" if waits else f"{app}.sync.enqueue"
             if kind == "group":
-                made = module.text(
-                    inner.with_changes(func=module.parse(f"{app}.enqueue" if waits else f"{app}.sync.enqueue"))
-                )
+                source = module.text(inner.with_changes(func=module.parse(enqueue)))
             elif kind == "signature":
-                made = f"{app}.enqueue({module.text(inner)})" if waits else f"{app}.sync.enqueue({module.text(inner)})"
+                source = f"{enqueue}({module.text(inner)})"
             else:
-                text = module.text(inner)
-                made = f"{text}.enqueue()" if waits else f"{text}.enqueue_sync()"
-            return module.parse(plain(module, call, f"await {made}") if waits else made)
+                source = f"{module.text(inner)}.{'enqueue' if waits else 'enqueue_sync'}()"
+            return module.parse(plain(module, call, f"await {source}") if waits else source)
 
         return build
 
@@ -109,7 +102,7 @@ class Canvas:
             self._steps(use, node, [arg.value for arg in node.args], any(arg.star or arg.keyword for arg in node.args))
         elif kind == "group" and isinstance(node, cst.Call) and position == "first":
             use.covers.add(node.func)
-            self._members(use, node)
+            self._group(use, node)
         elif kind == "chord" and isinstance(node, cst.Call):
             self._chord(use, node, body)
         else:
@@ -127,21 +120,11 @@ class Canvas:
 
     def _pipe(self, use: Use, node: cst.BinaryOperation) -> None:
         """`a.s(1) | b.s()` becomes `chain(a.job(1), b.late())`."""
-        steps: list[cst.BaseExpression] = []
-        left: cst.BaseExpression = node
-        while isinstance(left, cst.BinaryOperation):
-            steps.insert(0, left.right)
-            left = left.left
-        self._steps(use, node, [left, *steps], False)
+        self._steps(use, node, _piped(node), False)
         use.needs.add("treadle.chain")
 
         def build(updated: Any, module: Module) -> cst.CSTNode:
-            texts: list[str] = []
-            at = updated
-            while isinstance(at, cst.BinaryOperation):
-                texts.insert(0, module.text(at.right))
-                at = at.left
-            return module.parse(f"{module.wanted['treadle.chain']}({', '.join([module.text(at), *texts])})")
+            return module.parse(f"{module.wanted['treadle.chain']}({', '.join(map(module.text, _piped(updated)))})")
 
         use.edits[node] = build
 
@@ -155,11 +138,11 @@ class Canvas:
         ):
             inner, extra = node.func.value, list(node.args)
             use.edits[node] = lambda updated, _: updated.func.value
-        found = self.task_of(inner.func)
-        if found is None or found[1] not in SIGNATURES:
+        task = self.task_of(inner.func)
+        if task is None or task[1] not in SIGNATURES:
             use.problem(node, "this signature is not certain", SECTION)
             return
-        full, how = found
+        full, how = task
         use.tasks.add(full)
         use.covers.add(inner.func)
         immutable = how == "si" or any(
@@ -167,50 +150,44 @@ class Canvas:
             for arg in inner.args
         )
 
-        def text(call: Any) -> str:
+        def arguments_of(call: Any) -> Parts:
+            """The parts of `task.signature(args, kwargs, ...)`."""
             kept = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "immutable"]
-            whole = (
-                parts(kept, self.module, self._settings)
-                if how in ("signature", "subtask")
-                else parts((), self.module, self._settings)
-            )
-            given = whole.args
+            return parts(kept if how in ("signature", "subtask") else (), self.module, self._settings)
+
+        more = parts(extra, self.module, self._settings)
+
+        def text(call: Any) -> str:
+            whole = arguments_of(call)
+            arguments = whole.args
             if how in ("s", "si"):
-                given = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
-            more = parts(extra, self.module, self._settings)
+                arguments = self.module.text(call.with_changes(func=cst.Name("f")))[2:-1]
             options = [*whole.options, *more.options]
             if immutable and position == "later":
                 options.append("pass_result=False")
             bound = f".options({', '.join(options)})" if options else ""
             verb = "late" if position == "later" and not immutable else "job"
-            return f"{self.module.text(call.func.value)}{bound}.{verb}({given})"
+            return f"{self.module.text(call.func.value)}{bound}.{verb}({arguments})"
 
         if how in ("signature", "subtask"):
-            checked(
-                use,
-                inner,
-                parts(
-                    [a for a in inner.args if a.keyword is None or a.keyword.value != "immutable"],
-                    self.module,
-                    self._settings,
-                ),
-                text(inner),
-            )
+            checked(use, inner, arguments_of(inner), text(inner))
         if extra:
-            checked(use, node, parts(extra, self.module, self._settings), text(inner))
+            checked(use, node, more, text(inner))
         use.edits[inner] = lambda updated, module: module.parse(text(updated))
 
-    def _members(self, use: Use, node: cst.Call) -> None:
+    def _group(self, use: Use, node: cst.Call) -> None:
         """The members of a group: signatures, a list of them, or one comprehension."""
         if any(arg.star or arg.keyword for arg in node.args) or not node.args:
             use.problem(node, "the members of this group are not written out", SECTION)
-            return
-        for arg in node.args:
-            for member in _each(arg.value):
-                if self.kind(member) != "signature":
-                    use.problem(member, "a member of this group is not a signature of a known task", SECTION)
-                else:
-                    self._piece(use, member, "member")
+        else:
+            self._members(use, [arg.value for arg in node.args], "group")
+
+    def _members(self, use: Use, expressions: list[cst.BaseExpression], kind: str) -> None:
+        for member in (member for expression in expressions for member in _each(expression)):
+            if self.kind(member) != "signature":
+                use.problem(member, f"a member of this {kind} is not a signature of a known task", SECTION)
+            else:
+                self._piece(use, member, "member")
 
     def _chord(self, use: Use, node: cst.Call, body: cst.BaseExpression | None) -> None:
         """`chord(header, body)` becomes `gather(header).into(body)`."""
@@ -223,26 +200,22 @@ class Canvas:
         header = node.args[0].value
         if self.kind(header) == "group" and isinstance(header, cst.Call):
             use.covers.add(header.func)
-            self._members(use, header)
+            self._group(use, header)
         else:
-            for member in _each(header):
-                if self.kind(member) != "signature":
-                    use.problem(member, "a member of this chord is not a signature of a known task", SECTION)
-                else:
-                    self._piece(use, member, "member")
-        found = self.task_of(last.func) if isinstance(last, cst.Call) else None
-        if found is None or found[1] not in ("s", "si"):
+            self._members(use, [header], "chord")
+        task = self.task_of(last.func) if isinstance(last, cst.Call) else None
+        if task is None or task[1] not in ("s", "si"):
             use.problem(last, "the body of this chord is not written as task.s() or task.si()", SECTION)
             return
-        use.tasks.add(found[0])
+        use.tasks.add(task[0])
         use.covers.add(last.func)  # type: ignore[attr-defined]
-        immutable = found[1] == "si"
+        immutable = task[1] == "si"
         use.needs.add("treadle.flow" if immutable else "treadle.gather")
 
         def build(updated: Any, module: Module) -> cst.CSTNode:
-            given = updated.args[1].value if body is None else updated.args[0].value
-            args = module.text(given.with_changes(func=cst.Name("f")))[2:-1]
-            task = module.text(given.func.value)
+            body_call = updated.args[1].value if body is None else updated.args[0].value
+            args = module.text(body_call.with_changes(func=cst.Name("f")))[2:-1]
+            task = module.text(body_call.func.value)
             head = updated.args[0].value if body is None else updated.func.args[0].value
             text = module.text(head)
             if isinstance(head, cst.GeneratorExp):
@@ -260,16 +233,21 @@ class Canvas:
             assert isinstance(outer, cst.Call)
 
             def both(updated: Any, module: Module) -> cst.CSTNode:
-                made, waits = module.text(build(updated, module)), module.is_async(outer)
+                source, waits = module.text(build(updated, module)), module.is_async(outer)
                 return module.parse(
-                    plain(module, outer, f"await {made}.enqueue()") if waits else f"{made}.enqueue_sync()"
+                    plain(module, outer, f"await {source}.enqueue()") if waits else f"{source}.enqueue_sync()"
                 )
 
             use.whole = both
 
 
+def _piped(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The steps of `a | b | c`."""
+    return [*_piped(node.left), node.right] if isinstance(node, cst.BinaryOperation) else [node]
+
+
 def _each(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """The members that an expression lists: of a list or a tuple each, of a comprehension its element."""
+    """The elements of a list or a tuple, the one element of a comprehension, or else the expression itself."""
     if isinstance(node, cst.List | cst.Tuple):
         return [element.value for element in node.elements]
     if isinstance(node, cst.GeneratorExp | cst.ListComp):

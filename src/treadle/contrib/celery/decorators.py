@@ -13,7 +13,7 @@ from typing import Any, Final
 import libcst as cst
 
 from treadle.contrib.celery.bodies import bound_body
-from treadle.contrib.celery.model import Module, TaskDef
+from treadle.contrib.celery.model import Module, TaskDef, below
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.retries import retry_options
 from treadle.contrib.celery.settings import NotLiteral, Settings, literal
@@ -43,26 +43,16 @@ SECTIONS: Final = {
 
 def tasks(package: Package, settings: Settings) -> dict[str, TaskDef]:
     """Every Celery task of the package by its full name; those with `problems` cannot be moved."""
-    found: dict[str, TaskDef] = {}
+    by_name: dict[str, TaskDef] = {}
     for module in package.modules.values():
-        visitor = _Finder(package, settings, module)
-        module.tree.visit(visitor)
-        found.update({task.full: task for task in visitor.found})
-    return found
-
-
-class _Finder(cst.CSTVisitor):
-    def __init__(self, package: Package, settings: Settings, module: Module) -> None:
-        self._package, self._settings, self._module = package, settings, module
-        self.found: list[TaskDef] = []
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        for decorator in node.decorators:
-            called = decorator.decorator
-            func = called.func if isinstance(called, cst.Call) else called
-            name = self._package.resolve(self._module.canonical(func))
-            if name in SHARED or (self._settings.app is not None and name == f"{self._settings.app}.task"):
-                self.found.append(_task(self._settings, self._module, node, decorator))
+        for node in (node for node in below(module.tree) if isinstance(node, cst.FunctionDef)):
+            for decorator in node.decorators:
+                called = decorator.decorator
+                name = package.resolve(module.canonical(called.func if isinstance(called, cst.Call) else called))
+                if name in SHARED or (settings.app is not None and name == f"{settings.app}.task"):
+                    task = _task(settings, module, node, decorator)
+                    by_name[task.full] = task
+    return by_name
 
 
 def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: cst.Decorator) -> TaskDef:
@@ -78,13 +68,13 @@ def _task(settings: Settings, module: Module, node: cst.FunctionDef, decorator: 
         task.problem(decorator, "has a decorator above it, which gets the task as a value", "calls")
     if node.asynchronous is not None:
         task.problem(decorator, "is an async function, which Celery does not run", "tasks")
-    given = dict(_options(task, decorator.decorator))
-    for name, value in given.items():
+    options = dict(_options(task, decorator.decorator))
+    for name, value in options.items():
         _option(task, settings, name, value)
     _function(task)
-    _defaults(task, settings, given)
+    _defaults(task, settings, options)
     asks = bound_body(task) if task.bound is not None else False
-    retry_options(task, {name: value for name, value in given.items() if name in RETRYING}, asks)
+    retry_options(task, {name: value for name, value in options.items() if name in RETRYING}, asks)
     return task
 
 
@@ -93,9 +83,11 @@ def _function(task: TaskDef) -> None:
     reason = 'ran alone in its process; it now runs in a thread next to others, or with kind="process" in a process'
     task.note(task.decorator, reason, "tasks")
     params = task.function.params
-    given = [*params.posonly_params, *params.params, *params.kwonly_params]
-    given += [each for each in (params.star_arg, params.star_kwarg) if isinstance(each, cst.Param)]
-    checked = [each.name.value for each in given if each.annotation is not None and not _is_any(each.annotation)]
+    parameters = [*params.posonly_params, *params.params, *params.kwonly_params]
+    parameters += [param for param in (params.star_arg, params.star_kwarg) if isinstance(param, cst.Param)]
+    checked = [
+        param.name.value for param in parameters if param.annotation is not None and not _is_any(param.annotation)
+    ]
     if checked:
         reason = (
             f"the annotations of {', '.join(checked)} are checked when a job is made: other types raise BadArgument"
@@ -126,13 +118,13 @@ def _option(task: TaskDef, settings: Settings, name: str, value: cst.BaseExpress
         task.note(value, f"{name} is left out: Treadle always does so, or has no such switch", "tasks")
         return
     try:
-        found = literal(value, task.module)
+        option = literal(value, task.module)
     except NotLiteral:
         task.problem(value, f"{name} is not a literal", "tasks")
         return
     known = KNOWN.get(name)
-    if known is None or not known(task, settings, value, found):
-        reason, section = SECTIONS.get(name, (f"{name}={found!r:.40} has no counterpart that is certain", "tasks"))
+    if known is None or not known(task, settings, value, option):
+        reason, section = SECTIONS.get(name, (f"{name}={option!r:.40} has no counterpart that is certain", "tasks"))
         task.problem(value, reason, section)
 
 
@@ -161,7 +153,8 @@ def _priority(task: TaskDef, settings: Settings, node: cst.CSTNode, value: Any) 
 
 
 def priority(settings: Settings, value: Any) -> int | None:
-    """Treadle's priority, of which the higher comes first; None: the broker is not known, and so the direction."""
+    """The priority for Treadle, where a higher number comes first. None if the broker is not known: brokers differ in
+    the direction."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     if settings.broker in ("redis", "rediss", "valkey", "valkeys"):
@@ -250,16 +243,6 @@ def _defaults(task: TaskDef, settings: Settings, given: dict[str, cst.BaseExpres
         task.options["max_lost"] = "1"
 
 
-class _Returns(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found = False
-
-    def visit_Return(self, node: cst.Return) -> None:
-        self.found = self.found or node.value is not None
-
-
 def _returns(function: cst.FunctionDef) -> bool:
     """Whether a function, or one inside it, returns a value."""
-    visitor = _Returns()
-    function.body.visit(visitor)
-    return visitor.found
+    return any(isinstance(node, cst.Return) and node.value is not None for node in below(function.body))

@@ -19,7 +19,7 @@ class NotWritten(Exception):
 
 
 def check_tree(path: Path) -> None:
-    """Raise NotWritten unless git has every file below `path` as it is."""
+    """Raise NotWritten if a file below `path` has changes that are not committed."""
     folder = path if path.is_dir() else path.parent
     try:
         done = subprocess.run(

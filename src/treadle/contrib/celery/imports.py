@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 
 from treadle.contrib.celery.model import Module
-from treadle.contrib.celery.package import Package, statements
+from treadle.contrib.celery.package import Package, local_names, statements
 
 APP_MODULE = "treadle_app"
 
@@ -18,7 +18,7 @@ def choose(module: Module, package: Package, app: str, needs: set[str], leaving:
     app      the dotted name of the Treadle app
     leaving  local names whose imports will be removed
     """
-    wanted = {each: app if each == "app" else each for each in needs}
+    wanted = {need: app if need == "app" else need for need in needs}
     known = _imported(module, package)
     used = names_in(module.tree) - leaving
     for need, full in sorted(wanted.items()):
@@ -44,41 +44,33 @@ def _imported(module: Module, package: Package) -> dict[str, str]:
 
 def names_in(tree: cst.Module) -> set[str]:
     """Every plain name in a file, except those after a dot and those of keywords."""
-    found: set[str] = set()
-
-    class Names(cst.CSTVisitor):
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Name(self, node: cst.Name) -> None:
-            found.add(node.value)
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-                found.add(alias.evaluated_alias or alias.evaluated_name)
-            return False
-
-    tree.visit(Names())
-    return found
+    names: set[str] = set()
+    rest: list[cst.CSTNode] = [tree]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, cst.Name):
+            names.add(node.value)
+        elif isinstance(node, cst.ImportFrom):
+            names.update(local_names(node))
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            rest.append(node.value)
+        else:
+            rest.extend(node.children)
+    return names
 
 
 def lines(module: Module, app: str) -> list[str]:
     """The import statements to add."""
     known = {name for statement in statements(module.tree) for name in _given(statement)}
     wanted = {need: name for need, name in module.wanted.items() if name not in known}
-    found = []
+    imports = []
     if "app" in wanted:
         place, _, short = app.rpartition(".")
-        found.append(f"from {place} import {_as(short, wanted.pop('app'))}" if place else f"import {short}")
+        imports.append(f"from {place} import {_as(short, wanted.pop('app'))}" if place else f"import {short}")
     names = sorted(_as(need.removeprefix("treadle."), name) for need, name in wanted.items())
     if names:
-        found.insert(0, f"from treadle import {', '.join(names)}")
-    return found
+        imports.insert(0, f"from treadle import {', '.join(names)}")
+    return imports
 
 
 def _as(short: str, name: str) -> str:
@@ -87,30 +79,30 @@ def _as(short: str, name: str) -> str:
 
 def _given(statement: cst.BaseSmallStatement) -> list[str]:
     """The names of an import of Treadle or of its app that is there already."""
-    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+    if not isinstance(statement, cst.ImportFrom):
         return []
     source = cst.Module([]).code_for_node(statement.module) if statement.module is not None else ""
     if source != "treadle" and source.rpartition(".")[2] != APP_MODULE:
         return []
-    return [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
+    return local_names(statement)
 
 
 def inserted(tree: cst.Module, texts: list[str]) -> cst.Module:
     """The module with these statements behind the imports at its top."""
     if not texts:
         return tree
-    body, at = list(tree.body), 0
+    body, place = list(tree.body), 0
     for number, line in enumerate(body):
         small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and line.body else None
         docstring = number == 0 and isinstance(small, cst.Expr)
         if isinstance(small, cst.Import | cst.ImportFrom) or docstring:
-            at = number + 1
+            place = number + 1
         elif not isinstance(line, cst.SimpleStatementLine) or not isinstance(small, cst.Import | cst.ImportFrom):
             break
-    made: list[Any] = [cst.parse_statement(text, config=tree.config_for_parsing) for text in texts]
-    if at == 0 and body:
-        made[0] = made[0].with_changes(leading_lines=[])
-    return tree.with_changes(body=[*body[:at], *made, *body[at:]])
+    new: list[Any] = [cst.parse_statement(text, config=tree.config_for_parsing) for text in texts]
+    if place == 0 and body:
+        new[0] = new[0].with_changes(leading_lines=[])
+    return tree.with_changes(body=[*body[:place], *new, *body[place:]])
 
 
 class Removal(cst.CSTTransformer):
@@ -128,7 +120,7 @@ class Removal(cst.CSTTransformer):
     def leave_ImportFrom(self, original: cst.ImportFrom, updated: cst.ImportFrom) -> Any:
         if isinstance(updated.names, cst.ImportStar):
             return updated
-        kept = [each for each in updated.names if (each.evaluated_alias or each.evaluated_name) not in self._names]
+        kept = [alias for alias in updated.names if (alias.evaluated_alias or alias.evaluated_name) not in self._names]
         if len(kept) == len(updated.names):
             return updated
         if not kept:

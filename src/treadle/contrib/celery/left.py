@@ -7,10 +7,10 @@ from typing import Final
 
 import libcst as cst
 
-from treadle.contrib.celery.model import Finding, Module, TaskDef, Use, begins_with
-from treadle.contrib.celery.package import Package, statements
+from treadle.contrib.celery.model import Finding, Module, TaskDef, Use, begins_with, below
+from treadle.contrib.celery.package import Package, local_names, statements
 from treadle.contrib.celery.settings import Settings, advice
-from treadle.contrib.celery.uses import Found, Reference
+from treadle.contrib.celery.uses import Reference, Usage
 
 CELERY: Final = {  # prefix of a name of Celery -> what becomes of it, and the section of the guide
     "celery.signals": ("a signal becomes an event, a middleware or a lifespan", "signals"),
@@ -44,52 +44,39 @@ APP: Final = {
 
 
 def references(
-    package: Package, settings: Settings, found: Found, gone: set[cst.CSTNode], leaves: dict[str, set[str]]
+    package: Package, settings: Settings, usage: Usage, gone: set[cst.CSTNode], leaves: dict[str, set[str]]
 ) -> Iterator[Finding]:
     """A finding for each line that still leads to Celery. `leaves`: by module, the imports that are removed."""
     for name, setting in settings.values.items():
         reason, section = advice(setting)
         yield setting.module.finding(setting.node, "left", f"setting {name}: {reason}", section)
-    for each in found.references:
-        if each.node in gone:
+    for reference in usage.references:
+        if reference.node in gone:
             continue
-        known = _reason(settings, each)
+        known = _reason(settings, reference)
         if known is not None:
-            yield each.module.finding(_statement(each.module, each.node), "left", *known)
+            yield reference.module.finding(_statement(reference.module, reference.node), "left", *known)
     for module in package.modules.values():
         for statement in statements(module.tree):
             names = set(of_celery(package, settings, module, statement)) - leaves.get(module.name, set())
             if names:
                 yield module.finding(statement, "left", f"imports {', '.join(sorted(names))} of Celery", "what-stays")
-    yield from _unknown_calls(package, found, settings.app is None)
+    yield from _unknown_calls(package, usage, settings.app is None)
 
 
-def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], found: Found) -> None:
-    """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`: they
-    mean something in a worker of Celery only."""
+def inside_tasks(settings: Settings, tasks: dict[str, TaskDef], usage: Usage) -> None:
+    """Add a problem to each task whose function raises or catches exceptions of Celery, or reads `current_task`, which
+    works only in a worker of Celery."""
     functions = {task.function: task for task in tasks.values()}
     within = ("celery.exceptions.", "celery.current_task.", "celery._state.", f"{settings.app}.current_task.")
-    for each in found.references:
-        if not f"{each.name}.".startswith(within):
+    for reference in usage.references:
+        if not f"{reference.name}.".startswith(within):
             continue
-        above: cst.CSTNode | None = each.node
-        while above is not None and above not in functions:
-            above = each.module.parent(above)
-        known = _reason(settings, each)
-        if isinstance(above, cst.FunctionDef) and known is not None:
-            functions[above].problem(_statement(each.module, each.node), *known)
-
-
-def nodes(node: cst.CSTNode) -> set[cst.CSTNode]:
-    found: set[cst.CSTNode] = set()
-
-    class All(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            found.add(node)
-            return True
-
-    node.visit(All())
-    return found
+        module, known = reference.module, _reason(settings, reference)
+        for above in module.above(reference.node):
+            if isinstance(above, cst.FunctionDef) and above in functions and known is not None:
+                functions[above].problem(_statement(module, reference.node), *known)
+                break
 
 
 def _statement(module: Module, node: cst.CSTNode) -> cst.CSTNode:
@@ -98,61 +85,39 @@ def _statement(module: Module, node: cst.CSTNode) -> cst.CSTNode:
     return above if isinstance(above, cst.Call | cst.Attribute | cst.Decorator) else node
 
 
-def _reason(settings: Settings, each: Reference) -> tuple[str, str] | None:
+def _reason(settings: Settings, reference: Reference) -> tuple[str, str] | None:
     app = settings.app
-    if app is not None and f"{each.name}.".startswith(f"{app}."):
-        rest = each.name.removeprefix(app).lstrip(".")
+    if app is not None and f"{reference.name}.".startswith(f"{app}."):
+        rest = reference.name.removeprefix(app).lstrip(".")
         if rest.startswith("conf."):
             return None  # reported with its value
-        return next(found for prefix, found in APP.items() if rest.startswith(prefix))
-    if each.name.startswith(("celery", "kombu")):
-        return next(found for prefix, found in CELERY.items() if each.name.startswith(prefix))
+        return next(known for prefix, known in APP.items() if rest.startswith(prefix))
+    if reference.name.startswith(("celery", "kombu")):
+        return next(known for prefix, known in CELERY.items() if reference.name.startswith(prefix))
     return None  # a task: its use is reported
 
 
-class _Calls(cst.CSTVisitor):
+def _unknown_calls(package: Package, usage: Usage, decorators: bool) -> Iterator[Finding]:
     """Calls of `.delay` and `.apply_async` on something that is not known to be a task. `decorators`: also those of
     `@....task`, because it is not known which ones are Celery's."""
-
-    def __init__(self, module: Module, known: set[cst.CSTNode], decorators: bool) -> None:
-        self._module, self._known, self._decorators = module, known, decorators
-        self.found: list[Finding] = []
-
-    def visit_Call(self, node: cst.Call) -> None:
-        func = node.func
-        if isinstance(func, cst.Attribute) and func.attr.value in ("delay", "apply_async") and node not in self._known:
-            reason = "is not known to be a call of a task, so it is not changed"
-            self.found.append(self._module.finding(node, "left", reason, "calls"))
-
-    def visit_Decorator(self, node: cst.Decorator) -> None:
-        name = node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator
-        if self._decorators and isinstance(name, cst.Attribute) and name.attr.value == "task":
-            reason = "may make a task of Celery; the app is not known"
-            self.found.append(self._module.finding(node, "left", reason, "tasks"))
-
-
-def _unknown_calls(package: Package, found: Found, decorators: bool) -> Iterator[Finding]:
     known: set[cst.CSTNode] = set()
-    for use in found.uses:
+    for use in usage.uses:
         above = use.module.parent(use.node)
         known |= {use.node, *([above] if above is not None else [])}
     for module in package.modules.values():
-        visitor = _Calls(module, known, decorators)
-        module.tree.visit(visitor)
-        yield from visitor.found
+        for node in below(module.tree):
+            if isinstance(node, cst.Call) and node not in known and _name(node.func) in ("delay", "apply_async"):
+                reason = "is not known to be a call of a task, so it is not changed"
+                yield module.finding(node, "left", reason, "calls")
+            elif decorators and isinstance(node, cst.Decorator):
+                called = node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator
+                if _name(called) == "task":
+                    yield module.finding(node, "left", "may make a task of Celery; the app is not known", "tasks")
 
 
-class _Strings(cst.CSTVisitor):
-    def __init__(self, names: dict[str, str], ours: set[cst.CSTNode]) -> None:
-        self._names, self._ours = names, ours
-        self.found: list[tuple[cst.SimpleString, str]] = []
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        value = node.evaluated_value
-        if isinstance(value, str) and node not in self._ours:
-            name = begins_with(value, self._names)
-            if name is not None:
-                self.found.append((node, self._names[name]))
+def _name(node: cst.CSTNode) -> str | None:
+    """The name after the last dot; None: there is no dot."""
+    return node.attr.value if isinstance(node, cst.Attribute) else None
 
 
 def named_in_strings(
@@ -160,38 +125,38 @@ def named_in_strings(
 ) -> list[Use]:
     """A use for each string with the name of a task: a message may be sent under it, or a test may replace it."""
     names = {name: full for full, task in tasks.items() for name in (task.name, full) if "@" not in name}
-    known = {node for task in tasks.values() for node in nodes(task.decorator)}
+    known = ours | {node for task in tasks.values() for node in below(task.decorator)}
     if (routes := settings.values.get("task_routes")) is not None:
-        known |= nodes(routes.node)
-    found = []
+        known.update(below(routes.node))
+    uses = []
     for module in package.modules.values():
-        visitor = _Strings(names, ours | known)
-        module.tree.visit(visitor)
-        for node, full in visitor.found:
-            use = Use(module, node, {full})
-            use.problem(node, "names a task in a text, so what happens with it is not certain", "calls")
-            found.append(use)
-    return found
+        for node in below(module.tree):
+            text = node.evaluated_value if isinstance(node, cst.SimpleString) and node not in known else None
+            if isinstance(text, str) and (name := begins_with(text, names)) is not None:
+                use = Use(module, node, {names[name]})
+                use.problem(node, "names a task in a text, so what happens with it is not certain", "calls")
+                uses.append(use)
+    return uses
 
 
 def star_imports(package: Package, tasks: dict[str, TaskDef]) -> list[Use]:
     """A use for each `from module import *` of a module with tasks, whose names cannot be followed."""
-    found = []
+    uses = []
     for module, statement, source in package.stars:
         inside = {full for full in tasks if full.rpartition(".")[0] == source}
         if inside:
             use = Use(module, statement, inside)
             use.problem(statement, "imports tasks with *, so their uses cannot be followed", "calls")
-            found.append(use)
-    return found
+            uses.append(use)
+    return uses
 
 
 def clashes(package: Package, tasks: dict[str, TaskDef]) -> set[str]:
     """The tasks that share a name with something else, such as after `mail = send` and `mail = other`."""
-    return {full for full in tasks if full in {package.resolve(each) for each in package.clashes}}
+    return {full for full in tasks if full in {package.resolve(name) for name in package.clashes}}
 
 
-def leaving(package: Package, settings: Settings, module: Module, found: Found, gone: set[cst.CSTNode]) -> set[str]:
+def leaving(package: Package, settings: Settings, module: Module, usage: Usage, gone: set[cst.CSTNode]) -> set[str]:
     """The names imported from Celery, or the Celery app's, that nothing in this module uses after the edits.
 
     gone  the nodes that the edits replace
@@ -199,9 +164,9 @@ def leaving(package: Package, settings: Settings, module: Module, found: Found, 
     if module.is_package:
         return set()
     uses: dict[str, list[bool]] = {}
-    for each in found.references:
-        if each.module is module:
-            uses.setdefault(_root(each.node), []).append(each.node in gone)
+    for reference in usage.references:
+        if reference.module is module:
+            uses.setdefault(_root(reference.node), []).append(reference.node in gone)
     return {
         name
         for statement in module.tree.body
@@ -213,12 +178,11 @@ def leaving(package: Package, settings: Settings, module: Module, found: Found, 
 
 
 def of_celery(package: Package, settings: Settings, module: Module, statement: cst.BaseSmallStatement) -> list[str]:
-    """The names by which an import leads to Celery or to the Celery app."""
+    """The names that this import takes from Celery, or that refer to the Celery app."""
     if isinstance(statement, cst.Import):
         names = [(alias.evaluated_alias or alias.evaluated_name, alias.evaluated_name) for alias in statement.names]
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
-        given = [alias.evaluated_alias or alias.evaluated_name for alias in statement.names]
-        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in given]
+        names = [(name, package.resolve(f"{module.name}.{name}".lstrip(".")) or "") for name in local_names(statement)]
     elif isinstance(statement, cst.ImportFrom):
         text = module.code(statement)
         names = [("*", "celery")] if text.startswith(("from celery", "from kombu")) else []

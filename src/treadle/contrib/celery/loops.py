@@ -5,102 +5,78 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import libcst as cst
 
-from treadle.contrib.celery.model import Module, Use
+from treadle.contrib.celery.model import Module, Use, below
 from treadle.contrib.celery.package import Package
 
 
 def functions_on_loops(package: Package) -> dict[str, str]:
-    """The full names of such functions, and the async function that calls each, over others or directly."""
+    """The full name of each such function, and the async function that calls it, directly or through others."""
     calls: dict[str, set[str]] = {}
     begins: set[str] = set()
     for module in package.modules.values():
-        visitor = _Calls(package, module)
-        module.tree.visit(visitor)
-        begins |= visitor.begins
-        for caller, functions in visitor.calls.items():
-            calls.setdefault(caller, set()).update(functions)
-    found: dict[str, str] = {}
+        for node in below(module.tree):
+            if _is_async(node):
+                begins.add(full_name(module, node))
+            elif isinstance(node, cst.Call):
+                function, called = module.function_of(node), _called(package, module, node.func)
+                if called is not None and isinstance(function, cst.FunctionDef):
+                    calls.setdefault(full_name(module, function), set()).add(called)
+    caller_of: dict[str, str] = {}
     for begin in sorted(begins):
         todo = [begin]
         while todo:
             for called in sorted(calls.get(todo.pop(), ())):
-                if called not in begins and called not in found:
-                    found[called] = begin
+                if called not in begins and called not in caller_of:
+                    caller_of[called] = begin
                     todo.append(called)
-    return found
+    return caller_of
 
 
 def refuse(package: Package, uses: list[Use]) -> None:
     """Add a problem to each use of a task in such a function."""
-    found = functions_on_loops(package)
+    caller_of = functions_on_loops(package)
     for use in uses:
-        function = use.module.function_of(use.node)
+        module, function = use.module, use.module.function_of(use.node)
         if not use.edits:
             continue
-        if use.module.is_async(use.node) and _in_generator(use):
-            use.problem(use.whole_node, "is in a generator, which cannot be awaited as such", "calls")
-        if function is not None and not use.module.is_async(use.node) and _is_inside_async(use.module, function):
+        if module.is_async(use.node):
+            if _in_generator(use):
+                use.problem(use.whole_node, "is in a generator, which cannot be awaited as such", "calls")
+        elif function is not None and any(map(_is_async, module.above(function))):
             reason = "may run on the event loop of the function around it, where enqueue_sync() refuses to block"
             use.problem(use.whole_node, reason, "calls")
-        elif isinstance(function, cst.FunctionDef) and not use.module.is_async(use.node):
-            caller = found.get(full_name(use.module, function))
-            if caller is not None:
-                reason = f"runs on the event loop of {caller}, where enqueue_sync() refuses to block"
-                use.problem(use.whole_node, reason, "calls")
-
-
-def _is_inside_async(module: Module, function: cst.CSTNode) -> bool:
-    above = module.function_of(function)
-    while above is not None:
-        if isinstance(above, cst.FunctionDef) and above.asynchronous is not None:
-            return True
-        above = module.function_of(above)
-    return False
+        elif isinstance(function, cst.FunctionDef) and (full := full_name(module, function)) in caller_of:
+            reason = f"runs on the event loop of {caller_of[full]}, where enqueue_sync() refuses to block"
+            use.problem(use.whole_node, reason, "calls")
 
 
 def _in_generator(use: Use) -> bool:
-    """Whether the use is in the part of a generator expression that an `await` would make asynchronous."""
-    below, above = use.node, use.module.parent(use.node)
-    while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
+    """Whether the use is in the part of a generator expression that an `await` would make asynchronous: all but what
+    the first `for` iterates over, which is computed outside of the generator."""
+    inner = [use.node]
+    for above in use.module.above(use.node):
+        if isinstance(above, cst.FunctionDef | cst.Lambda):
+            return False
         if isinstance(above, cst.GeneratorExp):
-            return not (isinstance(below, cst.CompFor) and _is_first(use, below))
-        below, above = above, use.module.parent(above)
+            return above.for_in.iter not in inner
+        inner.append(above)
     return False
 
 
-def _is_first(use: Use, loop: cst.CompFor) -> bool:
-    """Whether the use is in what the first `for` iterates over, which is computed outside of the generator."""
-    node: cst.CSTNode | None = use.node
-    while node is not None and node is not loop:
-        if node is loop.iter:
-            return True
-        node = use.module.parent(node)
-    return False
+def _is_async(node: cst.CSTNode) -> TypeGuard[cst.FunctionDef]:
+    return isinstance(node, cst.FunctionDef) and node.asynchronous is not None
+
+
+def _called(package: Package, module: Module, func: cst.BaseExpression) -> str | None:
+    """The full name of a function that is called; `self.name()` counts as a function of the module."""
+    if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self":
+        return f"{module.name}.{func.attr.value}".lstrip(".")
+    return package.resolve(module.canonical(func))
 
 
 def full_name(module: Module, function: cst.FunctionDef) -> str:
     return f"{module.name}.{function.name.value}".lstrip(".")
-
-
-class _Calls(cst.CSTVisitor):
-    """The calls of functions of the package, by the function in which they are."""
-
-    def __init__(self, package: Package, module: Module) -> None:
-        self._package, self._module = package, module
-        self.calls: dict[str, set[str]] = {}
-        self.begins: set[str] = set()
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        if node.asynchronous is not None:
-            self.begins.add(full_name(self._module, node))
-
-    def visit_Call(self, node: cst.Call) -> None:
-        function = self._module.function_of(node)
-        func = node.func
-        called = self._package.resolve(self._module.canonical(func))
-        if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self":
-            called = f"{self._module.name}.{func.attr.value}".lstrip(".")
-        if called is not None and isinstance(function, cst.FunctionDef):
-            self.calls.setdefault(full_name(self._module, function), set()).add(called)

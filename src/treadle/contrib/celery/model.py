@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider
 from msgspec import Struct, field
 
 GUIDE: Final = "docs/guides/moving-from/celery.md"
@@ -42,32 +43,25 @@ class Module:
 
     def __init__(self, path: Path, shown: str, name: str, raw: bytes) -> None:
         """Raises ParserSyntaxError, and UnicodeDecodeError or LookupError for an encoding that does not fit."""
-        from libcst.metadata import (
-            MetadataWrapper,
-            ParentNodeProvider,
-            PositionProvider,
-            QualifiedNameProvider,
-            ScopeProvider,
-        )
-
         self.path, self.shown, self.name, self.raw = path, shown, name, raw
         self.is_package = path.name == "__init__.py"
         wrapper = MetadataWrapper(cst.parse_module(raw))
         self.tree = wrapper.module
-        found = wrapper.resolve_many([ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider])
-        self.parents: Any = found[ParentNodeProvider]
-        self.positions: Any = found[PositionProvider]
-        names: Any = found[QualifiedNameProvider]
+        metadata = wrapper.resolve_many([ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider])
+        self.parents: Any = metadata[ParentNodeProvider]
+        self.positions: Any = metadata[PositionProvider]
+        names: Any = metadata[QualifiedNameProvider]
         # Computed when they are read, some of them lazily.
-        self.names: dict[cst.CSTNode, Any] = {node: each() if callable(each) else each for node, each in names.items()}
-        self.scopes: Any = found[ScopeProvider]
+        self.names: dict[cst.CSTNode, Any] = {
+            node: sources() if callable(sources) else sources for node, sources in names.items()
+        }
+        self.scopes: Any = metadata[ScopeProvider]
         self.edits: dict[cst.CSTNode, Build] = {}
-        self.wanted: dict[str, str] = {}  # what it imports in addition -> under which name
-        self.taken: set[str] = set()  # names that an additional import must not take
+        self.wanted: dict[str, str] = {}  # name of an additional import -> its local name
 
     def line(self, node: cst.CSTNode) -> int:
-        found: int = self.positions[node].start.line
-        return found
+        line: int = self.positions[node].start.line
+        return line
 
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node, in one line."""
@@ -83,43 +77,50 @@ class Module:
         return self.tree.code_for_node(node)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        found: cst.CSTNode | None = self.parents.get(node)
-        return found
+        return next(self.above(node), None)
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, from the inside out."""
+        while (node := self.parents.get(node)) is not None:
+            yield node
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
         """The innermost function around a node."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
-            above = self.parent(above)
-        return above
+        return next((above for above in self.above(node) if isinstance(above, cst.FunctionDef | cst.Lambda)), None)
 
     def always(self, node: cst.CSTNode) -> bool:
         """Whether a node is part of a statement that runs whenever the module is imported."""
-        above = self.parent(node)
-        while above is not None:
-            if isinstance(above, cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp):
-                return False
-            above = self.parent(above)
-        return True
+        conditional = cst.If | cst.Try | cst.For | cst.While | cst.FunctionDef | cst.Lambda | cst.IfExp
+        return not any(isinstance(above, conditional) for above in self.above(node))
 
     def is_async(self, node: cst.CSTNode) -> bool:
-        """Whether `await` may stand here, and must, because a blocking call would stop the event loop."""
+        """Whether the node is in an async function, where a blocking call would stop the event loop."""
         function = self.function_of(node)
         return isinstance(function, cst.FunctionDef) and function.asynchronous is not None
 
     def canonical(self, node: cst.CSTNode) -> str | None:
         """The dotted name that a name or an attribute refers to, from the import or the definition; None if it is
         local to a function, or not known for certain."""
-        found = list(self.names.get(node, ())) if is_dotted(node) else []
-        if len(found) != 1 or "<" in found[0].name:
+        sources = list(self.names.get(node, ())) if is_dotted(node) else []
+        if len(sources) != 1 or "<" in sources[0].name:
             return None
-        source, name = found[0].source.name, found[0].name
+        source, name = sources[0].source.name, sources[0].name
         if source == "BUILTIN":
             return f"builtins.{name}"
         return absolute(name, self) if source == "IMPORT" else f"{self.name}.{name}"
 
     def finding(self, node: cst.CSTNode, kind: Kind, reason: str, section: str) -> Finding:
         return Finding(self.shown, self.line(node), kind, self.code(node), reason, section)
+
+
+def below(node: cst.CSTNode, without: tuple[type[cst.CSTNode], ...] = ()) -> Iterator[cst.CSTNode]:
+    """A node and everything in it, in the order of the source. `without`: kinds of nodes that are left out whole."""
+    rest = [node]
+    while rest:
+        node = rest.pop()
+        if not isinstance(node, without):
+            yield node
+            rest.extend(reversed(node.children))
 
 
 def is_dotted(node: cst.CSTNode) -> bool:

@@ -17,7 +17,7 @@ DEEPEST = 50  # re-exports of a name that are followed
 class Package:
     """The modules of a folder or of one file.
 
-    root      the folder from which its modules are imported
+    root      the folder that is on `sys.path` when the modules are imported
     findings  files that cannot be read
     """
 
@@ -77,9 +77,8 @@ class Package:
                 if isinstance(statement.names, cst.ImportStar):
                     self.stars.append((module, statement, source))
                     continue
-                for alias in statement.names:
-                    given = alias.evaluated_alias or alias.evaluated_name
-                    self._alias(module, given, f"{source}.{alias.evaluated_name}")
+                for local, alias in zip(local_names(statement), statement.names, strict=True):
+                    self._alias(module, local, f"{source}.{alias.evaluated_name}")
             elif (given_here := assigned(statement)) is not None:
                 name, value = given_here
                 named = module.canonical(value) if isinstance(value, cst.Name | cst.Attribute) else None
@@ -95,10 +94,10 @@ class Package:
     @property
     def clashes(self) -> set[str]:
         """The sources of names that are given twice, so it is not certain which one holds."""
-        return {each for sources in self._sources.values() if len(sources) > 1 for each in sources}
+        return {source for sources in self._sources.values() if len(sources) > 1 for source in sources}
 
     def resolve(self, name: str | None) -> str | None:
-        """A dotted name, with the names that modules re-export replaced by those of the definition."""
+        """The dotted name under which an object is defined, given a name under which a module may re-export it."""
         for _ in range(DEEPEST):
             if name is None:
                 return None
@@ -119,7 +118,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(each for each in folders if each not in SKIPPED and not each.startswith("."))
+        folders[:] = sorted(folder for folder in folders if folder not in SKIPPED and not folder.startswith("."))
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
@@ -151,6 +150,17 @@ def assigned(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
     if not isinstance(target, cst.Name) or statement.value is None:
         return None
     return target.value, statement.value
+
+
+def assignments(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """The name and the value of each assignment at a module's own level."""
+    return (pair for statement in statements(module.tree) if (pair := assigned(statement)) is not None)
+
+
+def local_names(statement: cst.ImportFrom) -> list[str]:
+    """The names that `from ... import ...` defines in its module; none are known for `*`."""
+    aliases = () if isinstance(statement.names, cst.ImportStar) else statement.names
+    return [alias.evaluated_alias or alias.evaluated_name for alias in aliases]
 
 
 def _dotted(node: cst.BaseExpression | None) -> str:

@@ -1,6 +1,6 @@
 """Decides what moves: a task with all of its uses, or nothing of it.
 
-A task that stays takes its uses with it, and those the other tasks of the same chain or group, until nothing changes.
+If a task stays, its uses stay, and so do the other tasks of the same chain or group.
 The program that results runs: what moved runs on Treadle, what stayed runs on Celery as before.
 """
 
@@ -13,8 +13,8 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery import beat, decorators, imports, left, loops, settings, uses
-from treadle.contrib.celery.model import Finding, Module, TaskDef, Use
-from treadle.contrib.celery.package import Package, assigned, statements
+from treadle.contrib.celery.model import Finding, TaskDef, Use, below
+from treadle.contrib.celery.package import Package, assignments
 from treadle.contrib.celery.rewrite import rewritten
 
 APP: Final = '''"""The Treadle app of {package}. Its jobs are stored where TREADLE_URL says."""
@@ -31,7 +31,8 @@ class Plan(Struct):
 
     files     new contents, by path
     findings  the lines of the report, in order
-    tasks     names of the tasks that move, and of those that stay
+    moved     names of the tasks that move
+    stayed    names of the tasks that stay
     """
 
     files: dict[Path, bytes] = field(default_factory=dict)
@@ -48,36 +49,36 @@ def plan(path: Path) -> Plan:
     config = settings.read(package)
     _check_app(package, config)
     tasks = decorators.tasks(package, config)
-    found = uses.find(package, config, tasks)
-    found.uses += beat.entries(package, config, tasks)
-    beats = {node for use in found.uses if isinstance(use.node, cst.DictElement) for node in use.covers}
-    found.uses = [use for use in found.uses if use.node not in beats or isinstance(use.node, cst.DictElement)]
-    found.uses += left.named_in_strings(package, config, tasks, beats)
-    found.uses += left.star_imports(package, tasks)
-    left.inside_tasks(config, tasks, found)
-    loops.refuse(package, found.uses)
+    usage = uses.find(package, config, tasks)
+    usage.uses += beat.entries(package, config, tasks)
+    beats = {node for use in usage.uses if isinstance(use.node, cst.DictElement) for node in use.covers}
+    usage.uses = [use for use in usage.uses if use.node not in beats or isinstance(use.node, cst.DictElement)]
+    usage.uses += left.named_in_strings(package, config, tasks, beats)
+    usage.uses += left.star_imports(package, tasks)
+    left.inside_tasks(config, tasks, usage)
+    loops.refuse(package, usage.uses)
     for full in left.clashes(package, tasks):
         task = tasks[full]
         task.problem(task.decorator, "has a name that is given to something else, too", "calls")
-    stays = _stays(config, tasks, found.uses)
+    stays = _stays(config, tasks, usage.uses)
     moving = {full: task for full, task in tasks.items() if full not in stays}
-    going = [use for use in found.uses if use.tasks and not use.problems and not use.tasks & stays]
-    gone = {node for task in moving.values() for node in left.nodes(task.decorator)}
+    going = [use for use in usage.uses if use.tasks and not use.problems and not use.tasks & stays]
+    gone = {node for task in moving.values() for node in below(task.decorator)}
     gone |= {node for use in going for node in use.covers}
-    gone |= {node for task in moving.values() for edited in task.edits for node in left.nodes(edited)}
-    leaves = {module.name: left.leaving(package, config, module, found, gone) for module in package.modules.values()}
-    made = Plan(
+    gone |= {node for task in moving.values() for edited in task.edits for node in below(edited)}
+    leaves = {module.name: left.leaving(package, config, module, usage, gone) for module in package.modules.values()}
+    move = Plan(
         moved=sorted(task.name for task in moving.values()),
         stayed=sorted(task.name for full, task in tasks.items() if full in stays),
         app=".".join(part for part in (package.name, imports.APP_MODULE) if part),
     )
-    explained = gone | {node for use in found.uses for node in use.covers}
-    made.findings += [*package.findings, *config.stops, *left.references(package, config, found, explained, leaves)]
-    _report(made, tasks, found, stays, going)
+    explained = gone | {node for use in usage.uses for node in use.covers}
+    move.findings += [*package.findings, *config.stops, *left.references(package, config, usage, explained, leaves)]
+    _report(move, tasks, usage, stays, going)
     if moving:
-        _write(made, package, moving, going, leaves)
-    made.findings = sorted(set(made.findings))
-    return made
+        _write(move, package, moving, going, leaves)
+    move.findings = sorted(set(move.findings))
+    return move
 
 
 def _check_app(package: Package, config: settings.Settings) -> None:
@@ -87,69 +88,63 @@ def _check_app(package: Package, config: settings.Settings) -> None:
         config.stops.append(Finding(package.path.as_posix(), 0, "left", "", reason, "the-app"))
     name = ".".join(part for part in (package.name, imports.APP_MODULE) if part)
     ours = package.modules.get(name)
-    if ours is not None and f"{name}.app" not in _assigned(ours):
+    if ours is not None and "app" not in dict(assignments(ours)):
         reason = "exists and assigns no `app`: rename it, or define the Treadle app there"
         config.stops.append(Finding(ours.shown, 0, "left", "", reason, "the-app"))
 
 
-def _assigned(module: Module) -> set[str]:
-    return {
-        f"{module.name}.{found[0]}"
-        for statement in statements(module.tree)
-        if (found := assigned(statement)) is not None
-    }
-
-
-def _stays(config: settings.Settings, tasks: dict[str, TaskDef], found: list[Use]) -> set[str]:
-    """The tasks that cannot be moved: their own problems, and those of everything that uses them."""
+def _stays(config: settings.Settings, tasks: dict[str, TaskDef], all_uses: list[Use]) -> set[str]:
+    """The tasks that cannot be moved, because they or their uses have a problem."""
     if config.stops or config.app is None:
         return set(tasks)
     stays = {full for full, task in tasks.items() if task.problems}
     names = [task.name for task in tasks.values()]
     stays |= {full for full, task in tasks.items() if names.count(task.name) > 1}
     while True:
-        more = {full for use in found if use.problems or use.tasks & stays for full in use.tasks if full not in stays}
+        more = {
+            full for use in all_uses if use.problems or use.tasks & stays for full in use.tasks if full not in stays
+        }
         if not more:
             return stays
         stays |= more
 
 
-def _report(made: Plan, tasks: dict[str, TaskDef], found: uses.Found, stays: set[str], going: list[Use]) -> None:
+def _report(move: Plan, tasks: dict[str, TaskDef], usage: uses.Usage, stays: set[str], going: list[Use]) -> None:
     """Every task and every use of one: rewritten, or left and why."""
     for full, task in tasks.items():
         if full in stays:
-            made.findings += task.problems
+            move.findings += task.problems
         else:
-            made.findings += task.notes
-            made.findings.append(task.module.finding(task.decorator, "rewritten", f"task {task.name}", "tasks"))
-    for use in found.uses:
+            move.findings += task.notes
+            move.findings.append(task.module.finding(task.decorator, "rewritten", f"task {task.name}", "tasks"))
+    for use in usage.uses:
         if use in going:
-            made.findings += use.notes
+            move.findings += use.notes
             if use.edits or use.schedule:
-                made.findings.append(
+                move.findings.append(
                     use.module.finding(use.whole_node, "rewritten", f"uses {_names(use.tasks)}", "calls")
                 )
         else:
-            made.findings += use.problems
+            move.findings += use.problems
             here = use.module.line(use.whole_node)
-            if here not in [each.line for each in use.problems]:
+            if here not in [problem.line for problem in use.problems]:
                 reason = f"uses {_names(use.tasks & stays)}, which stays with Celery"
-                made.findings.append(use.module.finding(use.whole_node, "left", reason, "what-stays"))
+                move.findings.append(use.module.finding(use.whole_node, "left", reason, "what-stays"))
 
 
 def _names(tasks: set[str]) -> str:
-    return ", ".join(sorted(each.partition("@")[0] for each in tasks))
+    return ", ".join(sorted(task.partition("@")[0] for task in tasks))
 
 
 def _write(
-    made: Plan, package: Package, moving: dict[str, TaskDef], going: list[Use], leaves: dict[str, set[str]]
+    move: Plan, package: Package, moving: dict[str, TaskDef], going: list[Use], leaves: dict[str, set[str]]
 ) -> None:
-    """The new contents of all files that change, and the module of the app."""
+    """Compute the new contents of all files that change, and of the module of the app."""
     for use in going:
         if use.schedule is not None:
             (full,) = use.tasks
             moving[full].above.append(use.schedule)
-    app = f"{made.app}.app"
+    app = f"{move.app}.app"
     for module in package.modules.values():
         mine = [task for task in moving.values() if task.module is module]
         here = [use for use in going if use.module is module]
@@ -159,17 +154,17 @@ def _write(
         imports.choose(module, package, app, needs, leaves[module.name])
         new = rewritten(module, mine, here, app, leaves[module.name])
         if new != module.raw:
-            made.files[module.path], made.before[module.path] = new, module.raw
+            move.files[module.path], move.before[module.path] = new, module.raw
     place = package.folder / f"{imports.APP_MODULE}.py"
     names = sorted({task.module.name for task in moving.values()})
-    old = package.modules.get(made.app)
+    old = package.modules.get(move.app)
     if old is None:
         text = APP.format(package=package.name or package.folder.absolute().name, modules=_quoted(names))
-        made.files[place], made.before[place] = text.encode(), b""
+        move.files[place], move.before[place] = text.encode(), b""
     elif missing := [name for name in names if f'"{name}"' not in old.tree.code]:
         end = old.tree.default_newline
         more = f"app.autodiscover({_quoted(missing)}){end}".encode(old.tree.encoding)
-        made.files[place], made.before[place] = old.raw + more, old.raw
+        move.files[place], move.before[place] = old.raw + more, old.raw
 
 
 def _quoted(names: list[str]) -> str:

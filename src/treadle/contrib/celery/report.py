@@ -8,11 +8,7 @@ from typing import Any, Final
 from treadle.contrib.celery.model import GUIDE, Finding
 from treadle.contrib.celery.plan import Plan
 
-HEADINGS: Final = {
-    "rewritten": "Rewritten",
-    "differs": "Rewritten, with another meaning",
-    "left": "Left as it is",
-}
+HEADINGS: Final = {"rewritten": "Rewritten", "differs": "Rewritten, with another meaning", "left": "Left as it is"}
 
 
 def as_json(plan: Plan, written: bool) -> dict[str, Any]:
@@ -32,17 +28,17 @@ def as_text(plan: Plan) -> str:
     counts = f"{len(plan.moved)} of {len(plan.moved) + len(plan.stayed)} tasks move to Treadle"
     parts = [counts + (f"; these stay with Celery: {', '.join(plan.stayed)}" if plan.stayed else "")]
     for kind in ("left", "differs", "rewritten"):
-        lines = [_line(each) for each in plan.findings if each.kind == kind]
+        lines = [_line(finding) for finding in plan.findings if finding.kind == kind]
         if lines:
             parts.append("\n".join([f"{HEADINGS[kind]} ({len(lines)})", *lines]))
     parts.append(f"Sections are those of {GUIDE}")
     return "\n\n".join(parts) + "\n"
 
 
-def _line(found: Finding) -> str:
-    place = f"{found.file}:{found.line}" if found.line else found.file
-    code = f"  {found.code}\n" if found.code else ""
-    return f"{place}: {found.reason} (#{found.section})\n{code}".rstrip("\n")
+def _line(finding: Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    code = f"  {finding.code}\n" if finding.code else ""
+    return f"{place}: {finding.reason} (#{finding.section})\n{code}".rstrip("\n")
 
 
 def diff(plan: Plan) -> str:

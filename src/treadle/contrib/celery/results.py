@@ -23,7 +23,7 @@ def plain(module: Module, node: cst.CSTNode, waited: str) -> str:
 
 
 def result_of(use: Use, call: cst.Call, many: bool = False) -> None:
-    """Plan what becomes of the value of `call`. `many`: it is that of a group, a list of jobs."""
+    """Plan the edits for the value of `call`. `many`: the call starts a group, and its value is a list of jobs."""
     module = use.module
     above = module.parent(call)
     if isinstance(above, cst.Expr) or _on_commit(module, call):

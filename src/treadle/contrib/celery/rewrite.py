@@ -41,20 +41,20 @@ class Edits(cst.CSTTransformer):
                 decorators += self._decorators(task, new)
             else:
                 decorators.append(new)
-        made = updated.with_changes(decorators=decorators)
+        function = updated.with_changes(decorators=decorators)
         if task.bound is not None:
-            made = made.with_changes(params=made.params.with_changes(params=made.params.params[1:]))
+            function = function.with_changes(params=function.params.with_changes(params=function.params.params[1:]))
         if not task.before:
-            return made
+            return function
         names = {name.rpartition(".")[2]: local for name, local in self._module.wanted.items()}
         before: list[Any] = [
             cst.parse_statement(text.format(**names), config=self._module.tree.config_for_parsing)
             for text in task.before
         ]
-        lead = list(made.leading_lines)
+        lead = list(function.leading_lines)
         before[0] = before[0].with_changes(leading_lines=lead)
         gap = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-        return cst.FlattenSentinel([*before, made.with_changes(leading_lines=gap)])
+        return cst.FlattenSentinel([*before, function.with_changes(leading_lines=gap)])
 
     def _decorators(self, task: TaskDef, old: cst.Decorator) -> list[cst.Decorator]:
         """The decorators of the schedules and of the task, with the comments of the old one."""
@@ -63,16 +63,16 @@ class Edits(cst.CSTTransformer):
         for name in ("retry", "on_error"):
             if name in options:
                 options[name] = options[name].replace("Retry", wanted["treadle.Retry"], 1)
-        given = ", ".join(f"{name}={text}" for name, text in options.items())
-        made = [self._module.parse(text.replace(APP_MARK, app)) for text in task.above]
-        if len(given) > WIDE:
+        arguments = ", ".join(f"{name}={text}" for name, text in options.items())
+        expressions = [self._module.parse(text.replace(APP_MARK, app)) for text in task.above]
+        if len(arguments) > WIDE:
             end = self._module.tree.default_newline
-            given = "".join(f"{end}    {name}={text}," for name, text in options.items()) + end
-        made.append(self._module.parse(f"{app}.task({given})" if given else f"{app}.task"))
-        found = [cst.Decorator(decorator=each) for each in made]
-        found[0] = found[0].with_changes(leading_lines=old.leading_lines)
-        found[-1] = found[-1].with_changes(trailing_whitespace=old.trailing_whitespace)
-        return found
+            arguments = "".join(f"{end}    {name}={text}," for name, text in options.items()) + end
+        expressions.append(self._module.parse(f"{app}.task({arguments})" if arguments else f"{app}.task"))
+        decorators = [cst.Decorator(decorator=expression) for expression in expressions]
+        decorators[0] = decorators[0].with_changes(leading_lines=old.leading_lines)
+        decorators[-1] = decorators[-1].with_changes(trailing_whitespace=old.trailing_whitespace)
+        return decorators
 
 
 def rewritten(module: Module, tasks: list[TaskDef], uses: list[Use], app: str, leaving: set[str]) -> bytes:
@@ -86,6 +86,6 @@ def rewritten(module: Module, tasks: list[TaskDef], uses: list[Use], app: str, l
     if leaving:
         tree = tree.visit(imports.Removal(leaving))
     tree = imports.inserted(tree, imports.lines(module, app))
-    made = tree.bytes
-    compile(made, str(module.path), "exec", dont_inherit=True)
-    return made
+    content = tree.bytes
+    compile(content, str(module.path), "exec", dont_inherit=True)
+    return content

@@ -1,4 +1,4 @@
-"""Reads the settings of a Celery app where they are literals, and says what each one becomes.
+"""Reads the literal settings of a Celery app, and says what replaces each one in Treadle.
 
 A setting that changes every task and cannot be read stops the whole move: no task would be certain.
 """
@@ -14,7 +14,7 @@ import libcst as cst
 from msgspec import Struct, field
 
 from treadle.contrib.celery.model import Finding, Module
-from treadle.contrib.celery.package import Package, assigned, statements
+from treadle.contrib.celery.package import Package, assignments
 
 CELERY: Final = {"celery.Celery", "celery.app.Celery", "celery.app.base.Celery"}
 OLD: Final = {
@@ -85,10 +85,10 @@ def literal(node: cst.CSTNode, module: Module) -> Any:
 def _value(node: ast.expr) -> Any:
     """The value of a literal, or of a product such as `30 * 60`. Raises ValueError."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _value(node.left), _value(node.right)
-        if type(left) not in (int, float) or type(right) not in (int, float):
+        first, right = _value(node.left), _value(node.right)
+        if type(first) not in (int, float) or type(right) not in (int, float):
             raise ValueError("not a product of numbers")
-        return left * right
+        return first * right
     return ast.literal_eval(node)
 
 
@@ -108,7 +108,7 @@ class Settings(Struct):
 
     app    its dotted name; None: there is none
     stops  reasons for which no task can be moved
-    twice  settings that are given more than once, or under a condition, so it is not certain which one holds
+    twice  settings that are set more than once, or under a condition, so that their value is not certain
     """
 
     app: str | None = None
@@ -139,8 +139,8 @@ class Settings(Struct):
 
     @property
     def tz(self) -> str:
-        found = self.get("timezone", None)
-        return found if isinstance(found, str) else "UTC"
+        tz = self.get("timezone", None)
+        return tz if isinstance(tz, str) else "UTC"
 
     def queue_of(self, task: str) -> str | None:
         """The queue that task_routes gives to this task; None: the default. Raises NotLiteral for other routes."""
@@ -171,16 +171,15 @@ def read(package: Package) -> Settings:
         settings.add(Setting(module, arg.value, name))
         if name == "config_source":
             _configured(package, settings, module, arg.value, "")
-    for each in package.modules.values():
-        each.tree.visit(_Conf(package, settings, each))
+    for source in package.modules.values():
+        source.tree.visit(_Conf(package, settings, source))
     _stop(settings)
     return settings
 
 
 def _apps(package: Package) -> Iterator[tuple[Module, str, cst.Call]]:
     for module in package.modules.values():
-        for statement in statements(module.tree):
-            name, value = assigned(statement) or ("", None)
+        for name, value in assignments(module):
             if isinstance(value, cst.Call) and module.canonical(value.func) in CELERY:
                 yield module, f"{module.name}.{name}".lstrip("."), value
 
@@ -193,9 +192,9 @@ class _Conf(cst.CSTVisitor):
 
     def _rest(self, node: cst.CSTNode) -> str | None:
         """The part of the app that a name reads, such as "conf.timezone"; None for any other name."""
-        found = self._package.resolve(self._module.canonical(node))
+        name = self._package.resolve(self._module.canonical(node))
         app = f"{self._settings.app}."
-        return found.removeprefix(app) if found is not None and found.startswith(app) else None
+        return name.removeprefix(app) if name is not None and name.startswith(app) else None
 
     def _set(self, name: str, value: cst.CSTNode) -> None:
         self._settings.add(Setting(self._module, value, name))
@@ -259,23 +258,23 @@ def _configured(package: Package, settings: Settings, module: Module, value: cst
         named = package.resolve(module.canonical(value)) or ""
     django = named == "django.conf:settings" or named == "django.conf.settings"
     if django:
-        sources = [each for each in package.modules.values() if prefix and _has_names(each, f"{prefix}_")]
+        sources = [source for source in package.modules.values() if prefix and _has_names(source, f"{prefix}_")]
     else:
         sources = [package.modules[named]] if named in package.modules else []
     if not sources or prefix == "?":
         reason = "reads settings from a place outside of this package, so no task is certain"
         settings.stops.append(module.finding(value, "left", reason, "the-app"))
     for source in sources:
-        for target, given in _assigned(source):
+        for target, node in assignments(source):
             name = _setting(target, prefix)
             if name is not None:
-                settings.add(Setting(source, given, name))
-                if not source.always(given):
+                settings.add(Setting(source, node, name))
+                if not source.always(node):
                     settings.twice.add(name)
 
 
 def _setting(target: str, prefix: str) -> str | None:
-    """The name of a setting, from that of a variable."""
+    """The name of the setting that a variable of the settings module sets; None if it sets none."""
     name = target.lower()
     if prefix:
         if not target.startswith((f"{prefix}_", "CELERYBEAT_")):
@@ -286,14 +285,8 @@ def _setting(target: str, prefix: str) -> str | None:
     return None if name.startswith("_") else OLD.get(name, name)
 
 
-def _assigned(module: Module) -> Iterator[tuple[str, cst.BaseExpression]]:
-    for statement in statements(module.tree):
-        if (found := assigned(statement)) is not None:
-            yield found
-
-
 def _has_names(module: Module, prefix: str) -> bool:
-    return any(name.startswith(prefix) for name, _ in _assigned(module))
+    return any(name.startswith(prefix) for name, _ in assignments(module))
 
 
 def _stop(settings: Settings) -> None:
@@ -329,4 +322,4 @@ def advice(setting: Setting) -> tuple[str, str]:
             value = "N"
         if value is not None:  # without a limit, as here
             return OF_WORKERS[setting.name].format(value), "workers"
-    return ADVICE[max((each for each in ADVICE if setting.name.startswith(each)), key=len)]
+    return ADVICE[max((prefix for prefix in ADVICE if setting.name.startswith(prefix)), key=len)]

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from treadle.contrib.celery.calls import checked, parts
 from treadle.contrib.celery.canvas import SECTION as CANVAS_SECTION
 from treadle.contrib.celery.canvas import SIGNATURES, Canvas
-from treadle.contrib.celery.model import Build, Module, TaskDef, Use, absolute, begins_with, is_dotted
+from treadle.contrib.celery.model import Build, Module, TaskDef, Use, absolute, begins_with, below, is_dotted
 from treadle.contrib.celery.package import Package
 from treadle.contrib.celery.results import passed_to_on_commit, plain, renamed, result_of
 from treadle.contrib.celery.settings import Settings
@@ -34,74 +34,53 @@ class Reference(Struct, frozen=True):
     name: str  # the whole dotted name, resolved
 
 
-class Found(Struct):
+class Usage(Struct):
     """All of a package."""
 
     uses: list[Use] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
 
 
-def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Found:
+def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Usage:
     """Every use of the tasks, and every reference to Celery."""
-    found = Found()
+    usage = Usage()
     for module in package.modules.values():
         canvas = Canvas(package, settings, tasks, module)
-        starts = _Starts(canvas)
-        module.tree.visit(starts)
-        found.uses += starts.found
-        covered = {node for use in starts.found for node in use.covers}
+        started = [canvas.start(node) for node in below(module.tree) if isinstance(node, cst.Call)]
+        starts = [use for use in started if use is not None and (use.tasks or use.problems)]
+        covered = {node for use in starts for node in use.covers}
         references = _References(package, settings, tasks, module)
-        module.tree.visit(references)
-        found.references += references.found
-        found.uses += references.unclear
-        for reference in references.found:
+        usage.references += references.certain
+        usage.uses += starts + references.unclear
+        for reference in references.certain:
             task = canvas.task_of(reference.node)
             if task is not None and reference.node not in covered:
-                found.uses.append(_use(settings, tasks, reference, *task))
-    return found
+                usage.uses.append(_use(settings, tasks, reference, *task))
+    return usage
 
 
-class _Starts(cst.CSTVisitor):
-    def __init__(self, canvas: Canvas) -> None:
-        self._canvas = canvas
-        self.found: list[Use] = []
+class _References:
+    """The longest dotted names that lead to Celery, the app or a task. Imports and definitions are left out.
 
-    def visit_Call(self, node: cst.Call) -> None:
-        use = self._canvas.start(node)
-        if use is not None and (use.tasks or use.problems):
-            self.found.append(use)
-
-
-class _References(cst.CSTVisitor):
-    """The longest dotted names that lead to Celery, the app or a task. Imports and definitions are left out."""
+    unclear  names that may refer to a task or to something else, such as after `try: ... except ImportError:`
+    """
 
     def __init__(self, package: Package, settings: Settings, tasks: dict[str, TaskDef], module: Module) -> None:
         self._package, self._settings, self._tasks, self._module = package, settings, tasks, module
-        self.found: list[Reference] = []
+        self.certain: list[Reference] = []
         self.unclear: list[Use] = []
+        for node in below(module.tree, without=(cst.Import, cst.ImportFrom)):
+            if isinstance(node, cst.Attribute) or (isinstance(node, cst.Name) and self._is_read(node)):
+                self._look(node)
 
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        self._look(node)
-
-    def visit_Name(self, node: cst.Name) -> None:
+    def _is_read(self, node: cst.Name) -> bool:
+        """Whether the code reads this name, as opposed to a definition, a keyword, or a part of a known dotted name."""
         above = self._module.parent(node)
-        named = isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Param) and above.name is node
-        keyword = isinstance(above, cst.Arg) and above.keyword is node
-        if not named and not keyword and not isinstance(above, cst.AssignTarget | cst.Attribute):
-            self._look(node)
-        elif isinstance(above, cst.Attribute) and above.value is node:
-            self._look_inside(node, above)
-
-    def _look_inside(self, node: cst.Name, above: cst.Attribute) -> None:
-        """A name whose attribute has no dotted name of its own: `app` in `app.conf.x` has one, so it is not counted."""
-        if self._package.resolve(self._module.canonical(above)) is None:
-            self._look(node)
+        if isinstance(above, cst.Attribute):
+            return above.value is node and self._package.resolve(self._module.canonical(above)) is None
+        if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Param):
+            return above.name is not node
+        return above.keyword is not node if isinstance(above, cst.Arg) else not isinstance(above, cst.AssignTarget)
 
     def _look(self, node: cst.CSTNode) -> None:
         above = self._module.parent(node)
@@ -109,21 +88,17 @@ class _References(cst.CSTVisitor):
             return  # part of a longer name
         name = self._package.resolve(self._module.canonical(node))
         if name is None:
-            self._unclear(node)
-            return
-        app = self._settings.app
-        known = (
-            name == "celery"
-            or name.startswith(("celery.", "kombu."))
-            or (app is not None and f"{name}.".startswith(f"{app}."))
-        )
-        if known or begins_with(name, self._tasks):
-            self.found.append(Reference(self._module, node, name))
+            self._add_unclear(node)
+        elif (
+            f"{name}.".startswith(("celery.", f"{self._settings.app}."))
+            or name.startswith("kombu.")
+            or begins_with(name, self._tasks)
+        ):
+            self.certain.append(Reference(self._module, node, name))
 
-    def _unclear(self, node: cst.CSTNode) -> None:
-        """A name that may be that of a task or of something else, such as after `try: ... except ImportError:`."""
-        for each in self._module.names.get(node, ()) if is_dotted(node) else ():
-            name = self._package.resolve(absolute(each.name, self._module)) or ""
+    def _add_unclear(self, node: cst.CSTNode) -> None:
+        for source in self._module.names.get(node, ()) if is_dotted(node) else ():
+            name = self._package.resolve(absolute(source.name, self._module)) or ""
             if (full := begins_with(name, self._tasks)) is not None:
                 use = Use(self._module, node, {full})
                 use.problem(node, "may be a task or something else", "calls")
@@ -167,7 +142,7 @@ def _bare(use: Use, task: TaskDef, above: Any, called: bool) -> None:
         return
     line = module.parent(above) if isinstance(above, cst.Assign) and above.value is use.node else None
     alias = line is not None and isinstance(module.parent(line), cst.Module)
-    alias = alias and all(isinstance(each.target, cst.Name) for each in above.targets)
+    alias = alias and all(isinstance(target.target, cst.Name) for target in above.targets)
     if not alias:
         use.problem(use.node, "the task is used as a value, so what happens to it is not certain", "calls")
 
@@ -195,11 +170,11 @@ def _enqueued(call: cst.Call) -> Build:
 
 def _apply_async(use: Use, settings: Settings, call: Any) -> None:
     def text(updated: Any) -> str:
-        found = parts(updated.args, use.module, settings)
+        call_parts = parts(updated.args, use.module, settings)
         waits = use.module.is_async(call)
         verb = "enqueue" if waits else "enqueue_sync"
-        made = f"{use.module.text(updated.func.value)}{found.bound}.{verb}({found.args})"
-        return plain(use.module, call, f"await {made}") if waits else made
+        source = f"{use.module.text(updated.func.value)}{call_parts.bound}.{verb}({call_parts.args})"
+        return plain(use.module, call, f"await {source}") if waits else source
 
     checked(use, call, parts(call.args, use.module, settings), text(call))
     use.edits[call] = lambda updated, module: module.parse(text(updated))

@@ -80,10 +80,10 @@ class Numbers(Struct, frozen=True, rename="camel", kw_only=True):
 
 def read(text: str) -> str:
     """The id that the 26 characters encode. Raises Refused (404) for any other text."""
-    found = id_of(text)
-    if found is None:
+    id = id_of(text)
+    if id is None:
         raise Refused(404, "not_found", "not found")
-    return found
+    return id
 
 
 def delayed_routes() -> Callable[[AppCore, Settings, LongPoll], list[BaseRoute]]:
@@ -132,8 +132,8 @@ class DelayedApi:
     async def post(self, request: Request) -> Response:
         """Store a job. The response is 200 once the job is durable."""
         allowed(caller(request, "enqueue"), (defaults.DELAYED_QUEUE,))
-        asked = await body(request, JobToStore, min(LONGEST, self._settings.max_body), raw=JobToStore)
-        due, payload = self._due(asked.due_time), _payload_of(asked.payload)
+        job_to_store = await body(request, JobToStore, min(LONGEST, self._settings.max_body), raw=JobToStore)
+        due, payload = self._due(job_to_store.due_time), _payload_of(job_to_store.payload)
         key = request.headers.get("idempotency-key")
         job = NewJob(
             id=self._core.new_id(),
@@ -153,18 +153,20 @@ class DelayedApi:
             raise Refused(422, "reused", "this Idempotency-Key belongs to another job")
         return json(Stored(shown(row.id)))
 
-    def _due(self, asked: Raw | UnsetType) -> float:
+    def _due(self, raw: Raw | UnsetType) -> float:
         """The due time, which must be later than the current whole second."""
-        text, now = memoryview(asked or b"null"), self._core.now()
+        text, now = memoryview(raw or b"null"), self._core.now()
         if len(text) > NUMBER:
             raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {len(text):,} bytes")
-        found = _read(text)
+        seconds = _read(text)
         try:
-            due = float(found) if isinstance(found, int | float | str) and not isinstance(found, bool) else math.nan
+            due = (
+                float(seconds) if isinstance(seconds, int | float | str) and not isinstance(seconds, bool) else math.nan
+            )
         except (ValueError, OverflowError):
             due = math.nan
         if not math.isfinite(due):
-            raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {found!r:.100}")
+            raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {seconds!r:.100}")
         if due <= math.floor(now):
             raise Refused(422, "past", f"Job due time must be in future: {due:.15g} has passed, it is {now:.0f}")
         if due > now + LATEST:
@@ -191,12 +193,12 @@ class DelayedApi:
     async def stats(self, request: Request) -> Response:
         """Count the jobs of the queue, each kind up to COUNTED: monitors poll this."""
         allowed(caller(request, "read"), (defaults.DELAYED_QUEUE,))
-        found, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
-        for each in (await self._core.storage.glance(COUNTED)).queues:
-            if each.name == defaults.DELAYED_QUEUE:
-                found["backlog"], found["due"] = each.scheduled + each.blocked, each.queued
-                found["unacked"], found["failed"], oldest = each.running, each.failed, each.oldest
-        return json(Numbers(**found, oldest_due_age_sec=oldest))
+        counts, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
+        for queue in (await self._core.storage.glance(COUNTED)).queues:
+            if queue.name == defaults.DELAYED_QUEUE:
+                counts["backlog"], counts["due"] = queue.scheduled + queue.blocked, queue.queued
+                counts["unacked"], counts["failed"], oldest = queue.running, queue.failed, queue.oldest
+        return json(Numbers(**counts, oldest_due_age_sec=oldest))
 
     async def _row(self, request: Request) -> Record:
         storage = self._core.storage
@@ -217,9 +219,9 @@ def _is_ours(row: Record) -> bool:
         return False
 
 
-def _payload_of(asked: Raw | UnsetType) -> str:
+def _payload_of(raw: Raw | UnsetType) -> str:
     """The stored form of the payload. A large payload is stored as sent, without decoding it."""
-    text = memoryview(asked or b'""')
+    text = memoryview(raw or b'""')
     if len(text) <= SMALL:
         return msgspec.json.encode([_read(text)]).decode()
     try:
@@ -236,8 +238,8 @@ def _read(text: memoryview) -> Any:
 
 
 def _view(row: Record) -> DelayedJob:
-    words = {State.RUNNING: "active", State.SUCCEEDED: "completed", State.WAITING: "scheduled"}
-    state = words.get(row.state, str(row.state))
+    names = {State.RUNNING: "active", State.SUCCEEDED: "completed", State.WAITING: "scheduled"}
+    state = names.get(row.state, str(row.state))
     if row.state is State.READY:
         state = "ready" if row.queue_position is not None else "scheduled"
     [payload] = _payload(row.job.payload)

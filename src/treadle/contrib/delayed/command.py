@@ -46,13 +46,13 @@ class Command:
 
     async def __call__(self, payload: Any) -> str:
         """Run the program -> the last part of its stdout. Raises DeliveryFailed."""
-        found = delivery_item(payload)
-        process = await self._start(found)
+        item = delivery_item(payload)
+        process = await self._start(item)
         guard: Process | None = None
         try:
             guard = await _guarded(process)
             async with asyncio.timeout(self._timeout):
-                output, errors = await _talk(process, found.body)
+                output, errors = await _talk(process, item.body)
         except TimeoutError:
             raise DeliveryFailed(f"{self._words[0]} was killed after {self._timeout:g} s") from None
         finally:
@@ -61,13 +61,13 @@ class Command:
             raise DeliveryFailed(f"{self._words[0]} {_ended(process.returncode)}" + (errors and f": {errors}"))
         return output
 
-    async def _start(self, found: DeliveryItem) -> Process:
+    async def _start(self, item: DeliveryItem) -> Process:
         inherited = {
             name: value
             for name, value in os.environ.items()
             if name in self._environment or not CREDENTIALS.fullmatch(name)
         }
-        about = {"TREADLE_JOB_ID": found.name, "TREADLE_DUE_TIME": found.due, "TREADLE_ATTEMPT": found.attempt}
+        about = {"TREADLE_JOB_ID": item.name, "TREADLE_DUE_TIME": item.due, "TREADLE_ATTEMPT": item.attempt}
         try:
             return await asyncio.create_subprocess_exec(
                 *self._words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=inherited | about, start_new_session=True

@@ -35,9 +35,9 @@ def delivery_item(payload: Any) -> DeliveryItem:
     return DeliveryItem(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
 
 
-def _seconds(asked: str | None, otherwise: float) -> str:
+def _seconds(header: str | None, otherwise: float) -> str:
     try:
-        found = float(asked or otherwise)
+        seconds = float(header or otherwise)
     except ValueError:
-        found = otherwise
-    return repr(found if math.isfinite(found) else otherwise)
+        seconds = otherwise
+    return repr(seconds if math.isfinite(seconds) else otherwise)

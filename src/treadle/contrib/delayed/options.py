@@ -51,10 +51,7 @@ delivering = added(
         metavar="NAME",
         help="With --command: variable to pass on although it may be secret, such as PGPASSWORD; may be repeated.",
     ),
-    duration(
-        "--deliver-timeout",
-        help="Seconds that one webhook or command may take. [default: 30]",
-    ),
+    duration("--deliver-timeout", help="Seconds that one webhook or command may take. [default: 30]"),
 )
 
 
@@ -79,10 +76,10 @@ def delivery_of(options: Mapping[str, Any]) -> Delivery | None:
         return Delivery(how="webhook", target=(webhook,), headers=headers, timeout=limit)
     if command:
         try:
-            words = tuple(shlex.split(command))
+            target = tuple(shlex.split(command))
         except ValueError as error:
             raise Stop(USAGE, f"--command cannot be read: {error}") from None
-        return Delivery(how="command", target=words, timeout=limit, environment=options["command_env"])
+        return Delivery(how="command", target=target, timeout=limit, environment=options["command_env"])
     return None
 
 
@@ -122,8 +119,8 @@ def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:
             raise Stop(USAGE, f"{named!r} has a @app.delayed_handler: remove it, or leave out --webhook and --command")
         return
     if named is not None and delivery is None:
-        words = "decorate a function with it, or give --webhook or --command"
-        raise Stop(USAGE, f"{named!r} has no @app.delayed_handler: {words}")
+        advice = "decorate a function with it, or give --webhook or --command"
+        raise Stop(USAGE, f"{named!r} has no @app.delayed_handler: {advice}")
     deliver(app, delivery or Delivery())
 
 
@@ -153,12 +150,12 @@ def listening(options: dict[str, Any], environment: Mapping[str, str] = os.envir
         options["port"] = _number("API_PORT", port, 65_535)
 
 
-def role(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def role(option: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """The role of a worker of delayed jobs: the option, WORKER_ROLE or follower. Raises Stop."""
-    found = given or known("WORKER_ROLE", environment) or "follower"
-    if found not in ROLES:
-        raise Stop(USAGE, f"WORKER_ROLE: expected {', '.join(ROLES)}, found {found!r}")
-    return found
+    name = option or known("WORKER_ROLE", environment) or "follower"
+    if name not in ROLES:
+        raise Stop(USAGE, f"WORKER_ROLE: expected {', '.join(ROLES)}, found {name!r}")
+    return name
 
 
 def _number(name: str, text: str, most: int) -> int:

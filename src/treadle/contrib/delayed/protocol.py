@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from treadle.cli import Command, GuestProtocol, Handling
+from treadle.cli.options import Command
+from treadle.cli.protocols import GuestProtocol, Handling
 from treadle.contrib.delayed import options as delivery_options
 from treadle.contrib.delayed.ids import id_of
 

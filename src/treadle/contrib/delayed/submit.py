@@ -58,8 +58,7 @@ class Endpoint:
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
                 if monotonic() >= until:
-                    words = str(error) or type(error).__name__
-                    raise Stop(UNREACHABLE, f"{self.url} does not answer: {words}") from None
+                    raise self._silent(error) from None
             else:
                 return
             time.sleep(0.1)
@@ -67,24 +66,23 @@ class Endpoint:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Send a request, twice if the connection breaks -> status and response. Raises Stop."""
         sent = None if body is None else json.dumps(body).encode()
-        for last in (False, True):
+        try:
+            status, content = self._trip(method, path, sent, self._headers | headers)
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
             try:
                 status, content = self._trip(method, path, sent, self._headers | headers)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
-                if last:
-                    raise Stop(
-                        UNREACHABLE, f"{self.url} does not answer: {str(error) or type(error).__name__}"
-                    ) from None
-                continue
-            try:
-                return status, json.loads(content) if content else None
-            except ValueError:
-                raise Stop(
-                    FAILED,
-                    f"{self.url} does not serve the delayed protocol: its answer with status {status} is not JSON",
-                ) from None
-        raise AssertionError
+                raise self._silent(error) from None
+        try:
+            return status, json.loads(content) if content else None
+        except ValueError:
+            problem = f"does not serve the delayed protocol: its answer with status {status} is not JSON"
+            raise Stop(FAILED, f"{self.url} {problem}") from None
+
+    def _silent(self, error: Exception) -> Stop:
+        return Stop(UNREACHABLE, f"{self.url} does not answer: {str(error) or type(error).__name__}")
 
     def _trip(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         """Send a request once -> status and body. Raises OSError, HTTPException; AnswerTooLarge."""
@@ -197,7 +195,7 @@ def submit(count: int, offset: float, endpoint: str, patience: float, wait: bool
 def _send(api: Endpoint, count: int, offset: float) -> dict[str, float]:
     """Post the jobs -> their due times by id. Raises Stop."""
     sent: dict[str, float] = {}
-    run, told = os.urandom(8).hex(), Progress("posted", count)
+    run, progress = os.urandom(8).hex(), Progress("posted", count)
     for number in range(1, count + 1):
         due = round(wall() + LEAD + random.uniform(1.0, offset), 3)
         # The key keeps a request that is repeated after a lost response from making a second job.
@@ -207,15 +205,15 @@ def _send(api: Endpoint, count: int, offset: float) -> dict[str, float]:
         if status != 200:
             raise Stop(FAILED, f"job {number} was refused with {status}: {(answer or {}).get('message')}")
         sent[answer["jobId"]] = due
-        told(number)
+        progress(number)
     note(f"treadle: {plural(count, 'job')} posted, due within {max(sent.values()) - wall():.1f} s")
     return sent
 
 
 def _watch(api: Endpoint, sent: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Poll each job from its due time until it has ended -> the last response for each."""
-    found: dict[str, dict[str, Any]] = {}
-    told = Progress("handled", len(sent))
+    jobs: dict[str, dict[str, Any]] = {}
+    progress = Progress("handled", len(sent))
     open_ones, until = dict(sent), monotonic() + max(sent.values()) - wall() + PATIENCE
     while open_ones and monotonic() < until:
         now = wall()
@@ -223,28 +221,28 @@ def _watch(api: Endpoint, sent: dict[str, float]) -> dict[str, dict[str, Any]]:
             status, answer = api.ask("GET", f"/jobs/{id}")
             if status == 404:  # it was cancelled
                 answer = {"jobId": id, "state": "cancelled", "dueTime": sent[id], "pickupTime": None, "attempts": 0}
-            found[id] = answer
+            jobs[id] = answer
             if answer["state"] in ENDED:
                 del open_ones[id]
-        told(len(sent) - len(open_ones))
+        progress(len(sent) - len(open_ones))
         if open_ones:
             time.sleep(min(LOOK_EVERY, max(0.05, min(open_ones.values()) - wall())))
     for id in open_ones:
-        found.setdefault(id, {"jobId": id, "state": "scheduled", "dueTime": sent[id], "pickupTime": None})
-    return found
+        jobs.setdefault(id, {"jobId": id, "state": "scheduled", "dueTime": sent[id], "pickupTime": None})
+    return jobs
 
 
 def _report(jobs: Sequence[dict[str, Any]], count: int, json_: bool) -> int:
     late = sorted(max(0.0, job["pickupTime"] - job["dueTime"]) for job in jobs if job["pickupTime"] is not None)
     ends = {state: sum(job["state"] == state for job in jobs) for state in ENDED}
-    found: dict[str, Any] = {"jobs": count, **ends, "unfinished": count - sum(ends.values())}
+    report: dict[str, Any] = {"jobs": count, **ends, "unfinished": count - sum(ends.values())}
     if late:
-        found |= {f"late_{name}": round(value, 4) for name, value in _points(late)}
+        report |= {f"late_{name}": round(value, 4) for name, value in _points(late)}
     if json_:
-        document(found)
+        document(report)
     else:
-        words = [f"{number} {name}" for name, number in found.items() if name in (*ENDED, "unfinished") and number]
-        data(f"{plural(count, 'job')}: {', '.join(words)}")
+        parts = [f"{number} {name}" for name, number in report.items() if name in (*ENDED, "unfinished") and number]
+        data(f"{plural(count, 'job')}: {', '.join(parts)}")
         if late:
             data("picked up late by: " + ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in _points(late)))
     return 0 if ends["completed"] == count else FAILED

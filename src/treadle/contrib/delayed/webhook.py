@@ -35,22 +35,22 @@ class Webhook:
             self._origin = origin(url)  # for messages: path and query of a webhook often contain a secret
             yarl.URL(url)
         except ValueError:
-            found = f"expected a URL such as https://example.org/jobs, found {shown(url)!r}"
-            raise BadOption("webhook", found) from None
+            problem = f"expected a URL such as https://example.org/jobs, found {shown(url)!r}"
+            raise BadOption("webhook", problem) from None
         self._url, self._headers, self._timeout = url, dict(headers), timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, payload: Any) -> dict[str, int]:
         """Send one job -> the status. Raises Defer, DeliveryFailed."""
-        found = delivery_item(payload)
+        item = delivery_item(payload)
         headers = {
-            "Content-Type": "text/plain; charset=utf-8" if found.is_text else "application/json",
+            "Content-Type": "text/plain; charset=utf-8" if item.is_text else "application/json",
             "User-Agent": "treadle",
             **self._headers,
-            "Idempotency-Key": found.name,
-            "Treadle-Job-Id": found.name,
-            "Treadle-Due-Time": found.due,
-            "Treadle-Attempt": found.attempt,
+            "Idempotency-Key": item.name,
+            "Treadle-Job-Id": item.name,
+            "Treadle-Due-Time": item.due,
+            "Treadle-Attempt": item.attempt,
         }
         if self._session is None:
             # No limit here: the worker's slots limit the connections, and no request waits for one.
@@ -58,7 +58,7 @@ class Webhook:
         limit = aiohttp.ClientTimeout(total=self._timeout)
         try:
             async with self._session.post(
-                self._url, data=found.body, headers=headers, allow_redirects=False, timeout=limit
+                self._url, data=item.body, headers=headers, allow_redirects=False, timeout=limit
             ) as answer:
                 return await self._judge(answer)
         except TimeoutError:
@@ -79,12 +79,14 @@ class Webhook:
         if 300 <= status < 400:
             there = target(self._url, answer.headers.get("Location"))
             raise DeliveryFailed(f"the webhook answered {status}, a redirect to {there}, which Treadle does not follow")
-        said = b""
+        content = b""
         with suppress(aiohttp.ClientError, asyncio.TimeoutError):
-            while len(said) < SHOWN and (piece := await answer.content.read(SHOWN - len(said))):
-                said += piece
-        words = said.decode("utf-8", "replace").strip()
-        raise DeliveryFailed(f"the webhook answered {status} {answer.reason or ''}".rstrip() + (words and f": {words}"))
+            while len(content) < SHOWN and (piece := await answer.content.read(SHOWN - len(content))):
+                content += piece
+        reason = content.decode("utf-8", "replace").strip()
+        raise DeliveryFailed(
+            f"the webhook answered {status} {answer.reason or ''}".rstrip() + (reason and f": {reason}")
+        )
 
     async def close(self) -> None:
         """Close the connections; the next delivery opens new ones."""
@@ -107,7 +109,7 @@ def retry_after(text: str | None, date: str | None = None) -> float | None:
 
 def _moment(text: str | None) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text or "")
+        moment = parsedate_to_datetime(text or "")
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Finds servers on the local network by the kind of service that they announce."""
+"""Finds servers on the local network by the kind of service that they announce, and chooses a queue with its store."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ from typing import Final, Self
 
 from msgspec import Struct
 
+from treadle.contrib.discovery import packet as dns
 from treadle.contrib.discovery.link import Link, Network, Receiver
-from treadle.contrib.discovery.packet import (
-    AAAA,
-    PTR,
-    SRV,
-    TXT,
-    A,
-    Answer,
-    Name,
-    Packet,
-    Question,
-    Target,
-    folded,
-    name_of,
-)
 
 FIRST_PAUSE: Final = 0.3  # s until the query is repeated; doubled each time
 LONGEST_PAUSE: Final = 30.0  # s
+# The original clients search for two names: with a colon, as documented, and without, as released.
+QUEUES: Final = ("_serval:queue._tcp.local.", "_serval_queue._tcp.local.")
+BLOBS: Final = ("_serval_storage._tcp.local.",)
+A_STORE_MORE: Final = 1.0  # s to wait for a store after finding a queue without its own
 MOST: Final = 5_000  # records kept at once; bounds the memory that a noisy network can take
 
 
@@ -49,8 +40,8 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """The URL of the service, with the port of its property `http_port` if it has one."""
-        told = self.properties.get("http_port", "")
-        port = int(told) if told.isdecimal() and 0 < int(told) < 65536 else self.port
+        http_port = self.properties.get("http_port", "")
+        port = int(http_port) if http_port.isdecimal() and 0 < int(http_port) < 65536 else self.port
         address = self.addresses[0]
         scheme = "https" if self.properties.get("scheme") == "https" else "http"
         return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
@@ -63,9 +54,9 @@ class Browser:
     """
 
     def __init__(self, types: Sequence[str], where: Network) -> None:
-        self._types = {folded(name_of(each)): each for each in types}
+        self._types = {dns.folded(dns.name_of(kind)): kind for kind in types}
         self._link = Link(self._hear, self._ask, where)
-        self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with their expiry time
+        self._facts: dict[tuple[dns.Name, int, object], tuple[dns.Answer, float]] = {}  # with their expiry time
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -81,14 +72,14 @@ class Browser:
         """The services that are known now, in the order of their arrival."""
         now = asyncio.get_running_loop().time()
         alive = [fact for fact, until in self._facts.values() if until > now]
-        found: list[Found] = []
+        services: list[Found] = []
         for fact in alive:
-            kind = self._types.get(folded(fact.name))
-            if fact.kind == PTR and kind is not None and isinstance(fact.data, tuple):
+            kind = self._types.get(dns.folded(fact.name))
+            if fact.kind == dns.PTR and kind is not None and isinstance(fact.data, tuple):
                 one = _service(kind, fact.data, alive)
                 if one is not None:
-                    found.append(one)
-        return found
+                    services.append(one)
+        return services
 
     async def changes(self) -> AsyncIterator[list[Found]]:
         """Yield the known services now and after each change."""
@@ -102,9 +93,9 @@ class Browser:
         """The known services as soon as `enough` accepts them, else after `timeout` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                async for found in self.changes():
-                    if enough(found):
-                        return found
+                async for services in self.changes():
+                    if enough(services):
+                        return services
         return self.found()
 
     def _until_next_end(self) -> float | None:
@@ -115,33 +106,33 @@ class Browser:
 
     async def _ask(self) -> None:
         pause = FIRST_PAUSE
-        questions = tuple(Question(kind, PTR) for kind in self._types)
+        questions = tuple(dns.Question(kind, dns.PTR) for kind in self._types)
         while True:
             lacking = tuple(self._lacking())
             for ear in self._link.ears:
-                ear.say(Packet(questions=(*questions, *lacking)))
+                ear.say(dns.Packet(questions=(*questions, *lacking)))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _lacking(self) -> Iterable[Question]:
-        """The queries for missing records of services whose names are known."""
+    def _lacking(self) -> Iterable[dns.Question]:
+        """Questions for the records that known services still lack."""
         alive = [fact for fact, _ in self._facts.values()]
         for fact in alive:
-            if fact.kind == PTR and folded(fact.name) in self._types and isinstance(fact.data, tuple):
-                target = _first(alive, fact.data, SRV)
+            if fact.kind == dns.PTR and dns.folded(fact.name) in self._types and isinstance(fact.data, tuple):
+                target = _first(alive, fact.data, dns.SRV)
                 if target is None:
-                    yield Question(fact.data, SRV)
-                elif isinstance(target.data, Target) and not _addresses(target.data.host, alive):
-                    yield Question(target.data.host, A)
+                    yield dns.Question(fact.data, dns.SRV)
+                elif isinstance(target.data, dns.Target) and not _addresses(target.data.host, alive):
+                    yield dns.Question(target.data.host, dns.A)
 
-    def _hear(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
+    def _hear(self, packet: dns.Packet, ear: Receiver, sender: tuple[str, int]) -> None:
         if not packet.is_response:
             return
         now, changed = asyncio.get_running_loop().time(), False
         for fact in (*packet.answers, *packet.more):
-            if fact.kind not in (PTR, SRV, TXT, A, AAAA) or not self._concerns(fact):
+            if fact.kind not in (dns.PTR, dns.SRV, dns.TXT, dns.A, dns.AAAA) or not self._concerns(fact):
                 continue
-            key = (folded(fact.name), fact.kind, _apart(fact))
+            key = (dns.folded(fact.name), fact.kind, _apart(fact))
             known = self._facts.get(key)
             if not fact.ttl:
                 changed |= self._facts.pop(key, None) is not None
@@ -153,38 +144,38 @@ class Browser:
         if changed:
             self._changed.set()
 
-    def _concerns(self, fact: Answer) -> bool:
-        name = folded(fact.name)
-        return fact.kind in (A, AAAA) or any(name[-len(kind) :] == kind for kind in self._types)
+    def _concerns(self, fact: dns.Answer) -> bool:
+        name = dns.folded(fact.name)
+        return fact.kind in (dns.A, dns.AAAA) or any(name[-len(kind) :] == kind for kind in self._types)
 
 
-def _apart(fact: Answer) -> object:
+def _apart(fact: dns.Answer) -> object:
     """The part of the key that separates records of one name and kind: several services, several addresses."""
-    if fact.kind == PTR and isinstance(fact.data, tuple):
-        return folded(fact.data)
-    return fact.data if fact.kind in (A, AAAA) else None
+    if fact.kind == dns.PTR and isinstance(fact.data, tuple):
+        return dns.folded(fact.data)
+    return fact.data if fact.kind in (dns.A, dns.AAAA) else None
 
 
-def _first(facts: Sequence[Answer], name: Name, kind: int) -> Answer | None:
-    wanted = folded(name)
-    return next((fact for fact in facts if fact.kind == kind and folded(fact.name) == wanted), None)
+def _first(facts: Sequence[dns.Answer], name: dns.Name, kind: int) -> dns.Answer | None:
+    wanted = dns.folded(name)
+    return next((fact for fact in facts if fact.kind == kind and dns.folded(fact.name) == wanted), None)
 
 
-def _addresses(host: Name, facts: Sequence[Answer]) -> list[str]:
-    wanted = folded(host)
-    found = [str(fact.data) for fact in facts if fact.kind in (A, AAAA) and folded(fact.name) == wanted]
-    return sorted(found, key=lambda address: (not address.startswith("127."), ":" in address))
+def _addresses(host: dns.Name, facts: Sequence[dns.Answer]) -> list[str]:
+    wanted = dns.folded(host)
+    addresses = [str(fact.data) for fact in facts if fact.kind in (dns.A, dns.AAAA) and dns.folded(fact.name) == wanted]
+    return sorted(addresses, key=lambda address: (not address.startswith("127."), ":" in address))
 
 
-def _service(kind: str, full: Name, facts: Sequence[Answer]) -> Found | None:
+def _service(kind: str, full: dns.Name, facts: Sequence[dns.Answer]) -> Found | None:
     """One service; None while a record that is needed to reach it is missing."""
-    target, told = _first(facts, full, SRV), _first(facts, full, TXT)
-    if target is None or not isinstance(target.data, Target):
+    target, text = _first(facts, full, dns.SRV), _first(facts, full, dns.TXT)
+    if target is None or not isinstance(target.data, dns.Target):
         return None
     addresses = _addresses(target.data.host, facts)
     if not addresses:
         return None
-    properties = told.data if told is not None and isinstance(told.data, dict) else {}
+    properties = text.data if text is not None and isinstance(text.data, dict) else {}
     return Found(
         type=kind,
         instance=full[0],
@@ -193,3 +184,30 @@ def _service(kind: str, full: Name, facts: Sequence[Answer]) -> Found | None:
         addresses=tuple(addresses),
         properties=properties,
     )
+
+
+class Whereabouts(Struct, frozen=True):
+    """The URLs of a queue and of the store for its blobs."""
+
+    queue: str
+    store: str
+
+
+async def find(timeout: float, where: Network) -> Whereabouts | None:
+    """The first queue that answers, with the store of the same server, else any store, else the queue's own URL.
+
+    None if no queue answers within `timeout` seconds. Raises NoMulticast.
+    """
+    async with Browser((*QUEUES, *BLOBS), where) as browser:
+        services = await browser.until(lambda all: any(service.type in QUEUES for service in all), timeout)
+        queue = next((service for service in services if service.type in QUEUES), None)
+        if queue is None:
+            return None
+        if _own_store(queue, services) is None:
+            services = await browser.until(lambda all: any(service.type in BLOBS for service in all), A_STORE_MORE)
+        store = _own_store(queue, services) or next((service for service in services if service.type in BLOBS), None)
+        return Whereabouts(queue.url, store.url if store is not None else queue.url)
+
+
+def _own_store(queue: Found, services: list[Found]) -> Found | None:
+    return next((service for service in services if service.type in BLOBS and service.instance == queue.instance), None)

@@ -49,33 +49,33 @@ def place(environment: Mapping[str, str] = os.environ) -> Network:
         socket.inet_aton(address)
         return Network((address, int(port or PORT)))
     except (OSError, ValueError):
-        words = f"expected the IPv4 address of a network interface, optionally with :PORT, found {named!r}"
-        raise BadOption("TREADLE_MDNS", words) from None
+        problem = f"expected the IPv4 address of a network interface, optionally with :PORT, found {named!r}"
+        raise BadOption("TREADLE_MDNS", problem) from None
 
 
 def networks() -> list[str]:
     """The IPv4 address of this machine on each of its networks."""
-    found = _by_interface() if sys.platform in ("linux", "darwin") else []
-    return list(dict.fromkeys([*(found or _outward()), LOOPBACK]))
+    addresses = _by_interface() if sys.platform in ("linux", "darwin") else []
+    return list(dict.fromkeys([*(addresses or _outward()), LOOPBACK]))
 
 
 def _by_interface() -> list[str]:
     import fcntl
 
     ask = 0x8915 if sys.platform == "linux" else 0xC0206921  # SIOCGIFADDR
-    found = []
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(probe, ask, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue  # down, or without an IPv4 address
-            found.append(socket.inet_ntoa(answer[20:24]))
-    return found
+            addresses.append(socket.inet_ntoa(answer[20:24]))
+    return addresses
 
 
 def _outward() -> list[str]:
-    """The address from which this machine would send to the group."""
+    """The address that this machine would send from; empty if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((GROUP, PORT))
@@ -86,24 +86,24 @@ def _outward() -> list[str]:
 
 def _socket(address: str, port: int) -> socket.socket:
     """A socket that receives from and sends to the group on the network of this address."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.setblocking(False)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "SO_REUSEPORT"):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other programs use the port, too
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other programs use the port, too
         if sys.platform == "linux":
-            made.setsockopt(socket.IPPROTO_IP, ONLY_MINE, 0)
-        made.bind(("", port))
+            opened.setsockopt(socket.IPPROTO_IP, ONLY_MINE, 0)
+        opened.bind(("", port))
         member = socket.inet_aton(GROUP) + socket.inet_aton(address)
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
     except OSError:
-        made.close()
+        opened.close()
         raise
-    return made
+    return opened
 
 
 class Receiver(asyncio.DatagramProtocol):
@@ -161,12 +161,12 @@ class Link:
         loop = asyncio.get_running_loop()
         for address in wanted:
             try:
-                made = _socket(address, self._port)
+                opened = _socket(address, self._port)
             except OSError as error:
                 refused.append(f"{address}: {error.strerror or error}")
                 continue
             ear = Receiver(address, self._port, self._heard)
-            await loop.create_datagram_endpoint(lambda ear=ear: ear, sock=made)  # type: ignore[misc]
+            await loop.create_datagram_endpoint(lambda ear=ear: ear, sock=opened)  # type: ignore[misc]
             self.ears.append(ear)
         if not self.ears:
             raise NoMulticast(f"multicast port {self._port} cannot be used ({'; '.join(refused)})")

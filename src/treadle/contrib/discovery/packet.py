@@ -87,9 +87,9 @@ class _Writer:
     def name(self, name: Name) -> None:
         for number in range(len(name)):
             rest = name[number:]
-            at = self._known.get(rest)
-            if at is not None:
-                self.out += struct.pack("!H", 0xC000 | at)
+            offset = self._known.get(rest)
+            if offset is not None:
+                self.out += struct.pack("!H", 0xC000 | offset)
                 return
             if len(self.out) < 0x3FFF:
                 self._known[rest] = len(self.out)
@@ -148,28 +148,28 @@ class _Reader:
         self.raw, self.at = raw, 0
 
     def unpack(self, form: str) -> tuple[int, ...]:
-        found = struct.unpack_from(form, self.raw, self.at)
+        fields = struct.unpack_from(form, self.raw, self.at)
         self.at += struct.calcsize(form)
-        return found
+        return fields
 
     def name(self) -> Name:
         labels: list[str] = []
-        at, back = self.at, 0
+        place, back = self.at, 0
         for _ in range(2 * MOST_LABELS):
-            size = self.raw[at]
+            size = self.raw[place]
             if size >= 0xC0:
-                back = back or at + 2
-                at = (size & 0x3F) << 8 | self.raw[at + 1]
+                back = back or place + 2
+                place = (size & 0x3F) << 8 | self.raw[place + 1]
             elif size == 0:
-                self.at = back or at + 1
+                self.at = back or place + 1
                 return tuple(labels)
             elif size > 63 or len(labels) == MOST_LABELS:
                 break
             else:
-                if at + 1 + size > len(self.raw):
+                if place + 1 + size > len(self.raw):
                     break
-                labels.append(self.raw[at + 1 : at + 1 + size].decode(errors="replace"))
-                at += 1 + size
+                labels.append(self.raw[place + 1 : place + 1 + size].decode(errors="replace"))
+                place += 1 + size
         raise BadPacket("a name without an end")
 
     def question(self) -> Question:
@@ -201,15 +201,15 @@ class _Reader:
         return raw
 
     def _pairs(self, end: int) -> dict[str, str]:
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         while self.at < end:
             size = self.raw[self.at]
             pair = self.raw[self.at + 1 : min(self.at + 1 + size, end)].decode(errors="replace")
             self.at += 1 + size
             key, _, value = pair.partition("=")
             if key:
-                found.setdefault(key.lower(), value)
-        return found
+                properties.setdefault(key.lower(), value)
+        return properties
 
 
 def decode(raw: bytes) -> Packet:
@@ -223,7 +223,7 @@ def decode(raw: bytes) -> Packet:
         answers: list[Sequence[Answer]] = [tuple(reader.answer() for _ in range(count)) for count in counts[1:]]
     except (IndexError, struct.error, ValueError) as error:
         raise BadPacket(str(error)) from None
-    first, proposed, more = (tuple(each) for each in answers)
+    first, proposed, more = (tuple(records) for records in answers)
     return Packet(
         id=id, is_response=bool(flags & 0x8000), questions=questions, answers=first, proposed=proposed, more=more
     )

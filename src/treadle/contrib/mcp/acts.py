@@ -1,7 +1,7 @@
 """The tools that act. Each answers with a preview and a code first, and acts when it is called with that code.
 
-So the assistant, and the person who watches it, see what an act is about before it happens. A code is for one act with
-the same arguments, once, within ten minutes.
+The assistant, and the person who watches it, see the preview before the act happens. A code is valid once, for ten
+minutes, for the same act with the same arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.core.clock import monotonic
 if TYPE_CHECKING:
     from treadle.app import App
 
-VALID: Final = 600.0  # s for which a code is valid
+VALID: Final = 600.0  # s that a code is valid
 CODES: Final = 100  # codes that are valid at once; older ones are dropped
 PATIENCE: Final = 20.0  # s to wait for the end of an operation
 
@@ -66,7 +66,7 @@ OUTPUT: Final = {
 
 
 class Acting(Struct, frozen=True):
-    """One tool. `properties`: its arguments, of which `required` must be given."""
+    """One tool. properties: its arguments; required: the names of those without a default."""
 
     name: str
     description: str
@@ -100,26 +100,26 @@ class Codes:
         self._clock = clock
         self._known: dict[str, tuple[bytes, float, float]] = {}
 
-    def new(self, name: str, given: Mapping[str, Any], at: float) -> str:
-        """A code for this act on what was there at the instant `at`."""
+    def new(self, name: str, arguments: Mapping[str, Any], created_before: float) -> str:
+        """A code for this act on the jobs that were created before this instant."""
         code = secrets.token_urlsafe(9)
-        self._known[code] = (_identity(name, given), at, self._clock() + VALID)
+        self._known[code] = (_identity(name, arguments), created_before, self._clock() + VALID)
         for old in list(self._known)[:-CODES]:
             del self._known[old]
         return code
 
-    def take(self, code: str, name: str, given: Mapping[str, Any]) -> float:
+    def take(self, code: str, name: str, arguments: Mapping[str, Any]) -> float:
         """The instant of the preview. Raises CallRefused for a code that is unknown, too old, or of another act."""
-        identity, at, ends = self._known.pop(code, (b"", 0.0, 0.0))
+        identity, previewed_at, ends = self._known.pop(code, (b"", 0.0, 0.0))
         if ends <= self._clock():
             raise CallRefused("this code is not valid, or not any more: call the tool without `confirm` for a preview")
-        if identity != _identity(name, given):
+        if identity != _identity(name, arguments):
             raise CallRefused("this code is for another act: call the tool without `confirm` for a preview of this one")
-        return at
+        return previewed_at
 
 
-def _identity(name: str, given: Mapping[str, Any]) -> bytes:
-    kept = {key: value for key, value in given.items() if key != "confirm"}
+def _identity(name: str, arguments: Mapping[str, Any]) -> bytes:
+    kept = {key: value for key, value in arguments.items() if key != "confirm"}
     return msgspec.json.encode([name, kept], order="sorted")
 
 
@@ -131,59 +131,61 @@ class Actor:
         self._ended: dict[str, asyncio.Event] = {}
         self._core.operations.listen(self._hear)
 
-    async def run(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def run(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The preview or the result. Raises CallRefused."""
-        code = given.get("confirm")
+        code = arguments.get("confirm")
         if code is None:
-            found = await self._preview(name, given)
-            found["confirm"] = self._codes.new(name, given, self._core.now())
-            return {"acted": False, **found}
-        at = self._codes.take(str(code), name, given)
-        return {"acted": True, **await self._act(name, given, at)}
+            preview = await self._preview(name, arguments)
+            preview["confirm"] = self._codes.new(name, arguments, self._core.now())
+            return {"acted": False, **preview}
+        previewed_at = self._codes.take(str(code), name, arguments)
+        return {"acted": True, **await self._act(name, arguments, previewed_at)}
 
-    async def _preview(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def _preview(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("pause_queue", "resume_queue"):
-            return await self._preview_queue(name, str(given["queue"]))
+            return await self._preview_queue(name, str(arguments["queue"]))
         if name == "signal":
-            job = await self._calls("GET", "/v1/jobs/{id}", parts={"id": str(given["id"])})
+            job = await self._calls("GET", "/v1/jobs/{id}", parts={"id": str(arguments["id"])})
             which = f"the job {job['id']} of {job['task']!r}, which is {job['state']}"
-            return {"words": f"the signal {given['name']!r} would be sent to {which}"}
-        asked = _asked(name, given, self._core.now())
-        found = await self._calls("POST", "/v1/operations", body={**asked, "dry": True}, scope="operate")
-        words = f"{name} would be applied to: {found['words']}"
+            return {"words": f"the signal {arguments['name']!r} would be sent to {which}"}
+        body = _body_of(name, arguments, self._core.now())
+        preview = await self._calls("POST", "/v1/operations", body={**body, "dry": True}, scope="operate")
+        sentence = f"{name} would be applied to: {preview['words']}"
         return {
-            **{key: found[key] for key in ("matches", "capped", "samples", "warning") if key in found},
-            "words": words,
+            **{key: preview[key] for key in ("matches", "capped", "samples", "warning") if key in preview},
+            "words": sentence,
         }
 
     async def _preview_queue(self, name: str, queue: str) -> dict[str, Any]:
         overview = await self._calls("GET", "/v1/overview")
-        found = next((each for each in overview["queues"] if each["name"] == queue), None)
+        row = next((row for row in overview["queues"] if row["name"] == queue), None)
         done = "paused" if name == "pause_queue" else "resumed"
-        if found is None:
+        if row is None:
             return {"words": f"queue {queue!r} would be {done}; no jobs or workers use it now"}
-        state = "paused" if found["paused"] else "open"
-        jobs = f"{found['queued']:,} jobs are queued, {found['running']:,} run"
+        state = "paused" if row["paused"] else "open"
+        jobs = f"{row['queued']:,} jobs are queued, {row['running']:,} run"
         return {"words": f"queue {queue!r} would be {done}; it is {state}, {jobs}"}
 
-    async def _act(self, name: str, given: Mapping[str, Any], at: float) -> dict[str, Any]:
+    async def _act(self, name: str, arguments: Mapping[str, Any], created_before: float) -> dict[str, Any]:
         if name in ("pause_queue", "resume_queue"):
             verb = name.partition("_")[0]
-            parts = {"name": str(given["queue"])}
-            found = await self._calls("POST", f"/v1/queues/{{name}}/{verb}", parts=parts, scope="operate")
-            return {"words": f"queue {given['queue']!r} is {verb}d", **found}
+            parts = {"name": str(arguments["queue"])}
+            answer = await self._calls("POST", f"/v1/queues/{{name}}/{verb}", parts=parts, scope="operate")
+            return {"words": f"queue {arguments['queue']!r} is {verb}d", **answer}
         if name == "signal":
-            body = {"name": given["name"], "value": given.get("value")}
-            parts = {"id": str(given["id"])}
-            found = await self._calls("POST", "/v1/jobs/{id}/signal", parts=parts, body=body, scope="operate")
-            warning = {"warning": found["warning"]} if "warning" in found else {}
-            return {"words": f"the signal {given['name']!r} was sent", **warning}
-        begun = await self._calls("POST", "/v1/operations", body=_asked(name, given, at), scope="operate")
+            body = {"name": arguments["name"], "value": arguments.get("value")}
+            parts = {"id": str(arguments["id"])}
+            answer = await self._calls("POST", "/v1/jobs/{id}/signal", parts=parts, body=body, scope="operate")
+            warning = {"warning": answer["warning"]} if "warning" in answer else {}
+            return {"words": f"the signal {arguments['name']!r} was sent", **warning}
+        begun = await self._calls(
+            "POST", "/v1/operations", body=_body_of(name, arguments, created_before), scope="operate"
+        )
         operation = await self._end_of(begun["id"])
         return {"words": _outcome(name, operation), "operation": operation}
 
     async def _end_of(self, id: str) -> dict[str, Any]:
-        """The operation when it has ended, or as it is after 20 s."""
+        """Wait until the operation has ended, for 20 s at most -> its current state."""
         ended = self._ended.setdefault(id, asyncio.Event())
         try:
             async with asyncio.timeout(PATIENCE):
@@ -192,30 +194,30 @@ class Actor:
             pass
         finally:
             self._ended.pop(id, None)
-        found = await self._calls("GET", "/v1/operations/{id}", parts={"id": id}, scope="operate")
-        return dict(found)
+        operation = await self._calls("GET", "/v1/operations/{id}", parts={"id": id}, scope="operate")
+        return dict(operation)
 
     def _hear(self, operation: Operation, _: tuple[str, ...]) -> None:
         if operation.ended_at is not None:
             self._ended.setdefault(operation.id, asyncio.Event()).set()
 
 
-def _asked(name: str, given: Mapping[str, Any], at: float) -> dict[str, Any]:
-    """The body of an operation. `at`: jobs created later are left alone."""
-    found: dict[str, Any] = {"act": name, "created_before": at, "tree": given.get("tree", True)}
-    filters = {key: given[key] for key in FILTERS if given.get(key) is not None}
-    if given.get("ids") is not None:
-        found["ids"] = given["ids"]
-    if given.get("group") is not None:
-        found["group"] = {"key": given["group"]}
+def _body_of(name: str, arguments: Mapping[str, Any], created_before: float) -> dict[str, Any]:
+    """The body of an operation. Jobs created later are left alone."""
+    body: dict[str, Any] = {"act": name, "created_before": created_before, "tree": arguments.get("tree", True)}
+    filters = {key: arguments[key] for key in FILTERS if arguments.get(key) is not None}
+    if arguments.get("ids") is not None:
+        body["ids"] = arguments["ids"]
+    if arguments.get("group") is not None:
+        body["group"] = {"key": arguments["group"]}
     if filters:
-        found["filter"] = filters
-    if not {"ids", "group", "filter"} & found.keys():
+        body["filter"] = filters
+    if not {"ids", "group", "filter"} & body.keys():
         raise CallRefused("expected ids, group, or a filter such as queue or status")
-    return found
+    return body
 
 
 def _outcome(name: str, operation: Mapping[str, Any]) -> str:
-    left = "".join(f"; {count:,} left: {reason}" for reason, count in operation["passed_over"].items())
+    passed_over = "".join(f"; {count:,} left: {reason}" for reason, count in operation["passed_over"].items())
     state = "" if operation["state"] == "done" else f" ({operation['state']})"
-    return f"{name}: {operation['done']:,} jobs changed{left}{state}"
+    return f"{name}: {operation['done']:,} jobs changed{passed_over}{state}"

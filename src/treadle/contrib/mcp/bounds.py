@@ -12,12 +12,12 @@ from treadle.core.plain_json import read_json
 MOST: Final = 60_000  # characters of one answer; beyond it texts and lists are cut shorter
 STEPS: Final = ((2_000, 1_000), (300, 100), (80, 20))  # characters of a text, items of a list
 NAMED: Final = 20  # places that the answer names
-DEEPEST: Final = 60  # levels; what is deeper becomes a text
+DEEPEST: Final = 60  # levels; deeper values become a text
 FIELDS: Final = 2  # levels of an answer with the fields of rows
-NESTED: Final = 50  # characters that a list or a mapping of a sender counts for: it takes as long as that many
+NESTED: Final = 50  # characters that a nested list or mapping counts as: decoding it takes as long
 PLAIN: Final = 20  # lists and mappings that cost nothing, as a row has them
 SMALL: Final = 2_000  # bytes of JSON that are decoded whole
-SPLIT: Final = 6  # levels down to which larger JSON is taken apart
+SPLIT: Final = 6  # levels of larger JSON that are decoded one by one
 DECODED: Final = MOST  # bytes of lists and mappings that are decoded; then only the fields of rows
 KEYS: Final = 100  # of a row, at most
 ITEMS: Final = 1_000  # of a list that are decoded
@@ -42,18 +42,18 @@ def decoded(answer: bytes) -> Any:
         if len(raw) <= SMALL and room >= 0:
             room -= len(raw) + NESTED * max(0, raw.count(b"[") + raw.count(b"{") - PLAIN)
             return read_json(raw)
-        words = f"({len(raw):,} bytes of JSON)"
+        size = f"({len(raw):,} bytes of JSON)"
         if depth > SPLIT or (room < 0 and depth + is_list > FIELDS) or (depth > FIELDS and _is_nested(raw)):
-            return [words] if is_list else {"(all)": words}
+            return [size] if is_list else {"(all)": size}
         if is_list:
-            items = [each for each in msgspec.structs.astuple(_first(raw)) if each is not UNSET]
-            return [part(bytes(each), depth + 1) for each in items]
+            items = [item for item in msgspec.structs.astuple(_first(raw)) if item is not UNSET]
+            return [part(bytes(item), depth + 1) for item in items]
         if depth and raw.count(b'":') > max(1_000 * KEYS, len(raw) // 16):  # 0.1 us a key
-            return {"(all)": words}
+            return {"(all)": size}
         fields = _fields(raw)
         if len(fields) > (ITEMS if room >= 0 else KEYS):
-            return {"(all)": words}
-        return {name: part(bytes(each), depth + 1) for name, each in fields.items()}
+            return {"(all)": size}
+        return {name: part(bytes(field), depth + 1) for name, field in fields.items()}
 
     return part(answer, 0)
 
@@ -67,18 +67,20 @@ def bounded(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer with long texts and lists cut. `truncated` then names the places."""
     for longest, most in STEPS:
         cut = _Cut(longest, most)
-        found: dict[str, Any] = cut.of(answer, "", 0)
+        kept: dict[str, Any] = cut.of(answer, "", 0)
         if cut.room >= 0:
             break
     if cut.places:
         more = len(cut.places) - NAMED
-        found["truncated"] = cut.places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
-    return found
+        kept["truncated"] = cut.places[:NAMED] + ([f"and {more:,} more"] if more > 0 else [])
+    return kept
 
 
 class _Cut:
-    """Cuts the texts and lists of one answer. `room`: characters that are left; below 0, lists and what a sender may
-    have nested become empty, and the fields of rows stay."""
+    """Cuts the texts and lists of one answer.
+
+    room  characters that are left. Below 0, lists and nested values become empty; the fields of rows stay.
+    """
 
     def __init__(self, longest: int, most: int) -> None:
         self._longest, self._most = longest, most
@@ -100,10 +102,10 @@ class _Cut:
             self.room -= NESTED
         if isinstance(value, dict):
             self.room -= sum(map(len, value))
-            return {name: self.of(each, f"{place}.{name}".lstrip("."), depth + 1) for name, each in value.items()}
+            return {name: self.of(field, f"{place}.{name}".lstrip("."), depth + 1) for name, field in value.items()}
         if len(value) > self._most:
             self.places.append(f"{place}: {'more than 1,000' if len(value) > ITEMS else len(value)} items")
-        return [self.of(each, f"{place}[{at}]", depth + 1) for at, each in enumerate(value[: self._most])]
+        return [self.of(item, f"{place}[{number}]", depth + 1) for number, item in enumerate(value[: self._most])]
 
     def _text(self, value: str, place: str) -> str:
         if len(value) > self._longest:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli import Target
 from treadle.cli.output import FAILED, OK, Stop, note
+from treadle.cli.target import Target
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -41,9 +41,10 @@ def mcp(
     if find_spec("mcp") is None or find_spec("starlette") is None:
         raise Stop(FAILED, "treadle mcp needs the protocol's library: pip install 'mcp>=2' 'starlette>=0.45'")
     from treadle import __version__
-    from treadle.contrib.mcp import Rights, serve
+    from treadle.contrib.mcp.calls import Rights
+    from treadle.contrib.mcp.server import serve
 
-    names = tuple(dict.fromkeys(each.strip() for each in (queues or "").split(",") if each.strip()))
+    names = tuple(dict.fromkeys(queue.strip() for queue in (queues or "").split(",") if queue.strip()))
     if queues is not None and not names:
         raise click.UsageError("--queues: expected names separated by commas")
     rights = Rights(acts=allow_acts, queues=names, payloads=not no_payloads, redact=redact, reveal=reveal)

@@ -15,7 +15,13 @@ from treadle.contrib.mcp.calls import CallRefused, Calls
 
 PAGE: Final = 100  # rows of a page at most
 DEFAULT_PAGE: Final = 20
-
+LIMIT: Final = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": PAGE,
+    "default": DEFAULT_PAGE,
+    "description": "rows of the page; `cursor` of the answer reads the next one",
+}
 
 DESCRIPTIONS: Final = {
     "id": "id of the job, or for a workflow of its first job",
@@ -36,7 +42,7 @@ DESCRIPTIONS: Final = {
 }
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class Reading(Struct, frozen=True):
     """One tool.
 
     path      of the GET operation
@@ -58,32 +64,26 @@ class Reading(Struct, frozen=True, kw_only=True):
     gives: Mapping[str, Any] | None = None
 
     def input_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        found = schemas.inputs(document, "GET", self.path, self.left_out)
-        for name, schema in found["properties"].items():
+        tool_schema = schemas.inputs(document, "GET", self.path, self.left_out)
+        for name, schema in tool_schema["properties"].items():
             if name in DESCRIPTIONS:
                 schema.setdefault("description", DESCRIPTIONS[name])
         if self.is_paged:
-            found["properties"]["limit"] = {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": PAGE,
-                "default": DEFAULT_PAGE,
-                "description": "rows of the page; `cursor` of the answer reads the next one",
-            }
-        return found
+            tool_schema["properties"]["limit"] = LIMIT
+        return tool_schema
 
     def output_schema(self, document: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.gives) if self.gives is not None else schemas.output(document, "GET", self.path, self.keep)
 
-    async def run(self, calls: Calls, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def run(self, calls: Calls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The answer. Raises CallRefused."""
-        names = [name for name in given if f"{{{name}}}" in self.path]
-        query = {name: value for name, value in given.items() if name not in names and value is not None}
+        names = [name for name in arguments if f"{{{name}}}" in self.path]
+        query = {name: value for name, value in arguments.items() if name not in names and value is not None}
         if "limit" in query and not (isinstance(query["limit"], int) and 1 <= query["limit"] <= PAGE):
             raise CallRefused(f"limit: expected 1 to {PAGE} rows, found {query['limit']!r:.50}")
         if self.is_paged:
             query.setdefault("limit", DEFAULT_PAGE)
-        parts = {name: str(given[name]) for name in names}
+        parts = {name: str(arguments[name]) for name in names}
         if self.shaped is not None:
             return self.shaped(await calls("GET", self.path, parts=parts, query=query, scope=self.scope))
         answer = await calls("GET", self.path, parts=parts, query=query, scope=self.scope, read=decoded)
@@ -109,93 +109,79 @@ MERMAID: Final = {
 
 TOOLS: Final = (
     Reading(
-        name="list_jobs",
-        description="List jobs by status, queue, task, label, text or time, one page at a time, the newest first.",
-        path="/v1/jobs",
-        is_paged=True,
+        "list_jobs",
+        "List jobs by status, queue, task, label, text or time, one page at a time, the newest first.",
+        "/v1/jobs",
         left_out=("count", "state"),
+        is_paged=True,
+    ),
+    Reading("get_job", "Show one job: its state, arguments, result, error, attempts and times.", "/v1/jobs/{id}"),
+    Reading(
+        "explain_job",
+        "Explain why a job is not running, or how it ended, and which command changes that.",
+        "/v1/jobs/{id}/explain",
     ),
     Reading(
-        name="get_job",
-        description="Show one job: its state, arguments, result, error, attempts and times.",
-        path="/v1/jobs/{id}",
+        "estimate_job", "Estimate when a job starts and ends, and what would let it start earlier.", "/v1/jobs/{id}/eta"
     ),
     Reading(
-        name="explain_job",
-        description="Explain why a job is not running, or how it ended, and which command changes that.",
-        path="/v1/jobs/{id}/explain",
+        "plan_queue",
+        "Estimate when a queue is empty, what its jobs wait for most, and what would change that.",
+        "/v1/queues/{name}/plan",
     ),
     Reading(
-        name="estimate_job",
-        description="Estimate when a job starts and ends, and what would let it start earlier.",
-        path="/v1/jobs/{id}/eta",
+        "job_history",
+        "Show the last attempts of a job with errors and log lines, its steps, signals and children.",
+        "/v1/jobs/{id}/history",
     ),
     Reading(
-        name="plan_queue",
-        description="Estimate when a queue is empty, what its jobs wait for most, and what would change that.",
-        path="/v1/queues/{name}/plan",
-    ),
-    Reading(
-        name="job_history",
-        description="Show the last attempts of a job with errors and log lines, its steps, signals and children.",
-        path="/v1/jobs/{id}/history",
-    ),
-    Reading(
-        name="list_queues",
-        description="Show the queues with their jobs by state, the rates of the last minute, and notices of problems.",
-        path="/v1/overview",
+        "list_queues",
+        "Show the queues with their jobs by state, the rates of the last minute, and notices of problems.",
+        "/v1/overview",
         keep=("at", "totals", "queues", "rates", "notices"),
     ),
     Reading(
-        name="list_workers",
-        description="List the workers with their queues, slots and last heartbeat, and which of them is the leader.",
-        path="/v1/overview",
+        "list_workers",
+        "List the workers with their queues, slots and last heartbeat, and which of them is the leader.",
+        "/v1/overview",
         keep=("at", "workers", "leader"),
     ),
     Reading(
-        name="list_limits",
-        description="List the limits: slots in use, rates, pauses, and how many jobs each blocks.",
-        path="/v1/overview",
+        "list_limits",
+        "List the limits: slots in use, rates, pauses, and how many jobs each blocks.",
+        "/v1/overview",
         keep=("at", "limits"),
     ),
     Reading(
-        name="list_failures",
-        description="Group the newest failed jobs by task, queue and error, the largest group first.",
-        path="/v1/failures",
+        "list_failures",
+        "Group the newest failed jobs by task, queue and error, the largest group first.",
+        "/v1/failures",
     ),
     Reading(
-        name="list_workflows",
-        description="List workflows with the progress of their jobs, the newest first.",
-        path="/v1/workflows",
+        "list_workflows",
+        "List workflows with the progress of their jobs, the newest first.",
+        "/v1/workflows",
         is_paged=True,
     ),
     Reading(
-        name="workflow_graph",
-        description="Draw a workflow as a Mermaid flowchart. `id` is that of its first job.",
-        path="/v1/workflows/{id}/graph",
+        "workflow_graph",
+        "Draw a workflow as a Mermaid flowchart. `id` is that of its first job.",
+        "/v1/workflows/{id}/graph",
         shaped=_mermaid,
         gives=MERMAID,
     ),
     Reading(
-        name="list_schedules",
-        description="List the schedules with their timing in words, the next times, and recent jobs.",
-        path="/v1/schedules",
+        "list_schedules",
+        "List the schedules with their timing in words, the next times, and recent jobs.",
+        "/v1/schedules",
     ),
+    Reading("doctor", "Check the storage and its contents, with advice for each problem.", "/v1/doctor"),
+    Reading("metrics", "Counts of ended jobs, and quantiles of run times and waiting times, over time.", "/v1/metrics"),
     Reading(
-        name="doctor",
-        description="Check the storage and its contents, with advice for each problem.",
-        path="/v1/doctor",
-    ),
-    Reading(
-        name="metrics",
-        description="Counts of ended jobs, and quantiles of run times and waiting times, over time.",
-        path="/v1/metrics",
-    ),
-    Reading(
-        name="audit",
-        description="List who did what: the acts of operators, the newest first.",
-        path="/v1/audit",
-        is_paged=True,
+        "audit",
+        "List who did what: the acts of operators, the newest first.",
+        "/v1/audit",
         scope="operate",
+        is_paged=True,
     ),
 )

@@ -16,9 +16,15 @@ TRUNCATED: Final = {
 def inputs(document: Mapping[str, Any], method: str, path: str, left_out: Collection[str]) -> dict[str, Any]:
     """The arguments of an operation: the parts of its path, which are required, and its query."""
     parameters = document["paths"][path][method.lower()].get("parameters", ())
-    kept = [each for each in parameters if each["name"] not in left_out and each["in"] in ("path", "query")]
-    properties = {each["name"]: {**_inlined(document, each["schema"]), **_described(each)} for each in kept}
-    required = [each["name"] for each in kept if each["in"] == "path"]
+    kept = [
+        parameter
+        for parameter in parameters
+        if parameter["name"] not in left_out and parameter["in"] in ("path", "query")
+    ]
+    properties = {
+        parameter["name"]: {**_inlined(document, parameter["schema"]), **_described(parameter)} for parameter in kept
+    }
+    required = [parameter["name"] for parameter in kept if parameter["in"] == "path"]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -31,8 +37,8 @@ def _inlined(document: Mapping[str, Any], schema: Any) -> Any:
     if isinstance(schema, dict):
         if "$ref" in schema:
             return _inlined(document, document["components"]["schemas"][schema["$ref"].removeprefix(REF)])
-        return {name: _inlined(document, each) for name, each in schema.items()}
-    return [_inlined(document, each) for each in schema] if isinstance(schema, list) else schema
+        return {name: _inlined(document, part) for name, part in schema.items()}
+    return [_inlined(document, part) for part in schema] if isinstance(schema, list) else schema
 
 
 def output(document: Mapping[str, Any], method: str, path: str, keep: Collection[str]) -> dict[str, Any]:
@@ -51,31 +57,31 @@ def output(document: Mapping[str, Any], method: str, path: str, keep: Collection
         if name not in needed:
             needed[name] = components[name]
             open_ += _refs(components[name])
-    found: dict[str, Any] = _local(root)
+    answer_schema: dict[str, Any] = _local(root)
     if needed:
-        found["$defs"] = {name: _local(each) for name, each in sorted(needed.items())}
-    return found
+        answer_schema["$defs"] = {name: _local(component) for name, component in sorted(needed.items())}
+    return answer_schema
 
 
 def _refs(schema: Any) -> Iterator[str]:
     """The names of the components that a schema refers to."""
     if isinstance(schema, dict):
-        for name, each in schema.items():
+        for name, part in schema.items():
             if name == "$ref":
-                yield each.removeprefix(REF)
+                yield part.removeprefix(REF)
             else:
-                yield from _refs(each)
+                yield from _refs(part)
     elif isinstance(schema, list):
-        for each in schema:
-            yield from _refs(each)
+        for part in schema:
+            yield from _refs(part)
 
 
 def _local(schema: Any) -> Any:
     """The schema with references to `$defs`; without OpenAPI's own discriminators."""
     if isinstance(schema, dict):
         return {
-            name: each.replace(REF, "#/$defs/") if name == "$ref" else _local(each)
-            for name, each in schema.items()
+            name: part.replace(REF, "#/$defs/") if name == "$ref" else _local(part)
+            for name, part in schema.items()
             if name != "discriminator"
         }
-    return [_local(each) for each in schema] if isinstance(schema, list) else schema
+    return [_local(part) for part in schema] if isinstance(schema, list) else schema

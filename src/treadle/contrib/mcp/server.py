@@ -1,6 +1,6 @@
 """The server of the Model Context Protocol: lists the tools and calls them.
 
-Texts of jobs are data of strangers. The instructions say so, and no tool acts on what a job says.
+Texts of jobs come from strangers. The instructions say so, and no tool interprets them.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ class Tools:
     async def all(self) -> list[types.Tool]:
         """The tools that the assistant may use; without a right to act, only those that read."""
         document = await self._api()
-        found = [
+        listed = [
             types.Tool(
-                name=each.name,
-                description=each.description,
-                input_schema=each.input_schema(document),
-                output_schema=each.output_schema(document),
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.input_schema(document),
+                output_schema=tool.output_schema(document),
                 annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
             )
-            for each in reading.TOOLS
+            for tool in reading.TOOLS
         ]
-        found += [_acting(each) for each in acts.TOOLS if self._actor is not None]
-        self._inputs = {each.name: each.input_schema for each in found}
-        return found
+        listed += [_acting(tool) for tool in acts.TOOLS if self._actor is not None]
+        self._inputs = {tool.name: tool.input_schema for tool in listed}
+        return listed
 
-    async def call(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of a tool. Raises CallRefused."""
         if not self._inputs:
             await self.all()
         if name not in self._inputs:
             raise CallRefused(f"there is no tool {name!r:.100}; there are {', '.join(self._inputs)}")
         schema = self._inputs[name]
-        if unknown := [each for each in given if each not in schema["properties"]]:
+        if unknown := [argument for argument in arguments if argument not in schema["properties"]]:
             known = ", ".join(schema["properties"]) or "none"
             raise CallRefused(f"there is no argument {unknown[0]!r:.100}; there are {known}")
-        if missing := [each for each in schema["required"] if given.get(each) in (None, "")]:
+        if missing := [argument for argument in schema["required"] if arguments.get(argument) in (None, "")]:
             raise CallRefused(f"the argument {missing[0]!r} is missing")
-        tool = next((each for each in reading.TOOLS if each.name == name), None)
+        tool = next((reading_tool for reading_tool in reading.TOOLS if reading_tool.name == name), None)
         if tool is not None:
-            return bounded(await tool.run(self._calls, given))
+            return bounded(await tool.run(self._calls, arguments))
         assert self._actor is not None
-        return bounded(await self._actor.run(name, given))
+        return bounded(await self._actor.run(name, arguments))
 
     async def _api(self) -> Mapping[str, Any]:
         if self._document is None:
@@ -103,21 +103,21 @@ def server_of(app: App, rights: Rights, version: str) -> Server[Any]:
 
     async def called(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            found = await tools.call(params.name, params.arguments or {})
+            answer = await tools.call(params.name, params.arguments or {})
         except (CallRefused, TreadleError, OSError, TimeoutError) as error:
             return _result(str(error) or type(error).__name__, None)
         except Exception as error:
             log.exception("the tool %s failed", params.name)
             return _result(f"an error of Treadle; its log has it: {type(error).__name__}", None)
-        return _result(msgspec.json.encode(found).decode(), found)
+        return _result(msgspec.json.encode(answer).decode(), answer)
 
-    words = INSTRUCTIONS + (ACTS if rights.acts else "")
-    return Server("treadle", version=version, instructions=words, on_list_tools=listed, on_call_tool=called)
+    instructions = INSTRUCTIONS + (ACTS if rights.acts else "")
+    return Server("treadle", version=version, instructions=instructions, on_list_tools=listed, on_call_tool=called)
 
 
-def _result(text: str, found: dict[str, Any] | None) -> types.CallToolResult:
+def _result(text: str, answer: dict[str, Any] | None) -> types.CallToolResult:
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)], structured_content=found, is_error=found is None
+        content=[types.TextContent(type="text", text=text)], structured_content=answer, is_error=answer is None
     )
 
 

@@ -40,7 +40,7 @@ class BatchHandler:
         BadArgument."""
         fields = travel.fields | travel.given
         if self._fields is not None:
-            fields = {each: fields[each] for each in self._fields if each in fields}
+            fields = {name: fields[name] for name in self._fields if name in fields}
         args, kwargs = self._signature.decode_call(encode_foreign_call((fields,), {}, self._name))
         return [*args, *kwargs.values()][0]
 
@@ -68,14 +68,14 @@ class BatchHandler:
             return [*travels]
         return await asyncio.gather(
             *(
-                arrived_after(self._pipeline, *each)
-                for each in zip(travels, [one.after for one in contexts], strict=True)
+                arrived_after(self._pipeline, *pair)
+                for pair in zip(travels, [one.after for one in contexts], strict=True)
             ),
             return_exceptions=True,
         )
 
-    def answered(self, found: object, count: int) -> list[Any]:
-        return answers(self._name, found, count)
+    def answered(self, results: object, count: int) -> list[Any]:
+        return answers(self._name, results, count)
 
     def end(self, travel: Travel, answer: Any) -> Any:
         """The outcome of one job; an exception fails that job alone."""
@@ -107,10 +107,10 @@ class _Call:
             self._places.append(place)
         batch_here.set(tuple(context._run for context in kept))
 
-    def ends(self, found: object) -> list[Any]:
+    def ends(self, results: object) -> list[Any]:
         """The outcome of each job. Raises BadResult unless the function returned one result per item."""
-        rest = iter(self._handler.answered(found, len(self.items)))
-        return [self._handler.end(each, next(rest)) if isinstance(each, Travel) else each for each in self._places]
+        rest = iter(self._handler.answered(results, len(self.items)))
+        return [self._handler.end(place, next(rest)) if isinstance(place, Travel) else place for place in self._places]
 
 
 def _fields_of(name: str, kind: Any) -> list[str] | None:
@@ -119,7 +119,7 @@ def _fields_of(name: str, kind: Any) -> list[str] | None:
     if origin is Any or origin in (dict, Mapping):
         return None
     if dataclasses.is_dataclass(origin):
-        return [each.name for each in dataclasses.fields(origin)]
+        return [field.name for field in dataclasses.fields(origin)]
     if isinstance(origin, type) and issubclass(origin, msgspec.Struct):
         return list(origin.__struct_fields__)
     if typing.is_typeddict(origin):

@@ -38,14 +38,14 @@ def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[s
     the annotated types. It raises BadArgument for one that is missing or does not fit."""
     signature = CallCodec(name, function)
     parameters = call_signature(function).parameters.values()
-    every = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
+    every = any(param.kind is param.VAR_KEYWORD for param in parameters)
+    names = [param.name for param in parameters if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
+    if any(param.kind in (param.POSITIONAL_ONLY, param.VAR_POSITIONAL) for param in parameters):
         raise BadOption("handler", f"{name}: expected parameters that can be given by name, found a positional one")
 
     def pick(fields: Mapping[str, Any]) -> dict[str, Any]:
-        given = dict(fields) if every else {each: fields[each] for each in names if each in fields}
-        args, kwargs = signature.decode_call(encode_foreign_call((), given, name))
+        arguments = dict(fields) if every else {key: fields[key] for key in names if key in fields}
+        args, kwargs = signature.decode_call(encode_foreign_call((), arguments, name))
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     return pick
@@ -81,7 +81,7 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
 def with_dependencies(run: Callable[..., Any], function: Handler) -> Callable[..., Any]:
     """`run` with the dependencies of the handler in place of its keyword arguments: the worker provides them."""
     signature, theirs = inspect.signature(run), inspect.signature(function).parameters
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    own = [param for param in signature.parameters.values() if param.kind is not param.VAR_KEYWORD]
     needs = [theirs[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in injected_names(function)]
     run.__signature__ = signature.replace(parameters=[*own, *needs])  # type: ignore[attr-defined]
     return run
@@ -113,21 +113,21 @@ def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Call
 
 
 def arrived(pipeline: PipelineJobs, travel: Travel) -> Coroutine[Any, Any, Travel]:
-    """The state with which a step begins: the results of the previous step's children are merged in."""
+    """The state at the beginning of a step, with the results of the previous step's children merged in."""
     return arrived_after(pipeline, travel, current().after)
 
 
 async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[str]) -> Travel:
-    """The same for a job that waited for `after`."""
+    """The same, for a job that waited for the jobs in `after`."""
     if travel.from_step is None:
         return travel
-    client, found = pipeline.app._core.client, []
+    client, results = pipeline.app._core.client, []
     for row in await rows_of(client.whole, after):
         child = pipeline.child_of(row.job.task)
         if child is not None:  # the guard of the children is not one of them
             result = client.decode(row, row.result) if has_result(row) and row.result is not None else None
-            found.append(child_result(row, child, travel_of(pipeline.app, row).given, result))
-    return Travel({**travel.fields, results_name(travel.from_step): found}, travel.priority)
+            results.append(child_result(row, child, travel_of(pipeline.app, row).given, result))
+    return Travel({**travel.fields, results_name(travel.from_step): results}, travel.priority)
 
 
 def travel_of(app: App, row: Record) -> Travel:
@@ -138,15 +138,15 @@ def travel_of(app: App, row: Record) -> Travel:
 
 def continuation(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) -> Any:
     """The continuation of a run after a handler returned: the final state, or the jobs that follow."""
-    told = _mapping(pipeline, step, answer)
-    children = told.pop("children", None)
-    name = told.pop("next_step") if "next_step" in told else following(pipeline.steps, step.name)
+    fields_given = _mapping(pipeline, step, answer)
+    children = fields_given.pop("children", None)
+    name = fields_given.pop("next_step") if "next_step" in fields_given else following(pipeline.steps, step.name)
     if name is not None and name not in pipeline.steps:
         raise Abort(
             f"{pipeline.name}.{step.name}: next_step: unknown step {name!r}; expected one of {[*pipeline.steps]}"
         )
-    priority = priority_of(told.pop("priority", travel.priority))
-    fields = {**travel.fields, **told}
+    priority = priority_of(fields_given.pop("priority", travel.priority))
+    fields = {**travel.fields, **fields_given}
     specs = _children(pipeline, step, Travel(fields, priority), children)
     if not specs:
         if step.children:
@@ -187,8 +187,8 @@ def _children(pipeline: PipelineJobs, step: Step, travel: Travel, children: obje
                 f"{pipeline.name}.{step.name}",
                 f"children: unknown child {name!r}; expected one of {list(step.children)}",
             )
-        each = [many] if isinstance(many, Mapping) else many
-        specs += [pipeline.child_job(step, name, Travel(travel.fields, travel.priority, dict(own))) for own in each]
+        entries = [many] if isinstance(many, Mapping) else many
+        specs += [pipeline.child_job(step, name, Travel(travel.fields, travel.priority, dict(own))) for own in entries]
     return specs
 
 

@@ -82,10 +82,10 @@ class Pipeline:
         def register(function: H) -> H:
             self._check_function(name, function)
             if child:
-                made = child_function(self, name, function)
+                task_function = child_function(self, name, function)
             else:
-                made = step_function(self, step, function)
-            self.app.task(name=self.task_of(step.name, child), **step.options(child or None))(made)
+                task_function = step_function(self, step, function)
+            self.app.task(name=self.task_of(step.name, child), **step.options(child or None))(task_function)
             self._handled.add(name)
             return function
 
@@ -194,14 +194,14 @@ class Pipeline:
             wanted.append(label(self.name, name, value))
         if not wanted:
             raise BadOption("find", "give at least one field")
-        found: list[PipelineRun] = []
+        runs: list[PipelineRun] = []
         cursor: str | None = None
         while True:
             page = await (await self.app._core.opened()).find(Query(label=wanted[0], cursor=cursor, limit=500))
-            found += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
+            runs += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
             cursor = page.cursor
             if cursor is None:
-                return found
+                return runs
 
     async def stats(self) -> dict[str, StepStats]:
         """Job counts of each step, and of each child as "step:child"."""
@@ -254,7 +254,7 @@ class Pipeline:
         # Retries and timeout are not stored in the row, so a deploy changes them for runs that have begun.
         kept: Any = {name: value for name, value in declared.items() if name in ("queue", "lease")}
         if step.limits:
-            kept["limits"] = [partition(each, travel) for each in step.limits]
+            kept["limits"] = [partition(limit, travel) for limit in step.limits]
         payload = {name: value for name, value in asdict(travel).items() if value or name == "fields"}
         return self.app.stub(task, **kept, **more, priority=-travel.priority).job(payload)
 

@@ -51,12 +51,12 @@ class PipelineRun:
     async def result(self, timeout: float | timedelta | None = None) -> Finished:
         """The shared state at its end; `timeout` in seconds. Raises WorkflowFailed, which names the steps and children
         that failed, JobCancelled, UnknownJob and TimeoutError."""
-        found: Finished = await self._job.workflow.result(timeout)
-        return found
+        fields: Finished = await self._job.workflow.result(timeout)
+        return fields
 
     async def state(self) -> RunState:
         """Its current state. Raises UnknownJob."""
-        root, row = [await whole_row(self._app.storage, each) for each in await self._now()]
+        root, row = [await whole_row(self._app.storage, row) for row in await self._now()]
         travel = travel_of(self._app, row)
         fields, state, error = travel.fields, row.state, row.error
         if root.state.final:

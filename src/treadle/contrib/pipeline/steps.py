@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
@@ -57,16 +57,10 @@ class Step(Struct, frozen=True):
 
     def options(self, child: str | None = None) -> Options:
         """The options of its task, or of the task of a child."""
-        found: Options = {"queue": self.queue_name if child is None else f"{self.queue_name}:{child}"}
-        if self.retry is not None:
-            found["retry"] = self.retry
-        if self.timeout is not None:
-            found["timeout"] = self.timeout
-        if self.limits:
-            found["limits"] = list(self.limits)
-        if self.lease is not None:
-            found["lease"] = self.lease
-        return found
+        queue = self.queue_name if child is None else f"{self.queue_name}:{child}"
+        limits = list(self.limits) or None
+        policy = {"queue": queue, "retry": self.retry, "timeout": self.timeout, "limits": limits, "lease": self.lease}
+        return cast("Options", {name: value for name, value in policy.items() if value is not None})
 
 
 class Travel(Struct, frozen=True, omit_defaults=True):
@@ -103,10 +97,10 @@ class StepStats(Struct, frozen=True, kw_only=True):
 
 def checked(steps: Iterable[Step]) -> dict[str, Step]:
     """The steps by name. Raises BadOption for invalid ones."""
-    found: dict[str, Step] = {}
+    by_name: dict[str, Step] = {}
     for step in steps:
-        made: object = step
-        if not isinstance(made, Step):
+        candidate: object = step
+        if not isinstance(candidate, Step):
             raise BadOption("steps", f"expected Step(...), found {step!r}")
         name_of(step.name, "step")
         if ":" in step.name:
@@ -114,7 +108,7 @@ def checked(steps: Iterable[Step]) -> dict[str, Step]:
                 "steps",
                 f"{step.name!r}: expected a name without a colon, which separates a step and its child: use children=",
             )
-        if step.name in found:
+        if step.name in by_name:
             raise BadOption("steps", f"expected different names, found two steps {step.name!r}")
         if isinstance(step.children, str) or len(set(step.children)) != len(step.children):
             raise BadOption("children", f"expected a list of different names, found {step.children!r}")
@@ -123,15 +117,15 @@ def checked(steps: Iterable[Step]) -> dict[str, Step]:
         if step.on_child_failure not in ("continue", "fail", "cancel"):
             problem = f'expected "continue", "fail" or "cancel", found {step.on_child_failure!r}'
             raise BadOption("on_child_failure", problem)
-        found[step.name] = step
-    if not found:
+        by_name[step.name] = step
+    if not by_name:
         raise BadOption("steps", "expected at least one step, found none")
-    for step in found.values():
-        if step.next and step.next not in found:
+    for step in by_name.values():
+        if step.next and step.next not in by_name:
             raise BadOption(
-                "next", f"{step.name!r} continues with the unknown step {step.next!r}; expected one of {[*found]}"
+                "next", f"{step.name!r} continues with the unknown step {step.next!r}; expected one of {[*by_name]}"
             )
-    return found
+    return by_name
 
 
 def following(steps: Mapping[str, Step], name: str) -> str | None:
@@ -140,8 +134,8 @@ def following(steps: Mapping[str, Step], name: str) -> str | None:
     if step.next != "":
         return step.next
     names = [*steps]
-    at = names.index(name) + 1
-    return names[at] if at < len(names) else None
+    place = names.index(name) + 1
+    return names[place] if place < len(names) else None
 
 
 def shifted(priority: int, step: Step) -> int:
@@ -158,15 +152,17 @@ def priority_of(value: object) -> int:
 
 def labels_of(pipeline: str, names: Iterable[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels of a run: one for each declared field at its start; of a list, one for each element."""
-    found: dict[str, None] = {}
+    labels: dict[str, None] = {}
     for name in names:
         value = fields.get(name)
-        for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
-            if each is not None:
-                found[label(pipeline, name, each)] = None
-    if len(found) > MOST_LABELS:
-        raise BadOption("labels", f"expected at most {MOST_LABELS} values in the fields of labels=, found {len(found)}")
-    return tuple(found)
+        for element in value if isinstance(value, list | tuple | set | frozenset) else [value]:
+            if element is not None:
+                labels[label(pipeline, name, element)] = None
+    if len(labels) > MOST_LABELS:
+        raise BadOption(
+            "labels", f"expected at most {MOST_LABELS} values in the fields of labels=, found {len(labels)}"
+        )
+    return tuple(labels)
 
 
 def partition(limit: str, travel: Travel) -> str:
@@ -178,20 +174,20 @@ def partition(limit: str, travel: Travel) -> str:
 
 
 def label(pipeline: str, name: str, value: object) -> str:
-    """The label of runs in which this field has this value. Raises BadOption."""
+    """The label of a run whose field `name` has this value. Raises BadOption."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadOption(name, f"expected str or int, or a list of them, for a field of labels=, found {value!r}")
     return name_of(f"{pipeline}.{name}={value}", name)
 
 
 def results_name(step: str) -> str:
-    """The field in which the next step finds the results of this step's children."""
+    """The name of the field that holds the results of this step's children in the next step."""
     return f"{re.sub(r'[^0-9A-Za-z_]', '_', step)}_results"
 
 
-def child_result(row: Record, child: str, given: dict[str, Any], result: Any) -> dict[str, Any]:
+def child_result(row: Record, child: str, own_fields: dict[str, Any], result: Any) -> dict[str, Any]:
     """The entry for one child in that field: its name, its own fields, its state and its result."""
-    found = {"child": child, "given": given, "state": str(row.state), "result": result}
+    entry = {"child": child, "given": own_fields, "state": str(row.state), "result": result}
     if row.state is not State.SUCCEEDED:
-        found |= {"reason": row.reason, "error": error_line(row.error)}
-    return found
+        entry |= {"reason": row.reason, "error": error_line(row.error)}
+    return entry

@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"
 KEEP: Final = 30 * 86_400.0  # s that an ended job is kept
-KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key returns the same job
+KEY_WINDOW: Final = 86_400.0  # s that an Idempotency-Key returns the same job
 PORT: Final = 1717
 BODY: Final = 16 * 2**10  # bytes: two addresses and a few numbers
+FOREIGN: Final = "expected a job of the queue protocol, with two addresses as its arguments"
 TRIES: Final = 5  # attempts to change a job that changes between reading and writing
 AGE: Final = "Treadle-Abandoned-After"  # header of claims: seconds without a tickle after which a job is abandoned
 
@@ -100,9 +101,9 @@ class QueueyApi:
     async def create(self, request: Request) -> Response:
         """Store a job. A repeated Idempotency-Key returns the same job."""
         allowed(caller(request, "enqueue"), (QUEUE,))
-        asked = await body(request, Create, self._most)
-        await self._verify(asked)
-        payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
+        create = await body(request, Create, self._most)
+        await self._verify(create)
+        payload = msgspec.json.encode([create.binary_addr, create.input_addr]).decode()
         key = request.headers.get("idempotency-key")
         job = NewJob(
             id=self._core.new_id(),
@@ -113,8 +114,8 @@ class QueueyApi:
             keep_failed=KEEP,
             lease=self._rules.abandoned_age,
             key_window=KEY_WINDOW,
-            priority=asked.priority,
-            delay=asked.delay,
+            priority=create.priority,
+            delay=create.delay,
             # The id is not derived from the key: UUIDs of version 7 keep the order of jobs of one millisecond.
             key=None if key is None else f"{TASK} {caller(request).name} {key}",
             reach=() if key is None else (QUEUE,),
@@ -124,18 +125,18 @@ class QueueyApi:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key belongs to another job")
         return json(self._view(row))
 
-    async def _verify(self, asked: Create) -> None:
+    async def _verify(self, create: Create) -> None:
         """Raise Refused (422) if the rules require the blobs to be here and one is missing."""
         if not self._rules.verify_addresses or self._blobs is None:
             return
         for name in ("binary_addr", "input_addr"):
-            given = getattr(asked, name)
+            address = getattr(create, name)
             try:
-                is_here = given is None or await self._blobs.size(address_of(given)) is not None
+                is_here = address is None or await self._blobs.size(address_of(address)) is not None
             except BadAddress as error:
                 raise Refused(422, "wrong_shape", f"{name}: {error}") from None
             if not is_here:
-                raise Refused(422, "no_blob", f"{name}: there is no blob {given}")
+                raise Refused(422, "no_blob", f"{name}: there is no blob {address}")
 
     async def claim(self, request: Request) -> Response:
         """Claim the oldest pending job, or return 204. `?wait=20` waits for one.
@@ -161,11 +162,11 @@ class QueueyApi:
             async def back(row: Record | None) -> None:
                 await same.unless_repeated(number, partial(self._hand_back, row))
 
-            found = await self._waiting.until_found([QUEUE], wait, request, look, back)
-        return self._claimed(found)
+            row = await self._waiting.until_found([QUEUE], wait, request, look, back)
+        return self._claimed(row)
 
     async def _hand_back(self, row: Record | None) -> None:
-        """Release a job whose client has disconnected: it keeps its order, and the claim does not count."""
+        """Release the job of a client that has disconnected; it keeps its position, and the claim does not count."""
         if row is not None:
             await self._core.storage.settle([judge.released(row)])
 
@@ -180,12 +181,12 @@ class QueueyApi:
         """Claim the next job. Fail jobs that have used up their attempts."""
         ask = Claim(worker=claim_id, queues=((QUEUE, 1),), tasks={TASK: (None, self._rules.abandoned_age)}, limit=1)
         while True:
-            found = await self._core.storage.claim(ask)
-            if not found.records:
-                return None, found.next_in
-            [row] = found.records
+            claimed = await self._core.storage.claim(ask)
+            if not claimed.records:
+                return None, claimed.next_in
+            [row] = claimed.records
             if not is_ours(row):
-                await self._refuse(row)
+                await self._fail(row, ABORTED, FOREIGN)
             elif not (row.lost and self._rules.spent(row)):
                 return row, None
             else:
@@ -198,9 +199,9 @@ class QueueyApi:
     async def list(self, request: Request) -> Response:
         allowed(caller(request, "read"), (QUEUE,))
         try:
-            asked = msgspec.convert(given := dict(request.query_params), Listing, strict=False)
+            listing = msgspec.convert(query := dict(request.query_params), Listing, strict=False)
         except msgspec.ValidationError as error:
-            raise Refused(422, "wrong_query", spelled(error, given)) from None
+            raise Refused(422, "wrong_query", spelled(error, query)) from None
         states: dict[str | None, Sequence[State]] = {
             None: (),
             "pending": (State.READY, State.WAITING),
@@ -213,9 +214,9 @@ class QueueyApi:
             Query(
                 queue=QUEUE,
                 task=TASK,
-                state=tuple(states[asked.status]),
-                limit=asked.limit,
-                cursor=asked.after,
+                state=tuple(states[listing.status]),
+                limit=listing.limit,
+                cursor=listing.after,
                 order="oldest",
             )
         )
@@ -226,7 +227,7 @@ class QueueyApi:
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
-            row = await self._active(request, runner)
+            row = self._owned(await self._row(request), runner)
             worker = Presence(worker=runner_of(row) or "")
             held = await self._core.storage.heartbeat(
                 worker, [LeaseRenewal(row.id, row.version)], self._rules.abandoned_age
@@ -238,18 +239,18 @@ class QueueyApi:
     async def complete(self, request: Request) -> Response:
         """Settle a job. A repetition by the same runner returns 200."""
         caller(request, "work")
-        asked = await body(request, Complete, self._most)
-        status = asked.status.lower()
+        complete = await body(request, Complete, self._most)
+        status = complete.status.lower()
         if status not in ("completed", "failed"):
-            raise Refused(422, "wrong_shape", f"status: expected completed or failed, found {asked.status!r}")
+            raise Refused(422, "wrong_shape", f"status: expected completed or failed, found {complete.status!r}")
         done = State.SUCCEEDED if status == "completed" else State.FAILED
-        result = msgspec.json.encode(asked.output_addr).decode()
+        result = msgspec.json.encode(complete.output_addr).decode()
         for _ in range(TRIES):
             row = await self._row(request)
-            same = row.state is done and row.result == result and asked.runner_id is not None
-            if same and runner_of(row) == (asked.runner_id or "").lower():
+            same = row.state is done and row.result == result and complete.runner_id is not None
+            if same and runner_of(row) == (complete.runner_id or "").lower():
                 return json(self._view(row))
-            row = self._owned(row, asked.runner_id)
+            row = self._owned(row, complete.runner_id)
             note = msgspec.json.encode(Ending(runner_of(row), self._rules.heard(row))).decode()
             outcome = Outcome(
                 id=row.id,
@@ -283,7 +284,7 @@ class QueueyApi:
         caller(request, "work")
         runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
-            row = await self._active(request, runner)
+            row = self._owned(await self._row(request), runner)
             outcome = Outcome(id=row.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
             [settled] = await self._core.storage.settle([outcome])
             if settled.status == "applied":
@@ -320,9 +321,6 @@ class QueueyApi:
             assert row is not None
         return row
 
-    async def _active(self, request: Request, runner: str | None) -> Record:
-        return self._owned(await self._row(request), runner)
-
     def _owned(self, row: Record, runner: str | None) -> Record:
         """Raise Refused unless a runner has the job, and it is this one if the request names it -> the row."""
         if row.state is not State.RUNNING:
@@ -332,21 +330,15 @@ class QueueyApi:
             raise Refused(409, "not_owner", f"the job is running on {runner_of(row)}")
         return row
 
-    async def _refuse(self, row: Record) -> None:
-        """Fail a job that was not stored by this protocol, because it names no module to run."""
-        words = "expected a job of the queue protocol, with two addresses as its arguments"
+    async def _fail(self, row: Record, reason: str, error: str) -> None:
         outcome = Outcome(
-            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=ABORTED, error=words
+            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=reason, error=error
         )
         await self._core.storage.settle([outcome])
 
     async def _give_up(self, row: Record) -> None:
         """Fail a job that was abandoned too often."""
-        words = f"abandoned by {row.lost} runners"
-        outcome = Outcome(
-            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=LOST, error=words
-        )
-        await self._core.storage.settle([outcome])
+        await self._fail(row, LOST, f"abandoned by {row.lost} runners")
 
     def _view(self, row: Record) -> JobJson:
         return view(row, self._rules)
@@ -358,9 +350,9 @@ async def _only_post(request: Request) -> Response:
 
 def _number(text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
         raise Refused(422, "wrong_query", f"wait: expected seconds, found {text!r}")
-    return found
+    return seconds

@@ -127,7 +127,7 @@ def claims(row: Record) -> int:
 
 def view(row: Record, rules: Rules) -> JobJson:
     """The current state of a job as the protocol shows it."""
-    binary, given = _addresses(row.job.payload)
+    binary, input_addr = _addresses(row.job.payload)
     status = {State.RUNNING: "active", State.SUCCEEDED: "completed"}.get(row.state)
     if status is None:
         status = "failed" if row.state.final else "pending"
@@ -140,7 +140,7 @@ def view(row: Record, rules: Rules) -> JobJson:
     return JobJson(
         job_id=row.id,
         binary_addr=binary,
-        input_addr=given,
+        input_addr=input_addr,
         created_at=_ms(row.created_at),
         updated_at=_ms(heard),
         completed_at=None if row.ended_at is None else _ms(row.ended_at),

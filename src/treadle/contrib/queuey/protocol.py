@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from treadle.cli import Command, GuestProtocol, ServerWorkers, Stopping
+from treadle.cli.options import Command, added
 from treadle.cli.output import USAGE, Stop, note, plural, seconds
-from treadle.contrib.queuey.announce import announced, kinds_of
+from treadle.cli.protocols import GuestProtocol, ServerWorkers, Stopping
 from treadle.core.redaction import shown
-from treadle.worker.probes import Verdict
 
 if TYPE_CHECKING:
     from treadle.blobs import Blobs
     from treadle.server import ProtocolRoutes, Serving
 
-OPTIONS: Final = (
+OPTIONS: Final = added(
     click.option(
         "--abandoned-age",
         type=seconds,
@@ -53,13 +52,11 @@ class Queuey(GuestProtocol):
     ports = (1717, 100)
 
     def server_options(self, command: Command) -> Command:
-        for option in reversed(OPTIONS):
-            command = option(command)
-        return command
+        return OPTIONS(command)
 
     @asynccontextmanager
     async def served(self, options: Mapping[str, Any]) -> AsyncIterator[Sequence[ProtocolRoutes]]:
-        kinds_of(options)  # raises Stop for --discovery without a service
+        _kinds_of(options)  # raises Stop for --discovery without a service
         has_queue = "queuey" in options.get("protocols", ())
         blobs = _blobs(options, has_queue)
         try:
@@ -69,7 +66,7 @@ class Queuey(GuestProtocol):
                 await blobs.close()
 
     def announced(self, options: Mapping[str, Any], serving: Serving) -> AbstractAsyncContextManager[None]:
-        return announced(kinds_of(options), serving)
+        return _announced(_kinds_of(options), serving)
 
     def check_workers(self) -> None:
         from treadle.contrib.wasi.runner_command import needs_wasmtime
@@ -80,19 +77,53 @@ class Queuey(GuestProtocol):
         return [Modules(options, port, slots, stopping)]
 
 
+def _kinds_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of service to announce. Raises Stop for --discovery on a server that has none."""
+    has_queue = "queuey" in options.get("protocols", ())
+    wanted = options.get("discovery")
+    if not (has_queue if wanted is None else wanted):
+        return ()
+    from treadle.contrib.discovery import BLOBS, QUEUES
+
+    kinds = (*(QUEUES if has_queue else ()), *(BLOBS if has_queue or options.get("blobs") else ()))
+    if not kinds:
+        raise Stop(USAGE, "--discovery needs a queue or blobs to announce: give --protocol queuey, or --blobs")
+    return kinds
+
+
+@asynccontextmanager
+async def _announced(kinds: tuple[str, ...], serving: Serving) -> AsyncIterator[None]:
+    """Announce the services until the block ends. Without multicast, print a note and go on."""
+    async with AsyncExitStack() as stack:
+        if kinds:
+            import treadle
+            from treadle.contrib.discovery import Announcement, NoMulticast, place
+
+            properties = {"http_port": str(serving.port), "version": treadle.__version__}
+            if serving.scheme == "https":
+                properties["scheme"] = "https"
+            try:
+                announcement = Announcement(kinds, serving.host, serving.port, properties, place())
+                await stack.enter_async_context(announcement)
+                note(f"treadle: announced on the local network as {announcement.instance}")
+            except NoMulticast as error:
+                note(f"treadle: not announced on the local network: {error}")
+        yield
+
+
 def _routes(options: Mapping[str, Any], has_queue: bool, blobs: Blobs | None) -> list[ProtocolRoutes]:
     routes: list[ProtocolRoutes] = []
     if has_queue:
         from treadle.contrib.queuey.app import queue_routes
         from treadle.contrib.queuey.jobs import Rules
 
-        given = {
+        settings = {
             "abandoned_age": options["abandoned_age"],
             "max_attempts": options["max_attempts"],
             "counting": options["abandon_counting"],
         }
         rules = Rules(
-            **{word: value for word, value in given.items() if value is not None},
+            **{word: value for word, value in settings.items() if value is not None},
             verify_addresses=options["verify_addresses"],
         )
         routes.append(queue_routes(rules, blobs))
@@ -121,11 +152,8 @@ def _blobs(options: Mapping[str, Any], has_queue: bool) -> Blobs | None:
     return store
 
 
-class Modules:
+class Modules(ServerWorkers):
     """A WASI runner for the queue of this server."""
-
-    code = 0
-    verdict = Verdict(None, None, "the server answers")
 
     def __init__(self, options: Mapping[str, Any], port: int, slots: int, stopping: Stopping) -> None:
         host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]

@@ -1,6 +1,6 @@
-"""The acts of `treadle top`: what each would do in words, to be confirmed, and how it is done.
+"""The acts of `treadle top`: a question to confirm, and the function that then acts.
 
-Each act is recorded in the audit log before it begins, as the acts of the other commands are.
+Like other commands, it records each act in the audit log before it begins.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from treadle.admin import Operation, Selection, TooManyOperations
 from treadle.admin.audit import whoami
 from treadle.admin.failure_groups import FailureGroup, read_key
 from treadle.admin.known_names import heard
-from treadle.cli.audited import audited
 from treadle.cli.output import lasts, plural
+from treadle.cli.target import audited
 from treadle.contrib.top.bounds import WHEN_FULL, bounded, waiting
 from treadle.core.errors import Stale
 from treadle.core.limit_model import LimitUse, WhenFull
@@ -40,10 +40,10 @@ FITS: Final[dict[JobVerb, tuple[tuple[State, ...], str]]] = {
 class Act(Struct, frozen=True):
     """An act that must be confirmed.
 
-    question  what would be done, as a question
-    detail    what follows from it
+    question  asks whether to do it
+    detail    the consequences
     yes       the verb on the button
-    run       does it -> a sentence for the person, about what was done
+    run       acts, and returns a sentence about the outcome
     """
 
     question: str
@@ -61,7 +61,7 @@ class Acts:
         app._core.operations.listen(self._hear)
 
     async def close(self) -> None:
-        """Stop the acts that run; what they have done stays done."""
+        """Stop the acts that run. Their changes stay."""
         await self._app._core.operations.close()
 
     # --- queues
@@ -74,28 +74,30 @@ class Acts:
                 f"Resume the limit {ALL}?",
                 f"It pauses queue {name} and each other queue without a limit of its own.",
                 "Resume",
-                lambda: self._limit(ALL, "resume"),
+                lambda: self._switch("limit", ALL, "resume"),
             )
         if queue.paused:
             return Act(
                 f"Resume queue {name}?",
                 f"Workers claim its jobs again; {plural(queue.queued, 'job')} queued.",
                 "Resume",
-                lambda: self._queue(queue.name, "resume"),
+                lambda: self._switch("queue", queue.name, "resume"),
             )
         return Act(
             f"Pause queue {name}?",
             f"Workers claim no more of its jobs; {plural(queue.queued, 'job')} queued. "
             f"{plural(queue.running, 'running job')} will go on.",
             "Pause",
-            lambda: self._queue(queue.name, "pause"),
+            lambda: self._switch("queue", queue.name, "pause"),
         )
 
-    async def _queue(self, name: str, verb: Literal["pause", "resume"]) -> str:
+    async def _switch(self, what: Literal["queue", "limit"], name: str, verb: Literal["pause", "resume"]) -> str:
+        """Pause or resume a queue or a limit."""
+        part = self._app.queues if what == "queue" else self._app.limits
         with heard():
-            async with audited(self._app, f"queue.{verb}", name):
-                await (self._app.queues.pause(name) if verb == "pause" else self._app.queues.resume(name))
-        return f"queue {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+            async with audited(self._app, f"{what}.{verb}", name):
+                await (part.pause(name) if verb == "pause" else part.resume(name))
+        return f"{what} {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
 
     def bound(self, queue: QueueOverview, most: int | None, when_full: WhenFull) -> Act:
         """Set how many jobs of a queue may wait to be started; None: any number."""
@@ -110,9 +112,9 @@ class Acts:
     async def _bound(self, queue: str, most: int | None, when_full: WhenFull) -> str:
         limits = self._app.limits
         rule = bounded(await limits.list(use=False), queue, most, when_full)
-        words = None if rule.empty else f"max_waiting={most}, when_full={rule.when_full}"
+        detail = None if rule.empty else f"max_waiting={most}, when_full={rule.when_full}"
         with heard():
-            async with audited(self._app, "limit.delete" if rule.empty else "limit.set", rule.name, words):
+            async with audited(self._app, "limit.delete" if rule.empty else "limit.set", rule.name, detail):
                 await limits.set(rule)
         return f"queue {queue} may have {'any number of waiting jobs' if most is None else plural(most, 'waiting job')}"
 
@@ -120,26 +122,18 @@ class Acts:
 
     def pause_limit(self, use: LimitUse) -> Act:
         """Pause a limit, or resume one that is paused: the whole one if its rule is, not one of its partitions."""
-        is_paused = any(each.why == "paused" for each in use.pauses) or (use.rule.slots == 0 and not use.pauses)
+        is_paused = any(pause.why == "paused" for pause in use.pauses) or (use.rule.slots == 0 and not use.pauses)
         limit = use.rule.name if is_paused else use.key
         name = in_line(limit)
         if is_paused:
-            what = "Its rule applies again"
-            if not use.pauses:
-                what = "Its rule of 0 slots is removed"
+            what = "Its rule applies again" if use.pauses else "Its rule of 0 slots is removed"
             detail = f"{what}; it blocks {plural(use.blocked, 'job')} now."
-            return Act(f"Resume limit {name}?", detail, "Resume", lambda: self._limit(limit, "resume"))
+            return Act(f"Resume limit {name}?", detail, "Resume", lambda: self._switch("limit", limit, "resume"))
         jobs = "jobs of queues without a limit of their own" if limit == ALL else "jobs that name it"
         if limit.startswith(OF):
             jobs = f"jobs of queue {in_line(limit.removeprefix(OF))}"
         detail = f"No {jobs} start until it is resumed; running jobs will go on."
-        return Act(f"Pause limit {name}?", detail, "Pause", lambda: self._limit(limit, "pause"))
-
-    async def _limit(self, name: str, verb: Literal["pause", "resume"]) -> str:
-        with heard():
-            async with audited(self._app, f"limit.{verb}", name):
-                await (self._app.limits.pause(name) if verb == "pause" else self._app.limits.resume(name))
-        return f"limit {name} is {'paused' if verb == 'pause' else 'not paused any more'}"
+        return Act(f"Pause limit {name}?", detail, "Pause", lambda: self._switch("limit", limit, "pause"))
 
     # --- groups of failures
 
@@ -153,10 +147,10 @@ class Acts:
             signature=group.signature,
             queues=core.storage.capabilities.queues,
         )
-        found = await chosen.preview(core.storage)
-        more = "at least " if found.capped else ""
+        preview = await chosen.preview(core.storage)
+        more = "at least " if preview.capped else ""
         return Act(
-            f"Retry {more}{plural(found.matches, 'failed job')} of {in_line(group.task)}?",
+            f"Retry {more}{plural(preview.matches, 'failed job')} of {in_line(group.task)}?",
             f"Queue {in_line(group.queue)}; error: {in_line(group.signature)}. Their attempts count from 0 again.",
             "Retry",
             lambda: self._operate(chosen),
@@ -168,11 +162,13 @@ class Acts:
         except TooManyOperations:
             return "too many acts run already: wait until one has ended"
         ended = self._ended.setdefault(begun.id, asyncio.get_running_loop().create_future())
-        found = await ended
+        operation = await ended
         del self._ended[begun.id]
-        left = sum(found.passed_over.values())
-        words = f"{plural(found.done, 'job')} reopened" + (f", {left:,} left as they were" if left else "")
-        return words if found.error is None else f"{words}; {found.error}"
+        untouched = sum(operation.passed_over.values())
+        sentence = f"{plural(operation.done, 'job')} reopened" + (
+            f", {untouched:,} left as they were" if untouched else ""
+        )
+        return sentence if operation.error is None else f"{sentence}; {operation.error}"
 
     def _hear(self, operation: Operation, _: tuple[str, ...]) -> None:
         if operation.ended_at is None:

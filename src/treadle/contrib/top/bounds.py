@@ -1,4 +1,4 @@
-"""The bound of a queue: its rule with another bound, and what follows from it in words. Pure."""
+"""Computes the rule of a queue with another bound, and describes the consequences. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WHEN_FULL: Final[dict[WhenFull, str]] = {
 
 
 def number(text: str) -> int | None:
-    """The number of jobs that a person typed; None for an empty text: any number. Raises ValueError with what is
-    wrong."""
+    """The number of jobs that a person typed; None for an empty text: any number. Raises ValueError with the
+    problem."""
     bare = text.replace(",", "").replace("_", "").strip()
     if not bare:
         return None
@@ -50,8 +50,10 @@ def bounded(uses: Sequence[LimitUse], queue: str, most: int | None, when_full: W
         rule = None if common is None else common.unpaused
         if most is None:
             bound = rule is not None and rule.max_waiting is not None
-            words = f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
-            raise BadOption(f"limit {own!r}", words)
+            problem = (
+                f"its bound is that of the limit {ALL!r}: set that limit" if bound else "it has no bound to remove"
+            )
+            raise BadOption(f"limit {own!r}", problem)
     when: WhenFull = "refuse" if most is None else when_full
     return replace(rule or Limit(own), name=own, max_waiting=most, when_full=when)
 

@@ -55,8 +55,8 @@ def _plain(target: Target, every_: float, times: int | None) -> None:
 
     async def look(app: App) -> None:
         glance = await app.queues.glance()
-        found = await counted(app.storage, glance)
-        plain.show(compose(Look(glance=glance, exact=found.exact, counts=found.counts)))
+        counts = await counted(app.storage, glance)
+        plain.show(compose(Look(glance=glance, exact=counts.exact, counts=counts.counts)))
 
     again(target, look, every_, times)
 

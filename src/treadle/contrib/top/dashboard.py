@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from treadle.contrib.top import rows, scopes, summary
-from treadle.contrib.top.acts import Act
 from treadle.contrib.top.grid import padded
 from treadle.contrib.top.listing import STYLES, Listing
 from treadle.contrib.top.page import Page
@@ -24,6 +23,12 @@ EMPTY: Final = {
     "failures": "No failed jobs.",
     "limits": "No limits. `treadle limits set NAME --slots N` adds one.",
     "workers": "No worker has sent a heartbeat. `treadle worker MODULE:APP` starts one.",
+}
+SCOPES: Final[Mapping[str, Callable[[Any], scopes.Scope]]] = {  # the jobs behind a row of each panel
+    "queues": scopes.of_queue,
+    "failures": scopes.of_group,
+    "limits": lambda use: scopes.of_limit(use.key),
+    "workers": scopes.of_worker,
 }
 
 
@@ -43,7 +48,6 @@ class Dashboard(Page):
     def __init__(self) -> None:
         super().__init__()
         self._panel = "queues"
-        self._by_key: dict[str, object] = {}
 
     def compose(self) -> ComposeResult:
         yield from self.head()
@@ -72,9 +76,9 @@ class Dashboard(Page):
         snapshot = self.reader.snapshot
         self._arrange()
         if snapshot is None:
-            words = "The storage has not answered yet." if self.reader.outage else "Reading the storage ..."
+            sentence = "The storage has not answered yet." if self.reader.outage else "Reading the storage ..."
             for name in PANELS:
-                self.panel(name).show((), words)
+                self.panel(name).show((), sentence)
             return
         overview = snapshot.overview
         self.panel("queues").show(rows.queues(overview), EMPTY["queues"])
@@ -94,10 +98,10 @@ class Dashboard(Page):
         else:
             field.update(_drawn(summary.tiles(snapshot), width - 4))
         most = 0 if height < 16 else 1 if height < HIGH_ENOUGH else 3
-        found = summary.notices(snapshot, most)
+        shown = summary.notices(snapshot, most)
         notices = self.query_one("#notices", Static)
-        notices.display = bool(found)
-        notices.update(Content("\n").join(Content.styled(text, STYLES[tone]) for text, tone in found))
+        notices.display = bool(shown)
+        notices.update(Content("\n").join(Content.styled(text, STYLES[tone]) for text, tone in shown))
 
     def _arrange(self) -> None:
         """Show the panels that have room, and the names of the others."""
@@ -129,63 +133,39 @@ class Dashboard(Page):
         self.action_panel(PANELS[(PANELS.index(self._panel) + by) % len(PANELS)])
 
     def on_descendant_focus(self) -> None:
-        found = self.focused
-        if isinstance(found, Listing) and found.id in PANELS:
-            self._panel = found.id
+        focused = self.focused
+        if isinstance(focused, Listing) and focused.id in PANELS:
+            self._panel = focused.id
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
-        snapshot = self.reader.snapshot
-        assert snapshot is not None
-        key, panel = event.row.key, event.listing.id
-        if panel == "queues":
-            found = next((each for each in snapshot.overview.queues if each.name == key), None)
-            scope = None if found is None else scopes.of_queue(found)
-        elif panel == "failures":
-            group = next((each for each in snapshot.failures.groups if each.key == key), None)
-            scope = None if group is None else scopes.of_group(group)
-        elif panel == "limits":
-            scope = scopes.of_limit(key)
-        else:
-            worker = next((each for each in snapshot.overview.workers if each.worker == key), None)
-            scope = None if worker is None else scopes.of_worker(worker)
-        if scope is not None:
-            self.top.open_jobs(scope)
+        self.top.open_jobs(SCOPES[event.listing.id or ""](event.row.shows))
 
     # --- acts
 
-    def action_pause(self) -> None:
-        if (act := self._pausing()) is None:
-            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
-        else:
-            self.top.ask(act)
+    def _chosen(self, panel: str) -> Any:
+        """The queue, group or limit in the chosen row of this panel; None if it is empty, or another one is in use."""
+        row = self.panel(panel).current
+        return row.shows if row is not None and self._panel == panel else None
 
-    def _pausing(self) -> Act | None:
-        """The act on the chosen queue or limit; None: none is chosen."""
-        snapshot, acts = self.reader.snapshot, self.top.acts
-        row = self.panel(self._panel).current
-        if row is None or snapshot is None:
-            return None
-        if self._panel == "queues":
-            return next((acts.pause(each) for each in snapshot.overview.queues if each.name == row.key), None)
-        if self._panel == "limits":
-            return next((acts.pause_limit(each) for each in snapshot.overview.limits if each.key == row.key), None)
-        return None
+    def action_pause(self) -> None:
+        if (queue := self._chosen("queues")) is not None:
+            self.top.ask(self.top.acts.pause(queue))
+        elif (use := self._chosen("limits")) is not None:
+            self.top.ask(self.top.acts.pause_limit(use))
+        else:
+            self.say("p pauses or resumes a queue or a limit: choose one in the panel of queues (1) or limits (3)")
 
     def action_bound(self) -> None:
-        row, snapshot = self.panel("queues").current, self.reader.snapshot
-        found = row and snapshot and next((each for each in snapshot.overview.queues if each.name == row.key), None)
-        if self._panel != "queues" or not found:
+        if (queue := self._chosen("queues")) is None:
             self.say("b sets how many jobs of a queue may wait: choose one in the panel of queues (1)")
         else:
-            self.top.ask_bound(found)
+            self.top.ask_bound(queue)
 
     def action_retry(self) -> None:
-        row, snapshot = self.panel("failures").current, self.reader.snapshot
-        found = row and snapshot and next((each for each in snapshot.failures.groups if each.key == row.key), None)
-        if self._panel != "failures" or not found:
+        if (group := self._chosen("failures")) is None:
             self.say("r retries a group of failed jobs: choose one in the panel of failures (2)")
         else:
-            self.top.ask(self.top.acts.retry_group(found))
+            self.top.ask(self.top.acts.retry_group(group))
 
 
 HIGH_ENOUGH: Final = 30  # a screen with so many lines shows three notices
@@ -196,8 +176,8 @@ def _drawn(tiles: Sequence[Tile], width: int) -> Content:
     shown = tiles[: max(1, width // TILE)]
     size = width // len(shown)
     lines = [
-        Content.assemble(*((padded(each.label, size), "$text-muted") for each in shown)),
-        Content.assemble(*((padded(each.value, size), f"bold {STYLES[each.tone].split()[-1]}") for each in shown)),
-        Content.assemble(*((padded(each.detail, size - 1) + " ", "$text-muted") for each in shown)),
+        Content.assemble(*((padded(tile.label, size), "$text-muted") for tile in shown)),
+        Content.assemble(*((padded(tile.value, size), f"bold {STYLES[tile.tone].split()[-1]}") for tile in shown)),
+        Content.assemble(*((padded(tile.detail, size - 1) + " ", "$text-muted") for tile in shown)),
     ]
     return Content("\n").join(lines)

@@ -122,8 +122,8 @@ class EnterBound(ModalScreen[tuple[int | None, WhenFull] | None]):
         self.query_one("#wrong", Static).update(Content.styled(wrong, "$text-error"))
 
     def action_other(self, by: int) -> None:
-        words = list(WHEN_FULL)
-        self._when_full = words[(words.index(self._when_full) + by) % len(words)]
+        choices = list(WHEN_FULL)
+        self._when_full = choices[(choices.index(self._when_full) + by) % len(choices)]
         self._show()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

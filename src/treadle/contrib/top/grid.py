@@ -6,7 +6,7 @@ A narrow screen shows fewer columns, never half of one; a text that does not fit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
@@ -20,7 +20,7 @@ Tone = Literal["", "dim", "strong", "good", "busy", "warn", "bad"]
 
 
 class Cell(Struct, frozen=True):
-    """A text on one line, and what it means. The text alone must say it, too: a screen may have no colours."""
+    """A text on one line, and the tone of its colour. The text must be clear alone: a screen may have no colours."""
 
     text: str
     tone: Tone = ""
@@ -45,10 +45,11 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """A row: `key` identifies it from look to look."""
+    """A row. key: identifies it across refreshes; shows: the object in it, such as a queue."""
 
     key: str
     cells: tuple[Cell, ...]
+    shows: Any = None
 
     def matches(self, text: str) -> bool:
         """Whether a cell contains the text, without regard to case."""
@@ -63,26 +64,30 @@ def cell(value: object, tone: Tone = "") -> Cell:
 def fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[tuple[int, int]]:
     """The columns that fit into `width` cells: (index, cells), in their order."""
     natural = [
-        min(column.most, max([cell_len(column.name), *(cell_len(row.cells[at].text) for row in rows)]))
-        for at, column in enumerate(columns)
+        min(column.most, max([cell_len(column.name), *(cell_len(row.cells[index].text) for row in rows)]))
+        for index, column in enumerate(columns)
     ]
-    least = [min(wide, columns[at].least) if columns[at].stretch else wide for at, wide in enumerate(natural)]
-    kept = [at for at, each in enumerate(columns) if not each.optional or any(row.cells[at].text for row in rows)]
+    least = [min(wide, columns[index].least) if columns[index].stretch else wide for index, wide in enumerate(natural)]
+    kept = [
+        index
+        for index, column in enumerate(columns)
+        if not column.optional or any(row.cells[index].text for row in rows)
+    ]
     while _sum(kept, least) > width:
-        droppable = [at for at in kept if columns[at].rank]
+        droppable = [index for index in kept if columns[index].rank]
         if not droppable:
             break
-        kept.remove(max(droppable, key=lambda at: (columns[at].rank, at)))
-    widths = {at: natural[at] for at in kept}
-    for at in sorted(kept, key=lambda at: (not columns[at].stretch, -at)):
+        kept.remove(max(droppable, key=lambda index: (columns[index].rank, index)))
+    widths = {index: natural[index] for index in kept}
+    for index in sorted(kept, key=lambda index: (not columns[index].stretch, -index)):
         over = _sum(kept, widths) - width
         if over > 0:
-            widths[at] = max(1, least[at] if columns[at].stretch else 1, widths[at] - over)
-    return [(at, widths[at]) for at in kept]
+            widths[index] = max(1, least[index] if columns[index].stretch else 1, widths[index] - over)
+    return [(index, widths[index]) for index in kept]
 
 
 def _sum(kept: Sequence[int], widths: Sequence[int] | dict[int, int]) -> int:
-    return sum(widths[at] for at in kept) + GAP * (len(kept) - 1)
+    return sum(widths[index] for index in kept) + GAP * (len(kept) - 1)
 
 
 def padded(text: str, width: int, right: bool = False) -> str:
@@ -103,7 +108,7 @@ def spark(values: Sequence[float], width: int) -> str:
     size = -(-len(values) // width)
     rest = len(values) % size
     first = [sum(values[:rest])] if rest else []
-    sums = first + [sum(values[at : at + size]) for at in range(rest, len(values), size)]
+    sums = first + [sum(values[index : index + size]) for index in range(rest, len(values), size)]
     most = max(sums)
     return "".join(BARS[0] if value <= 0 else BARS[1 + round((len(BARS) - 2) * value / most)] for value in sums)
 

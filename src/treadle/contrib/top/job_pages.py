@@ -24,6 +24,11 @@ from treadle.core.redaction import visible
 
 MOST: Final = 200  # jobs of one page
 SCANNED: Final = 5_000  # rows that one look at a list reads at most
+ACTS: Final = (
+    Binding("c", "act('cancel')", "Cancel"),
+    Binding("n", "act('run_now')", "Run now"),
+    Binding("r", "act('retry')", "Retry"),
+)
 
 
 class JobsPage(Page):
@@ -32,9 +37,7 @@ class JobsPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "state(-1)", "Previous state", show=False),
         Binding("right", "state(1)", "Next state", show=False),
-        Binding("c", "act('cancel')", "Cancel"),
-        Binding("n", "act('run_now')", "Run now"),
-        Binding("r", "act('retry')", "Retry"),
+        *ACTS,
     ]
     hints = (("enter", "why"), ("←→", "state"), ("r", "retry"), ("c", "cancel"), ("n", "run now"), ("esc", "back"))
 
@@ -58,31 +61,31 @@ class JobsPage(Page):
         self.focus_listing()
 
     async def look(self) -> None:
-        status, rows, left, cursor = self._scope.statuses[self._at], list[Record](), SCANNED, None
+        status, rows, unread, cursor = self._scope.statuses[self._at], list[Record](), SCANNED, None
         while True:
             page = await self.top.treadle.jobs.list(
-                limit=min(MOST, left),
-                scan=left,
+                limit=min(MOST, unread),
+                scan=unread,
                 cursor=cursor,
                 order=self._scope.order(status),
                 status=status,
                 **self._scope.filters,
             )
             rows += filter(self._scope.keeps, page.records)
-            looked, cursor = page.scanned or len(page.records), page.cursor
-            left -= looked
-            if cursor is None or len(rows) >= MOST or left <= 0 or not looked:
+            scanned, cursor = page.scanned or len(page.records), page.cursor
+            unread -= scanned
+            if cursor is None or len(rows) >= MOST or unread <= 0 or not scanned:
                 break
         if status == self._scope.statuses[self._at]:  # the person may have gone on while this was read
-            self._rows, self._looked = rows[:MOST], SCANNED - left
+            self._rows, self._looked = rows[:MOST], SCANNED - unread
             self._more = cursor is not None or len(rows) > MOST
 
     def show(self) -> None:
         super().show()
         status = self._scope.statuses[self._at]
         parts = [
-            Content.styled(each, "bold $text-accent underline" if each == status else "$text-muted")
-            for each in self._scope.statuses
+            Content.styled(name, "bold $text-accent underline" if name == status else "$text-muted")
+            for name in self._scope.statuses
         ]
         self.query_one("#states", Static).update(Content("  ").join(parts))
         listing = self.query_one("#jobs", Listing)
@@ -118,11 +121,7 @@ class JobsPage(Page):
 class JobPage(Page):
     """One job: why it does not run or how it ended, its facts, attempts and last error."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "act('cancel')", "Cancel"),
-        Binding("n", "act('run_now')", "Run now"),
-        Binding("r", "act('retry')", "Retry"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*ACTS]
     hints = (("r", "retry"), ("c", "cancel"), ("n", "run now"), ("esc", "back"))
 
     def __init__(self, id: str) -> None:
@@ -159,7 +158,7 @@ class JobPage(Page):
         why = app._core.redactor.text(why, row)
         [row] = job_view.redacted(app, [row])
         pairs = [(name, value) for name, value in job_view.shown(app, row, why, now) if name not in ("why", "error")]
-        runs = [(f"attempt {each.number}", _attempt(each, now)) for each in history.attempts]
+        runs = [(f"attempt {attempt.number}", _attempt(attempt, now)) for attempt in history.attempts]
         self._text = _drawn(why, [*pairs, *runs], row.error)
 
     def show(self) -> None:
@@ -184,13 +183,13 @@ def act_on(page: Page, row: Record | None, verb: JobVerb) -> None:
 
 
 def _attempt(attempt: JobAttempt, now: float) -> str:
-    words = str(attempt.outcome)
+    sentence = str(attempt.outcome)
     if attempt.started_at is not None:
-        words += f" {age(attempt.started_at, now)}"
+        sentence += f" {age(attempt.started_at, now)}"
         if attempt.ended_at is not None:
-            words += f", took {lasts(attempt.ended_at - attempt.started_at)}"
+            sentence += f", took {lasts(attempt.ended_at - attempt.started_at)}"
     because = error_line(attempt.error) or attempt.reason
-    return f"{words}: {because}" if because else words
+    return f"{sentence}: {because}" if because else sentence
 
 
 def _drawn(why: str, pairs: Sequence[tuple[str, object]], error: str | None) -> Content:

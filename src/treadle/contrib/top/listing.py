@@ -1,6 +1,6 @@
 """The list in a panel: rows with a cursor.
 
-The cursor stays on its row from look to look, wherever the row has moved to.
+The cursor stays on its row when a refresh moves the row.
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ class Listing(Widget, can_focus=True):
     def _choose_rows(self) -> None:
         before = self.current
         self._rows = [row for row in self._all if not self._filter or row.matches(self._filter)]
-        at = next((at for at, row in enumerate(self._rows) if before is not None and row.key == before.key), None)
-        self._cursor = min(self._cursor, max(0, len(self._rows) - 1)) if at is None else at
+        index = next(
+            (number for number, row in enumerate(self._rows) if before is not None and row.key == before.key), None
+        )
+        self._cursor = min(self._cursor, max(0, len(self._rows) - 1)) if index is None else index
         self._follow()
 
     # --- moving
@@ -102,12 +104,12 @@ class Listing(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to a row; choose it if the cursor is there already."""
         offset = event.get_content_offset(self)
-        at = self._top + offset.y - 1 if offset is not None and offset.y > 0 else -1
-        if not 0 <= at < len(self._rows):
+        index = self._top + offset.y - 1 if offset is not None and offset.y > 0 else -1
+        if not 0 <= index < len(self._rows):
             return
-        if at == self._cursor:
+        if index == self._cursor:
             self.action_choose()
-        self._cursor = at
+        self._cursor = index
         self._follow()
 
     def on_mouse_scroll_down(self) -> None:
@@ -130,9 +132,9 @@ class Listing(Widget, can_focus=True):
         if room:
             self._top = min(self._top, self._cursor, max(0, len(self._rows) - room))
             self._top = max(self._top, self._cursor - room + 1, 0)
-        found = f"{len(self._rows):,} of {len(self._all):,} · /{self._filter}" if self._filter else ""
+        share = f"{len(self._rows):,} of {len(self._all):,} · /{self._filter}" if self._filter else ""
         place = f"{self._cursor + 1:,} of {len(self._rows):,}" if len(self._rows) > room > 0 else ""
-        self.border_subtitle = escape(" · ".join(part for part in (found, place) if part))
+        self.border_subtitle = escape(" · ".join(part for part in (share, place) if part))
         self.refresh()
 
     # --- drawing
@@ -145,11 +147,11 @@ class Listing(Widget, can_focus=True):
         kept = fit(self.columns, self._rows, max(1, width - len(CURSOR)))
         lines = [self._header(kept, width)]
         last = min(len(self._rows), self._top + max(1, room))
-        lines += [self._line(at, kept, width) for at in range(self._top, last)]
+        lines += [self._line(index, kept, width) for index in range(self._top, last)]
         return Content("\n").join(lines)
 
     def _header(self, kept: Sequence[tuple[int, int]], width: int) -> Content:
-        names = [padded(self.columns[at].name.upper(), wide, self.columns[at].right) for at, wide in kept]
+        names = [padded(self.columns[index].name.upper(), wide, self.columns[index].right) for index, wide in kept]
         return Content.styled(padded(" " * len(CURSOR) + (" " * GAP).join(names), width), "$text-muted")
 
     def _line(self, at: int, kept: Sequence[tuple[int, int]], width: int) -> Content:

@@ -84,7 +84,7 @@ class Page(Screen[None]):
         """Read what only this page shows. Called within each look."""
 
     def show(self) -> None:
-        """Show what was read. Called after each look, and when the size has changed."""
+        """Show the last snapshot. Called after each look, and when the size has changed."""
         self.show_link()
         self._show_keys()
 
@@ -105,8 +105,8 @@ class Page(Screen[None]):
     def is_ready(self) -> bool:
         """Whether the widgets of the page exist, so that it can show something.
 
-        They go before the page is unmounted, so what a look or a timer brings while the page ends is not shown:
-        `display` is false from the beginning of the end.
+        Textual removes them before it unmounts the page, and sets `display` to false first. A look or a timer may
+        still end meanwhile; its result is dropped.
         """
         return self._is_ready and self.display
 
@@ -127,11 +127,11 @@ class Page(Screen[None]):
     def show_link(self) -> None:
         """Show the state of the connection. Called every second."""
         reader, width = self.reader, max(10, self.app.size.width - 2)
-        words, tone = link(reader.outage, reader.age, reader.pause, wall())
+        state, tone = link(reader.outage, reader.age, reader.pause, wall())
         if self.top.is_frozen and reader.outage is None:
-            words, tone = "‖ stopped (space looks again)", "warn"
-        left = padded(in_line(self.title_text), max(0, width - cell_len(words) - 2)) if width > cell_len(words) else ""
-        parts = [(left, "bold $foreground"), ("  ", ""), (words, STYLES[tone])]
+            state, tone = "‖ stopped (space looks again)", "warn"
+        title = padded(in_line(self.title_text), max(0, width - cell_len(state) - 2)) if width > cell_len(state) else ""
+        parts = [(title, "bold $foreground"), ("  ", ""), (state, STYLES[tone])]
         self.query_one("#link", Static).update(Content.assemble(*parts))
         banner = self.query_one("#alert", Static)
         banner.display = reader.outage is not None
@@ -142,19 +142,19 @@ class Page(Screen[None]):
         """Show a message until the next key; "" hides it."""
         if not self.is_ready:
             return
-        said = self.query_one("#said", Static)
-        said.display = bool(text)
-        said.update(Content.styled(in_line(text), STYLES[tone]))
+        message = self.query_one("#said", Static)
+        message.display = bool(text)
+        message.update(Content.styled(in_line(text), STYLES[tone]))
 
     def _show_keys(self) -> None:
         """The keys that fit: `?` and `q` always, the others by their order."""
         always, width = (("?", "help"), ("q", "quit")), self.app.size.width - 2
-        left = width - sum(_size(each) for each in always)
+        room = width - sum(_size(hint) for hint in always)
         shown = []
-        for each in (*self.hints, ("/", "filter")):
-            if _size(each) <= left:
-                shown.append(each)
-                left -= _size(each)
+        for hint in (*self.hints, ("/", "filter")):
+            if _size(hint) <= room:
+                shown.append(hint)
+                room -= _size(hint)
         parts = [
             Content.assemble((key, "bold $text-accent"), " ", (what, "$text-muted")) for key, what in (*shown, *always)
         ]
@@ -193,8 +193,8 @@ class Page(Screen[None]):
 
     def focus_listing(self) -> None:
         """Focus the list of this page."""
-        if found := self.listings:
-            found[0].focus()
+        if listings := self.listings:
+            listings[0].focus()
 
     def on_key(self) -> None:
         self.say("")

@@ -29,29 +29,30 @@ def show(seen: Overview) -> None:
     table(QUEUES, rows, "no queue has jobs or workers", right=QUEUES[1:6])
     data("")
     workers = [
-        (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", has_words(each), lasts(each.uptime))
-        for each in seen.workers
+        (
+            worker.worker,
+            ", ".join(worker.queues),
+            f"{worker.running}/{worker.slots}",
+            has_words(worker),
+            lasts(worker.uptime),
+        )
+        for worker in seen.workers
     ]
     table(WORKERS, workers, "no worker has sent a heartbeat recently", right=("running",))
-    running, slots = sum(each.running for each in seen.workers), sum(each.slots for each in seen.workers)
+    running, slots = sum(worker.running for worker in seen.workers), sum(worker.slots for worker in seen.workers)
     data(f"{plural(len(seen.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
 
 
 def _queues(seen: Overview) -> list[QueueOverview]:
     """The queues that have jobs, a worker or a limit of their own, by name."""
-    found = {name: QueueOverview(name=name) for name in QueueRules(seen.limits).named if name != SYSTEM_QUEUE}
-    found |= {each.name: each for each in seen.queues}
-    return [found[name] for name in sorted(found)]
+    by_name = {name: QueueOverview(name=name) for name in QueueRules(seen.limits).named if name != SYSTEM_QUEUE}
+    by_name |= {queue.name: queue for queue in seen.queues}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _numbers(queue: QueueOverview, capped: Sequence[str]) -> tuple[str, ...]:
     """The cells of a queue; "+" where the count stopped at its bound."""
-    kinds = {
-        "running": queue.running,
-        "scheduled": queue.scheduled,
-        "blocked": queue.blocked,
-        "failed": queue.failed,
-    }
+    kinds = {"running": queue.running, "scheduled": queue.scheduled, "blocked": queue.blocked, "failed": queue.failed}
     return (
         queue.name,
         f"{queue.queued:,}+" if queue.queued_capped else str(queue.queued),

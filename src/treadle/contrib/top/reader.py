@@ -85,8 +85,8 @@ class Reader:
                     if more is not None:
                         await more()
         except (TreadleError, OSError, TimeoutError) as error:
-            words = str(error) or f"no answer within {TIMEOUT:.0f} s"
-            self.outage = Outage(wall() if self.outage is None else self.outage.began, words)
+            reason = str(error) or f"no answer within {TIMEOUT:.0f} s"
+            self.outage = Outage(wall() if self.outage is None else self.outage.began, reason)
             self.cost = 0.0  # an outage is looked at with the usual pause, so that its end is seen soon
         else:
             self.outage = None
@@ -99,8 +99,8 @@ class Reader:
         """The overview alone. Raises StorageError."""
         storage = self._app.storage
         glance = await storage.glance()
-        found = await counted(storage, glance)
-        look = Look(glance=glance, cost=self.cost, every=self.pause, exact=found.exact, counts=found.counts)
+        counts = await counted(storage, glance)
+        look = Look(glance=glance, cost=self.cost, every=self.pause, exact=counts.exact, counts=counts.counts)
         if storage.capabilities.queues:  # a token that is bound to queues cannot read the leader and metrics
             return compose(look)
         [row] = await storage.get([ID])
@@ -148,5 +148,5 @@ class Reader:
     async def _hour(self) -> Metrics | None:
         if self._app.storage.capabilities.queues:
             return None
-        found = await self._app.metrics.read(step=60)
-        return None if found.since is None else found
+        metrics = await self._app.metrics.read(step=60)
+        return None if metrics.since is None else metrics

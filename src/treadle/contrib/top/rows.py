@@ -66,7 +66,7 @@ def count(number: int, capped: bool = False, tone: Tone = "") -> Cell:
 
 def queues(overview: Overview) -> list[Row]:
     capped = set(overview.totals.capped)
-    return [Row(each.name, _queue(each, capped)) for each in overview.queues]
+    return [Row(queue.name, _queue(queue, capped), queue) for queue in overview.queues]
 
 
 def _queue(queue: QueueOverview, capped: Collection[str]) -> tuple[Cell, ...]:
@@ -90,7 +90,7 @@ def _queue(queue: QueueOverview, capped: Collection[str]) -> tuple[Cell, ...]:
 def _state(queue: QueueOverview) -> Cell:
     if queue.paused:
         return cell(
-            "rests" if queue.pauses and all(each.why == "held" for each in queue.pauses) else "‖ paused", "warn"
+            "rests" if queue.pauses and all(pause.why == "held" for pause in queue.pauses) else "‖ paused", "warn"
         )
     is_unserved = bool(queue.queued) and not queue.workers
     if queue.full:
@@ -114,7 +114,7 @@ def _rate(value: float) -> Cell:
     return Cell(f"{value:,.0f}" if value >= 100 else f"{value:.1f}", "" if value else "dim")
 
 
-def failures(found: FailureGroups, now: float) -> list[Row]:
+def failures(grouped: FailureGroups, now: float) -> list[Row]:
     return [
         Row(
             group.key,
@@ -126,16 +126,17 @@ def failures(found: FailureGroups, now: float) -> list[Row]:
                 Cell(spark(group.spark, 12), "bad"),
                 cell(group.signature or "no error text"),
             ),
+            group,
         )
-        for group in found.groups
+        for group in grouped.groups
     ]
 
 
 def limits(overview: Overview) -> list[Row]:
     """Those that block jobs come first."""
-    found, rules = sorted(overview.limits, key=lambda use: (-use.blocked, use.key)), QueueRules(overview.limits)
-    full = [(each.name, use.rule.name) for each in overview.queues if each.full and (use := rules.of(each.name))]
-    return [Row(use.key, _limit(use, overview.at, full)) for use in found]
+    uses, rules = sorted(overview.limits, key=lambda use: (-use.blocked, use.key)), QueueRules(overview.limits)
+    full = [(queue.name, use.rule.name) for queue in overview.queues if queue.full and (use := rules.of(queue.name))]
+    return [Row(use.key, _limit(use, overview.at, full), use) for use in uses]
 
 
 def _limit(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> tuple[Cell, ...]:
@@ -172,14 +173,14 @@ def _why(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> C
 
 
 def _paused(pauses: Sequence[Pause], now: float) -> Cell:
-    if any(each.why == "paused" for each in pauses):
+    if any(pause.why == "paused" for pause in pauses):
         return cell("‖ paused by an operator", "warn")
-    ends = max((each.until for each in pauses if each.until is not None), default=None)
+    ends = max((pause.until for pause in pauses if pause.until is not None), default=None)
     return cell("rests, as a job asked" + ("" if ends is None else f", ends {age(ends, now)}"), "warn")
 
 
 def workers(overview: Overview) -> list[Row]:
-    return [Row(each.worker, _worker(each)) for each in overview.workers]
+    return [Row(worker.worker, _worker(worker), worker) for worker in overview.workers]
 
 
 def _worker(worker: WorkerView) -> tuple[Cell, ...]:

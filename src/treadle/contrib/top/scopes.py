@@ -1,4 +1,4 @@
-"""The jobs behind a row of a panel: those of a queue, a group of failures, a limit or a worker. Pure."""
+"""The jobs behind a row of a panel: the jobs of a queue, a group of failures, a limit or a worker. Pure."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ COLUMNS: Final = (
 class Scope(Struct, frozen=True, kw_only=True):
     """Jobs that belong together.
 
-    title     what they have in common
-    filters   those of `app.jobs.list`
-    statuses  in which of these states they can be
+    title     describes them, such as the name of their queue
+    filters   arguments of `app.jobs.list`
+    statuses  the states that they can have
     first     the index of the state that is shown first
-    keeps     whether a row that the filters let through is one of them
+    keeps     whether a row that matches the filters belongs to them
     """
 
     title: str
@@ -60,7 +60,7 @@ class Scope(Struct, frozen=True, kw_only=True):
 def of_queue(queue: QueueOverview) -> Scope:
     """The jobs of a queue. The first state that has any is shown first."""
     counts = (queue.running, queue.queued, queue.scheduled, queue.blocked, queue.waiting, queue.failed)
-    first = next((at for at, jobs in enumerate(counts) if jobs), STATUSES.index("succeeded"))
+    first = next((index for index, jobs in enumerate(counts) if jobs), STATUSES.index("succeeded"))
     return Scope(title=f"queue {in_line(queue.name)}", filters={"queue": queue.name}, first=first)
 
 
@@ -74,7 +74,7 @@ def of_group(group: FailureGroup) -> Scope:
 
 
 def of_limit(key: str) -> Scope:
-    """The jobs that a limit blocks, and those that hold its slots."""
+    """The jobs that a limit blocks, and the jobs that hold its slots."""
     name = key.partition(":")[2]
     is_queue = key.startswith("queue:")
 

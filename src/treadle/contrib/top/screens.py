@@ -57,9 +57,7 @@ class TopApp(Screens[None]):
     CSS = CSS
     TITLE = "treadle top"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c,ctrl+q", "quit", "Quit", show=False, priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(self, app: App, reader: Reader, url: str, rest: Rest = rest) -> None:
         super().__init__()
@@ -90,7 +88,7 @@ class TopApp(Screens[None]):
     @property
     def page(self) -> Page | None:
         """The page that is shown, also below a dialog."""
-        return next((each for each in reversed(self.screen_stack) if isinstance(each, Page)), None)
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Page)), None)
 
     async def _looks(self) -> None:
         try:
@@ -141,7 +139,7 @@ class TopApp(Screens[None]):
             page.say(text, tone)
 
     def ask(self, act: Act | Awaitable[Act]) -> None:
-        """Ask, act if the answer is yes, and say what was done."""
+        """Ask, act if the answer is yes, and show the outcome."""
         self.run_worker(self._ask(act))
 
     def ask_bound(self, queue: QueueOverview) -> None:
@@ -149,17 +147,17 @@ class TopApp(Screens[None]):
         self.run_worker(self._ask_bound(queue))
 
     async def _ask_bound(self, queue: QueueOverview) -> None:
-        given = await self.push_screen_wait(EnterBound(queue))
-        if given is not None:
-            await self._ask(self.acts.bound(queue, *given))
+        answer = await self.push_screen_wait(EnterBound(queue))
+        if answer is not None:
+            await self._ask(self.acts.bound(queue, *answer))
 
     async def _ask(self, act: Act | Awaitable[Act]) -> None:
         try:
-            found = act if isinstance(act, Act) else await act
-            if not await self.push_screen_wait(Ask(found)):
+            chosen = act if isinstance(act, Act) else await act
+            if not await self.push_screen_wait(Ask(chosen)):
                 return
-            self.say(f"{found.yes} ...")
-            self.say(f"✓ {await found.run()}", "good")
+            self.say(f"{chosen.yes} ...")
+            self.say(f"✓ {await chosen.run()}", "good")
         except (TreadleError, OSError, TimeoutError) as error:
             self.say(f"✕ {error}", "bad")
         self.look_now()

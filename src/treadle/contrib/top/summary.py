@@ -31,7 +31,7 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
     overview = snapshot.overview
     totals, rates = overview.totals, overview.rates
     more = {name: "+" if name in totals.capped else "" for name in ("queued", "running", "blocked", "failed")}
-    oldest = max((each.oldest for each in overview.queues if each.oldest is not None), default=None)
+    oldest = max((queue.oldest for queue in overview.queues if queue.oldest is not None), default=None)
     ended = None if rates.succeeded is None else rates.succeeded + (rates.failed or 0.0)
     return [
         Tile(
@@ -46,24 +46,14 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
             f"of {plural(totals.slots, 'slot')}" if totals.slots else "no worker",
             "busy" if totals.running else "dim",
         ),
-        Tile(
-            "failed",
-            f"{totals.failed:,}{more['failed']}",
-            _grouped(snapshot),
-            "bad" if totals.failed else "dim",
-        ),
+        Tile("failed", f"{totals.failed:,}{more['failed']}", _grouped(snapshot), "bad" if totals.failed else "dim"),
         Tile(
             "blocked",
             f"{totals.blocked:,}{more['blocked']}",
             f"{totals.scheduled:,} scheduled",
             "warn" if totals.blocked else "dim",
         ),
-        Tile(
-            "ended/s",
-            "-" if ended is None else f"{ended:,.1f}",
-            _runs(snapshot),
-            "good" if ended else "dim",
-        ),
+        Tile("ended/s", "-" if ended is None else f"{ended:,.1f}", _runs(snapshot), "good" if ended else "dim"),
         _hour(snapshot),
     ]
 
@@ -87,13 +77,13 @@ def _hour(snapshot: Snapshot) -> Tile:
         return Tile("last hour", "-", "no metrics yet", "dim")
     ended = [good + bad for good, bad in zip(hour.succeeded, hour.failed, strict=True)]
     failed = sum(hour.failed)
-    words = f"{sum(ended):,} ended" + (f", {failed:,} failed" if failed else "")
-    return Tile("last hour", spark(ended, TILE - 2), words, "good")
+    detail = f"{sum(ended):,} ended" + (f", {failed:,} failed" if failed else "")
+    return Tile("last hour", spark(ended, TILE - 2), detail, "good")
 
 
 def strip(snapshot: Snapshot) -> str:
     """The figures as one sentence, for a screen without room for tiles."""
-    shown = [f"{each.value} {each.label}" for each in tiles(snapshot)[:5]]
+    shown = [f"{tile.value} {tile.label}" for tile in tiles(snapshot)[:5]]
     return " · ".join(shown)
 
 
@@ -117,12 +107,12 @@ def alert(outage: Outage, has_figures: bool, now: float) -> str:
 
 def notices(snapshot: Snapshot, most: int) -> Sequence[tuple[str, Tone]]:
     """The notices that fit into `most` lines, and how many more there are."""
-    found: list[tuple[str, Tone]] = []
-    for each in snapshot.overview.notices:
-        tone: Tone = "bad" if each.level == "error" else "warn" if each.level == "warning" else "dim"
-        sign = {"error": "✕", "warning": "!", "info": "·"}[each.level]
-        found.append((in_line(f"{sign} {each.text} {each.advice}"), tone))
-    if len(found) > most > 0:
-        left = len(found) - most + 1
-        found[most - 1 :] = [(f"  and {plural(left, 'more notice')}", "dim")]
-    return found[: max(0, most)]
+    lines: list[tuple[str, Tone]] = []
+    for notice in snapshot.overview.notices:
+        tone: Tone = "bad" if notice.level == "error" else "warn" if notice.level == "warning" else "dim"
+        sign = {"error": "✕", "warning": "!", "info": "·"}[notice.level]
+        lines.append((in_line(f"{sign} {notice.text} {notice.advice}"), tone))
+    if len(lines) > most > 0:
+        hidden = len(lines) - most + 1
+        lines[most - 1 :] = [(f"  and {plural(hidden, 'more notice')}", "dim")]
+    return lines[: max(0, most)]

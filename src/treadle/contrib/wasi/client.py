@@ -10,8 +10,8 @@ import hashlib
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -52,6 +52,17 @@ class Denied(TreadleError):
 
 class Gone(TreadleError):
     """The runner has lost the job."""
+
+
+@contextmanager
+def _lost_if_denied() -> Iterator[None]:
+    """Raise Gone in place of a Denied that means that the runner has lost its job."""
+    try:
+        yield
+    except Denied as error:
+        if error.status in HERE:
+            raise Gone(str(error)) from None
+        raise
 
 
 class QueueJob(Struct, frozen=True, kw_only=True):
@@ -97,11 +108,11 @@ class Client:
         find: Find | None = None,
         store_token: str | None = None,
     ) -> None:
-        for each in filter(None, (url, store)):
+        for base in filter(None, (url, store)):
             try:
-                origin(each)
+                origin(base)
             except ValueError:
-                raise BadUrl(f"expected a URL such as http://host:1717, found {shown(each)!r}") from None
+                raise BadUrl(f"expected a URL such as http://host:1717, found {shown(base)!r}") from None
         self._url, self._store = url.rstrip("/"), (store or url).rstrip("/")
         self._token, self._store_token, self._patient, self._find = token, store_token, patient, find
         self.abandoned_age: float | None = None  # s, from the last response with the header AGE
@@ -123,9 +134,9 @@ class Client:
 
     # --- the queue
 
-    async def create(self, binary: str, given: str | None) -> QueueJob:
+    async def create(self, binary: str, input: str | None) -> QueueJob:
         """Enqueue a job. Retries of this call store it once."""
-        body = {"binary_addr": binary, "input_addr": given}
+        body = {"binary_addr": binary, "input_addr": input}
         return await self._ask(QueueJob, "POST", "/jobs/create", body, {"Idempotency-Key": uuid.uuid4().hex})
 
     async def claim(self, runner: str, wait: float, key: str | None = None) -> QueueJob | None:
@@ -135,31 +146,19 @@ class Client:
 
     async def tickle(self, job: str, runner: str) -> None:
         """Renew the lease of a job. Raises Gone. It does not retry, because the next tickle follows soon."""
-        try:
+        with _lost_if_denied():
             await self._once("POST", f"/jobs/{job}/tickle", {"runner_id": runner}, {}, 0.0)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def complete(self, job: str, runner: str, status: str, output: str | None) -> None:
         """Settle a job. Raises Gone."""
-        try:
+        with _lost_if_denied():
             body = {"status": status, "output_addr": output, "runner_id": runner}
             await self._ask(bytes, "POST", f"/jobs/{job}/complete", body)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def release(self, job: str, runner: str) -> None:
         """Release a job. Raises Gone, or Denied from a queue without this call."""
-        try:
+        with _lost_if_denied():
             await self._once("POST", f"/jobs/{job}/release", {"runner_id": runner}, {}, 0.0)
-        except Denied as error:
-            if error.status in HERE:
-                raise Gone(str(error)) from None
-            raise
 
     async def ping(self) -> str:
         """The queue's response to a ping."""
@@ -170,16 +169,16 @@ class Client:
 
     async def list(self, status: str | None) -> list[QueueJob]:
         """All jobs of a status, or of the queue. Raises AnswerTooLarge beyond 500,000 jobs or 10,000 pages."""
-        found: list[QueueJob] = []
+        jobs: list[QueueJob] = []
         after = ""
         for _ in range(PAGES):
             query = "&".join(part for part in (f"status={status}" if status else "", after, "limit=500") if part)
             page = await self._ask(JobPage, "GET", f"/jobs?{query}")
-            found += page.jobs
+            jobs += page.jobs
             if page.after is None:
-                return found
+                return jobs
             after = f"after={quote(page.after, safe='')}"
-            if len(found) > LISTED:
+            if len(jobs) > LISTED:
                 raise AnswerTooLarge(f"{shown(self._url)}/jobs", LISTED, "jobs", "name a status")
         raise AnswerTooLarge(f"{shown(self._url)}/jobs", PAGES, "pages", "name a status")
 
@@ -196,13 +195,13 @@ class Client:
                 f"{self._store}/blob", data=_pieces(file), headers=self._store_right(), allow_redirects=False
             )
             async with asyncio.timeout(TRANSFER + size / SLOWEST), put as answer:
-                said = await _content(answer)
+                content = await _content(answer)
             try:
-                return address_of(said.decode())
+                return address_of(content.decode())
             except ValueError:  # the response may come from a proxy
                 raise _odd(f"{shown(self._store)}/blob", "no address") from None
 
-        address: str = await self._patiently(send)
+        address = await self._patiently(send)
         if address != mine:
             raise Corrupt(f"the store returned the address {address} for the blob {mine}")
         return address
@@ -230,13 +229,13 @@ class Client:
             return sha.hexdigest()
 
         try:
-            found = await self._patiently(bring)
+            digest = await self._patiently(bring)
         except Denied as error:
             if error.status == 404:
                 raise NoBlob(f"there is no blob {wanted}") from None
             raise Corrupt(str(error)) from None
-        if found != wanted:
-            raise Corrupt(f"the blob {wanted} arrived with the SHA-256 {found}")
+        if digest != wanted:
+            raise Corrupt(f"the blob {wanted} arrived with the SHA-256 {digest}")
 
     # --- requests
 
@@ -260,13 +259,11 @@ class Client:
             if kind is bytes:
                 return content  # type: ignore[return-value]
             try:
-                found: T = msgspec.json.decode(content or b"null", type=kind)
+                return msgspec.json.decode(content or b"null", type=kind)
             except UNREADABLE:
                 raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "another response") from None
-            return found
 
-        found: T = await self._patiently(trip)
-        return found
+        return await self._patiently(trip)
 
     async def _once(self, method: str, path: str, body: Any, headers: dict[str, str], wait: float) -> bytes:
         assert self._session is not None
@@ -286,17 +283,17 @@ class Client:
             token = self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    async def _patiently(self, trip: Any) -> Any:
-        pause, said = 0.2, False
+    async def _patiently(self, trip: Callable[[], Awaitable[T]]) -> T:
+        pause, is_logged = 0.2, False
         while True:
             try:
                 return await trip()
             except (aiohttp.ClientError, TimeoutError, StorageUnavailable) as error:
                 if not self._patient:
                     raise StorageUnavailable(f"{shown(self._url)}: {str(error) or 'no response in time'}") from error
-                if not said:
+                if not is_logged:
                     log.warning("%s is unavailable (%s); retrying until it responds", shown(self._url), error)
-                said = True
+                is_logged = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             await self._look_around()
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -304,9 +301,9 @@ class Client:
     async def _look_around(self) -> None:
         """Switch to the URLs that `find` returns, if there are any."""
         with suppress(TreadleError):
-            found = await self._find() if self._find is not None else None
-            if found is not None:
-                self._url, self._store = (each.rstrip("/") for each in found)
+            urls = await self._find() if self._find is not None else None
+            if urls is not None:
+                self._url, self._store = (base.rstrip("/") for base in urls)
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:
@@ -333,8 +330,8 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
     raise Denied(answer.status, message)
 
 
-def _odd(place: str, found: str) -> StorageUnavailable:
-    return StorageUnavailable(f"expected a queue with its blobs, found {found} at {place}")
+def _odd(place: str, response: str) -> StorageUnavailable:
+    return StorageUnavailable(f"expected a queue with its blobs, found {response} at {place}")
 
 
 async def _pieces(file: Path) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -100,13 +101,13 @@ async def _client(queue: Queue) -> AsyncIterator[Client]:
     server, store = queue.server, queue.store
     if server is None:
         try:
-            found = await find(FIND, place())
+            whereabouts = await find(FIND, place())
         except NoMulticast as error:
             raise Stop(UNREACHABLE, f"name the queue with --server URL or TREADLE_SERVER: {error}") from None
-        if found is None:
-            words = f"no queue answered on the local network within {FIND:g} s"
-            raise Stop(UNREACHABLE, f"{words}; name one with --server URL or TREADLE_SERVER")
-        server, store = found.queue, store or found.store
+        if whereabouts is None:
+            problem = f"no queue answered on the local network within {FIND:g} s"
+            raise Stop(UNREACHABLE, f"{problem}; name one with --server URL or TREADLE_SERVER")
+        server, store = whereabouts.queue, store or whereabouts.store
         queue.note_withheld(server)
     token, store_token = queue.tokens()
     async with Client(server, token, store, patient=False, store_token=store_token) as client:
@@ -138,8 +139,10 @@ def discover(json_: bool, timeout: float) -> int:
 
     async def look() -> list[tuple[str, str, str, str]]:
         async with Browser((*QUEUES, *BLOBS), place()) as browser:
-            found = await browser.until(lambda all: False, timeout)
-        return [(each.type, each.url, each.instance, each.properties.get("version", "")) for each in found]
+            services = await browser.until(lambda all: False, timeout)
+        return [
+            (service.type, service.url, service.instance, service.properties.get("version", "")) for service in services
+        ]
 
     try:
         rows = asyncio.run(look())
@@ -155,56 +158,52 @@ def discover(json_: bool, timeout: float) -> int:
 
 @wasi.command()
 @to_server
-def ping(queue: Queue) -> int:
+def ping(queue: Queue) -> None:
     """Check that the queue answers, and print its reply."""
     data(_with(queue, lambda client: client.ping()))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def put(queue: Queue, file: str) -> int:
+def put(queue: Queue, file: str) -> None:
     """Store FILE (- for stdin) as a blob and print its address."""
     data(_with(queue, lambda client: _put(client, file)))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("address")
 @click.argument("out", default="-")
-def get(queue: Queue, address: str, out: str) -> int:
+def get(queue: Queue, address: str, out: str) -> None:
     """Write the blob at ADDRESS to OUT, or to stdout."""
     _with(queue, lambda client: _bring(client, address, out))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("binary")
-@click.argument("given", metavar="[INPUT]", required=False)
-def enqueue(queue: Queue, binary: str, given: str | None) -> int:
+@click.argument("input", metavar="[INPUT]", required=False)
+def enqueue(queue: Queue, binary: str, input: str | None) -> None:
     """Enqueue a job that runs BINARY on INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
-        return (await _create(client, binary, given)).job_id
+        return (await _create(client, binary, input)).job_id
 
     data(_with(queue, send))
-    return 0
 
 
 @wasi.command()
 @to_server
 @click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds to wait at most. [default: no limit]")
 @click.argument("binary")
-@click.argument("given", metavar="[INPUT]", required=False)
+@click.argument("input", metavar="[INPUT]", required=False)
 @click.argument("out", metavar="[OUTPUT]", default="-")
-def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out: str) -> int:
+def run(queue: Queue, timeout: float | None, binary: str, input: str | None, out: str) -> int:
     """Run BINARY on INPUT as a job and write its output to OUTPUT, or to stdout. Exit code 1 if the job fails."""
 
     async def work(client: Client) -> int:
-        job = await _create(client, binary, given)
+        job = await _create(client, binary, input)
         note(job.job_id)
         try:
             async with asyncio.timeout(timeout):
@@ -222,14 +221,13 @@ def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out
 @to_server
 @as_json
 @click.argument("id")
-def status(queue: Queue, json_: bool, id: str) -> int:
+def status(queue: Queue, json_: bool, id: str) -> None:
     """Show a job."""
     job = _with(queue, lambda client: client.get(id))
     if json_:
         document(job)
     else:
         facts([(name, getattr(job, name)) for name in job.__struct_fields__])
-    return 0
 
 
 @wasi.command()
@@ -249,7 +247,7 @@ def result(queue: Queue, id: str, out: str) -> int:
 @to_server
 @as_json
 @click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
-def list_(queue: Queue, json_: bool, status: str | None) -> int:
+def list_(queue: Queue, json_: bool, status: str | None) -> None:
     """List the jobs of the queue, oldest first."""
     jobs = _with(queue, lambda client: client.list(status))
     if json_:
@@ -257,12 +255,11 @@ def list_(queue: Queue, json_: bool, status: str | None) -> int:
     else:
         rows = [(job.job_id, job.status, job.run_attempts, job.binary_addr[:12]) for job in jobs]
         table(("id", "status", "attempts", "binary"), rows, "no jobs")
-    return 0
 
 
-async def _create(client: Client, binary: str, given: str | None) -> QueueJob:
+async def _create(client: Client, binary: str, input: str | None) -> QueueJob:
     module = await _address(client, binary)
-    return await client.create(module, None if given is None else await _address(client, given))
+    return await client.create(module, None if input is None else await _address(client, input))
 
 
 async def _address(client: Client, text: str) -> str:
@@ -278,8 +275,6 @@ async def _address(client: Client, text: str) -> str:
 
 
 async def _put(client: Client, text: str) -> str:
-    import tempfile
-
     if text != "-":
         return await client.put(Path(text))
     with tempfile.NamedTemporaryFile() as file:
@@ -300,8 +295,6 @@ async def _result(client: Client, job: QueueJob, out: str) -> int:
 
 
 async def _bring(client: Client, address: str, out: str) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "blob")
         await client.fetch(address, file)
@@ -310,12 +303,12 @@ async def _bring(client: Client, address: str, out: str) -> None:
 
 def _deliver(file: Path, out: str) -> None:
     """Write the output to a file, renamed into place, or to stdout. Raises Stop for binary output on a terminal."""
+    content = file.read_bytes()
     if out != "-":
         part = Path(f"{out}.part")
-        part.write_bytes(file.read_bytes())
+        part.write_bytes(content)
         part.replace(out)
         return
-    content = file.read_bytes()
     if sys.stdout.isatty() and b"\0" in content:
         raise Stop(USAGE, "the output is binary: give a file as OUTPUT")
     sys.stdout.buffer.write(content)

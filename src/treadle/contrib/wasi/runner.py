@@ -118,8 +118,8 @@ class Runner:
                 raise
             log.warning("%s: the queue refused its outcome (%s)", job.job_id, error)
         finally:
-            for each in (run, alive, over):
-                each.cancel()
+            for task in (run, alive, over):
+                task.cancel()
             await asyncio.wait([run, alive, over])
             if self._runs.get(job.job_id) is run:
                 del self._runs[job.job_id]
@@ -149,11 +149,11 @@ class Runner:
                 if job is not None:
                     await self._hand_back(job)
         except (TreadleError, OSError, TimeoutError, ClientError) as error:
-            words = str(error) or f"no response within {RELEASE:g} s"
+            reason = str(error) or f"no response within {RELEASE:g} s"
             log.warning(
                 "could not repeat the last claim; if it got a job, the job returns to the queue when it counts as "
                 "abandoned (%s)",
-                words,
+                reason,
             )
 
     async def _hand_back(self, job: QueueJob) -> None:
@@ -234,17 +234,13 @@ def _keep(module: Path, kept: Path) -> None:
         kept.hardlink_to(module)
     known = sorted(kept.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
     size = 0
-    for number, each in enumerate(known, 1):
-        size += each.stat().st_size
+    for number, path in enumerate(known, 1):
+        size += path.stat().st_size
         if number > CACHE or size > CACHE_SIZE:
-            each.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _failure(report: ModuleReport, stdout: str, stderr: str) -> Failure:
     return Failure(
-        exit_code=report.exit_code,
-        trap=report.trap,
-        timed_out=report.timed_out,
-        stdout_addr=stdout,
-        stderr_addr=stderr,
+        exit_code=report.exit_code, trap=report.trap, timed_out=report.timed_out, stdout_addr=stdout, stderr_addr=stderr
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.options import number
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, plural, seconds
 from treadle.contrib.wasi.command import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(name="runner")
 @to_server
-@click.option(
-    "--slots", type=click.IntRange(1), default=1, show_default=True, help="Number of modules that run at the same time."
-)
+@number("--slots", default=1, show_default=True, help="Number of modules that run at the same time.")
 @click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds that one run may take.")
 @click.option(
     "--memory",
@@ -29,18 +28,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Bytes of memory for each run.",
 )
-@click.option(
-    "--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes that one run may write."
-)
-@click.option(
-    "--module", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Bytes of the largest module."
-)
-@click.option(
-    "--input", type=click.IntRange(1), default=256 * 2**20, show_default=True, help="Bytes of the largest input."
-)
-@click.option(
+@number("--output", default=128 * 2**20, show_default=True, help="Bytes that one run may write.")
+@number("--module", default=64 * 2**20, show_default=True, help="Bytes of the largest module.")
+@number("--input", default=256 * 2**20, show_default=True, help="Bytes of the largest input.")
+@number(
     "--compiler",
-    type=click.IntRange(1),
     default=512 * 2**20,
     show_default=True,
     help="Bytes of memory for compiling a module, in addition to --memory; only on Linux.",
@@ -59,7 +51,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that runs get to finish when the runner stops.",
 )
-def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> int:
+def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> None:
     """Claim jobs of the queue and run their modules, each in its own process without files or network.
 
     Without --server it uses the first queue that is announced on the local network, and finds it again when it moves.
@@ -75,8 +67,8 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
     simple("%(asctime)s %(levelname)s %(message)s")
 
     async def look() -> tuple[str, str] | None:
-        found = await _look()
-        return None if found is None else (found.queue, queue.store or found.store)
+        whereabouts = await _look()
+        return None if whereabouts is None else (whereabouts.queue, queue.store or whereabouts.store)
 
     async def work() -> None:
         place = (queue.server, queue.store) if queue.server is not None else await _first(queue.store)
@@ -91,7 +83,6 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
         note("treadle: stopped")
 
     asyncio.run(work())
-    return 0
 
 
 def needs_wasmtime() -> None:
@@ -114,11 +105,11 @@ async def _look() -> Whereabouts | None:
 
 async def _first(store: str | None) -> tuple[str, str]:
     """Wait for the first announced queue, without a time limit: queues may start after their runners."""
-    said = False
+    is_noted = False
     while True:
-        found = await _look()
-        if found is not None:
-            return found.queue, store or found.store
-        if not said:
+        whereabouts = await _look()
+        if whereabouts is not None:
+            return whereabouts.queue, store or whereabouts.store
+        if not is_noted:
             note("treadle: waiting until a queue is announced on the local network; --server URL names one")
-        said = True
+        is_noted = True

@@ -74,8 +74,8 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
     If this is cancelled, the child is killed. Raises StorageError if no process can be started.
     """
     stdout, stderr = folder / "stdout", folder / "stderr"
-    for each in (stdout, stderr):
-        each.write_bytes(b"")
+    for file in (stdout, stderr):
+        file.write_bytes(b"")
     order = Order(str(module), str(stdin), str(stdout), str(stderr), bounds)
     try:
         child = await asyncio.create_subprocess_exec(
@@ -94,7 +94,7 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
         raise StorageError(f"could not start a process for a module: {error}") from error
     try:
         async with asyncio.timeout(bounds.wall + KILL_AFTER):
-            said, _ = await child.communicate(msgspec.json.encode(order))
+            output, _ = await child.communicate(msgspec.json.encode(order))
     except TimeoutError:
         return ModuleReport(timed_out=True)
     finally:
@@ -102,15 +102,15 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
             with suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-    return _judged(child.returncode or 0, said, (stdout, stderr), bounds)
+    return _judged(child.returncode or 0, output, (stdout, stderr), bounds)
 
 
-def _judged(code: int, said: bytes, outputs: tuple[Path, ...], bounds: Bounds) -> ModuleReport:
+def _judged(code: int, output: bytes, outputs: tuple[Path, ...], bounds: Bounds) -> ModuleReport:
     try:
-        report = msgspec.json.decode(said, type=ModuleReport)
+        report = msgspec.json.decode(output, type=ModuleReport)
     except UNREADABLE:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         report = ModuleReport(trap=f"its process died ({name}), often because it ran out of memory")
-    if any(each.stat().st_size >= bounds.output for each in outputs):
+    if any(file.stat().st_size >= bounds.output for file in outputs):
         return ModuleReport(trap=f"it wrote more than {bounds.output:,} bytes", exit_code=report.exit_code)
     return report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from msgspec import Struct
 from treadle.admin import stored_values
 from treadle.app.core import AppCore
 from treadle.core.claim_ids import worker_name
-from treadle.core.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
+from treadle.core.errors import UnknownJob, UnknownSchedule, error_line
 from treadle.core.ids import VALID
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
@@ -125,9 +124,7 @@ async def job_list(core: AppCore, query: Mapping[str, str], payloads: bool) -> J
     search: dict[str, Any] = {"search": query["q"].strip()} if query.get("q", "").strip() else {}
     jobs = core.jobs if payloads else core.jobs.showing(None, payloads=False)
     cursor = query.get("cursor") or None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnknownName)  # the page says that no job matches
-        page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
+    page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
     kept = filters | ({"q": search["search"]} if search else {})
     counts = (await core.queues.stats()).counts
     return JobList(

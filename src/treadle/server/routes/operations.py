@@ -10,7 +10,6 @@ from msgspec.structs import asdict
 
 from treadle.admin import dropped
 from treadle.admin.audit import AuditPage
-from treadle.admin.known_names import warn
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.model import Presence, State
@@ -163,7 +162,8 @@ class OperatorRoutes:
         before = await self._core.limits.list(use=False)
         with call.heard() as warnings:
             await self._core.limits.set(rule)
-            warn(dropped(before, rule))
+            if (lost := dropped(before, rule)) is not None:
+                warnings.tell(lost)
         return Noted(warnings.text)
 
     @Operation("DELETE /v1/limits/{name}", tag="operate", scope="operate", audit="limit.delete")

@@ -9,7 +9,6 @@ import os
 import random
 import threading
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from treadle.admin.known_names import Names
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
 from treadle.concurrency.threads import Answer, Threads
-from treadle.core.errors import BadOption, UnknownName
+from treadle.core.errors import BadOption
 from treadle.core.events import Event
 from treadle.producer import Batcher, Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
@@ -190,16 +189,13 @@ def seeded(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Silence the log, because outages are expected, and UnknownName, because a repeated call may name something that
-    its first try has changed. An event loop that runs in this thread is suspended."""
+    """Silence the log, because outages are expected. An event loop that runs in this thread is suspended."""
     log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
     asyncio._set_running_loop(None)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnknownName)
-            yield
+        yield
     finally:
         asyncio._set_running_loop(outer)
         log.setLevel(level)

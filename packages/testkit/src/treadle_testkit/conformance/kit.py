@@ -1,4 +1,4 @@
-"""Short helpers in which the laws are written."""
+"""Short helpers for the laws."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ async def claim_one(storage: Storage, *queues: str, **options: Any) -> Record:
 
 
 async def row(storage: Storage, id: str) -> Record:
-    [found] = await storage.get([id])
-    assert found is not None, f"there is no row {id!r}"
-    return found
+    [record] = await storage.get([id])
+    assert record is not None, f"there is no row {id!r}"
+    return record
 
 
 async def state(storage: Storage, id: str) -> State:
@@ -66,7 +66,7 @@ async def state(storage: Storage, id: str) -> State:
 
 
 async def states(storage: Storage, ids: str) -> list[State | None]:
-    return [None if found is None else found.state for found in await storage.get(ids.split())]
+    return [None if record is None else record.state for record in await storage.get(ids.split())]
 
 
 def out(of: Record, to: State, **options: Any) -> Outcome:
@@ -107,12 +107,12 @@ async def refusal(storage: Storage, outcome: Outcome) -> Settled:
 
 
 async def run(storage: Storage, *ids: str, to: State = SUCCEEDED, **options: Any) -> None:
-    """Claim these jobs, wherever they are queued, and end them."""
-    queues = {found.job.queue: 0 for found in await storage.get(ids) if found is not None}
+    """Claim these jobs from their queues, and end them."""
+    queues = {record.job.queue: 0 for record in await storage.get(ids) if record is not None}
     rows = await claim(storage, len(ids), *queues, ids=ids)
-    assert sorted(found.job.id for found in rows) == sorted(ids), "not all of them could be claimed"
+    assert sorted(record.job.id for record in rows) == sorted(ids), "not all of them could be claimed"
     reason = {"reason": "error"} if to is FAILED else {"reason": "asked"} if to is CANCELLED else {}
-    await settle(storage, *(out(found, to, **{**reason, **options}) for found in rows))
+    await settle(storage, *(out(record, to, **{**reason, **options}) for record in rows))
 
 
 def renewal(of: Record, **options: Any) -> LeaseRenewal:
@@ -144,12 +144,12 @@ def names(start: int, end: int, letter: str = "j") -> str:
 
 async def standing(storage: Storage, queue: str = "default") -> tuple[int, int]:
     """How many jobs are queued, and how many are blocked."""
-    counts = [each for each in (await storage.stats()).counts if each.queue == queue and each.state is READY]
-    return sum(each.queued for each in counts), sum(each.blocked for each in counts)
+    counts = [count for count in (await storage.stats()).counts if count.queue == queue and count.state is READY]
+    return sum(count.queued for count in counts), sum(count.blocked for count in counts)
 
 
 async def use(storage: Storage, key: str) -> LimitUse | None:
-    return {each.key: each for each in (await storage.stats()).limits}.get(key)
+    return {limit_use.key: limit_use for limit_use in (await storage.stats()).limits}.get(key)
 
 
 async def run_out(storage: Storage, *ids: str) -> None:

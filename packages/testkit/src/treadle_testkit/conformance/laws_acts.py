@@ -76,7 +76,7 @@ async def test_law10_the_second_of_two_acts_on_one_job_is_stale(storage: Storage
 async def test_law10_one_of_many_concurrent_acts_is_applied(storage: Storage, connect: Connect, kind: str) -> None:
     """The calls are concurrent."""
     a = await acted_on(storage, kind)
-    calls = [each.settle([act(a, kind, str(n))]) for n, each in enumerate(await peers(storage, connect))]
+    calls = [peer.settle([act(a, kind, str(n))]) for n, peer in enumerate(await peers(storage, connect))]
     answers = [settled.status for [settled] in await asyncio.gather(*calls)]
     assert sorted(set(answers)) == ["applied", "stale"]
     assert answers.count("applied") == 1
@@ -129,7 +129,7 @@ async def test_law03_outcomes_that_differ_only_in_checkpoints(
 
 
 async def test_law03_a_repetition_whose_own_notes_have_other_times(storage: Storage) -> None:
-    """The report of a runner whose answer was lost is sent again, and its attempt ends at another time then."""
+    """A runner that lost the answer to its report sends the report again, with a later end of the attempt."""
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
     first = back(a, checkpoints=(("step", "1"), ("treadle:attempt:1", '{"at": 1}')))

@@ -41,22 +41,22 @@ async def bound(storage: Storage, most: int, queue: str = "default", **options: 
 
 async def waiting(storage: Storage, queue: str = "default") -> int:
     """The number that the bound counts."""
-    return sum(each.jobs for each in (await storage.stats()).counts if (each.queue, each.state) == (queue, READY))
+    return sum(count.jobs for count in (await storage.stats()).counts if (count.queue, count.state) == (queue, READY))
 
 
 async def full(storage: Storage, *new: NewJob) -> QueueFull:
     """Enqueue these jobs, which must be refused."""
     with pytest.raises(QueueFull) as caught:
         await storage.enqueue(new)
-    assert [found for found in await storage.get([each.id for each in new]) if found is not None] == []
+    assert [record for record in await storage.get([new_job.id for new_job in new]) if record is not None] == []
     return caught.value
 
 
 async def shed(storage: Storage, ids: str) -> list[str]:
-    """Those of these jobs that were shed."""
-    rows = [found for found in await storage.get(ids.split()) if found is not None]
-    assert all(found.state is CANCELLED for found in rows if found.reason == "shed")
-    return [found.job.id for found in rows if found.reason == "shed"]
+    """The ids of these jobs that were shed."""
+    rows = [record for record in await storage.get(ids.split()) if record is not None]
+    assert all(record.state is CANCELLED for record in rows if record.reason == "shed")
+    return [record.job.id for record in rows if record.reason == "shed"]
 
 
 # --- refuse
@@ -187,7 +187,7 @@ async def test_law16_the_rule_of_a_queue_replaces_the_common_bound(storage: Stor
     await storage.set_limits([Limit("queue:a", max_waiting=2)])
     await storage.enqueue([job("a2", queue="a")])
     await full(storage, job("a3", queue="a"))
-    await storage.set_limits([Limit("queue:a")])  # removed: that of all queues applies, still paused
+    await storage.set_limits([Limit("queue:a")])  # removed: the rule of all queues applies, which is still paused
     await full(storage, job("a3", queue="a"))
     await storage.set_limits([Limit("queue")])
     await storage.enqueue([job("a3", queue="a")])
@@ -198,9 +198,9 @@ async def test_law16_a_bound_limits_no_claim(storage: Storage) -> None:
     await storage.set_limits([Limit("queue:default", max_waiting=5, when_full="drop_oldest")])
     await storage.enqueue(jobs(names(0, 5)))
     assert len(await claim(storage, 9)) == 5
-    [shown] = [each for each in (await storage.stats()).limits if each.key == "queue:default"]
+    [shown] = [limit_use for limit_use in (await storage.stats()).limits if limit_use.key == "queue:default"]
     assert (shown.rule.max_waiting, shown.rule.when_full, shown.rule.slots) == (5, "drop_oldest", None)
-    [shown] = [each for each in await storage.limits(use=False) if each.key == "queue:default"]
+    [shown] = [limit_use for limit_use in await storage.limits(use=False) if limit_use.key == "queue:default"]
     assert (shown.rule.max_waiting, shown.rule.when_full) == (5, "drop_oldest")
 
 
@@ -210,7 +210,7 @@ async def test_law16_resuming_keeps_a_bound(storage: Storage) -> None:
     await storage.enqueue([job("a")])
     await storage.set_limits([Resume("queue:default")])
     await full(storage, job("b"))
-    [shown] = [each for each in await storage.limits(use=False) if each.key == "queue:default"]
+    [shown] = [limit_use for limit_use in await storage.limits(use=False) if limit_use.key == "queue:default"]
     assert shown.rule == Limit("queue:default", max_waiting=1)
     assert await claim_ids(storage) == ["a"]
 
@@ -225,4 +225,4 @@ async def test_law16_odd_bounds_are_refused(storage: Storage) -> None:
     ):
         with pytest.raises(BadOption):
             await storage.set_limits([rule])
-    assert [each for each in await storage.limits(use=False) if each.key == "queue:q"] == []
+    assert [limit_use for limit_use in await storage.limits(use=False) if limit_use.key == "queue:q"] == []

@@ -64,9 +64,9 @@ async def test_law07_a_job_ends_after_its_grandchildren(storage: Storage) -> Non
     )
     for id in "cba":
         assert await state(storage, "next") is WAITING
-        [each] = await claim(storage, 9)
-        assert each.job.id == id
-        await settle(storage, done(each))
+        [record] = await claim(storage, 9)
+        assert record.job.id == id
+        await settle(storage, done(record))
     assert await state(storage, "next") is READY
 
 
@@ -157,7 +157,7 @@ async def test_law07_a_parent_whose_child_has_ended_is_queued_at_once(storage: S
 
 
 async def test_law07_parent_and_children_in_one_call(storage: Storage) -> None:
-    """Each outcome of a call sees the effects of those before it."""
+    """Each outcome of a call sees the effects of the earlier ones."""
     await storage.enqueue(jobs("a x y"))
     a, x, y = await claim(storage, 3)
     await settle(storage, done(x), out(a, WAITING, function_done=True, after=("x", "y")), done(y))
@@ -189,11 +189,11 @@ async def test_law07_a_parent_ends_after_two_thousand_children(storage: Storage)
     children = tuple(job(f"c{n:04}", parent="a", root="a") for n in range(2_000))
     a = await claim_one(storage)
     await settle(
-        storage, out(a, WAITING, function_done=True, followups=children, after=tuple(each.id for each in children))
+        storage, out(a, WAITING, function_done=True, followups=children, after=tuple(child.id for child in children))
     )
     rows = await claim(storage, 2_000)
     assert (await row(storage, "a")).pending == 2_000
-    await settle(storage, *(done(each) for each in rows[1:]))
+    await settle(storage, *(done(record) for record in rows[1:]))
     assert (await row(storage, "a")).pending == 1
     await settle(storage, done(rows[0]))
     assert await claim_ids(storage) == ["a"]

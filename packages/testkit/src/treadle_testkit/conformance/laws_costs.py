@@ -64,16 +64,16 @@ async def test_law08_a_rate_starts_jobs_of_all_costs_in_order(storage: Storage, 
     assert await claim_ids(storage, 9) == ["a"]
     await storage.enqueue([priced("b", 4), priced("c", 1)])
     assert await claim_ids(storage, 9) == []
-    found: list[str] = []
+    started: list[str] = []
     for n in range(4):
         await storage.enqueue([priced(f"d{n}", 1)])
         clock.advance(1)
-        found += await claim_ids(storage, 9)
-    assert found == (["b"] if how == "bucket" else [])
-    while len(found) < 6:
+        started += await claim_ids(storage, 9)
+    assert started == (["b"] if how == "bucket" else [])
+    while len(started) < 6:
         clock.advance(1)
-        found += await claim_ids(storage, 9)
-    assert found == ["b", "c", "d0", "d1", "d2", "d3"]
+        started += await claim_ids(storage, 9)
+    assert started == ["b", "c", "d0", "d1", "d2", "d3"]
 
 
 async def test_law08_a_job_of_a_higher_priority_passes_a_costly_one(storage: Storage) -> None:
@@ -156,7 +156,7 @@ async def test_law08_a_costly_job_that_ends_holds_back_no_other(storage: Storage
 
 
 async def test_law08_a_costly_job_holds_back_jobs_of_two_limits(storage: Storage) -> None:
-    """A job is blocked by the limit for which it is behind; it takes no room of its others meanwhile."""
+    """A job is blocked by the limit whose turn it waits for; meanwhile it takes no room in its other limits."""
     await storage.set_limits([Limit("db", slots=4), Limit("mail", slots=1)])
     await storage.enqueue([priced("a", 3), priced("b", 2), job("c", limits=(("mail", 1), ("db", 1)))])
     assert await claim_ids(storage, 9) == ["a"]

@@ -57,12 +57,12 @@ async def all_rows(storage: Storage) -> list[Record]:
 
 
 async def agree(storage: Storage, clock: HandClock) -> None:
-    """The kept counts equal those of the rows, and `recount` says so."""
-    expected, found = queries.counts(await all_rows(storage), clock()), (await storage.stats()).counts
-    assert [(it.queue, it.task, it.state, it.jobs, it.queued, it.blocked) for it in found] == [
+    """The kept counts equal the counted rows, and `recount` confirms that."""
+    expected, stored = queries.counts(await all_rows(storage), clock()), (await storage.stats()).counts
+    assert [(it.queue, it.task, it.state, it.jobs, it.queued, it.blocked) for it in stored] == [
         (it.queue, it.task, it.state, it.jobs, it.queued, it.blocked) for it in expected
     ]
-    assert [it.oldest for it in found] == [pytest.approx(it.oldest) for it in expected]
+    assert [it.oldest for it in stored] == [pytest.approx(it.oldest) for it in expected]
     assert await storage.recount() == ()
 
 
@@ -77,8 +77,8 @@ async def test_more_counts_follow_each_state_of_a_job(storage: Storage, clock: H
     assert await storage.recount() == ()
     await zoo(storage, clock)
     await agree(storage, clock)
-    held = {found.job.id: found for found in await all_rows(storage) if found.state is RUNNING}
-    await settle(storage, *(done(found) for found in list(held.values())[:2]))
+    held = {record.job.id: record for record in await all_rows(storage) if record.state is RUNNING}
+    await settle(storage, *(done(record) for record in list(held.values())[:2]))
     await agree(storage, clock)
     for seconds in (20, 30, 200):  # leases expire, deadlines pass, delays end
         clock.advance(seconds)
@@ -91,10 +91,10 @@ async def test_more_counts_follow_each_state_of_a_job(storage: Storage, clock: H
         await storage.enqueue([job("x3"), job("x4", key="kk", key_conflict="raise")])
     await storage.enqueue([job("k1", key="kk"), job("k2", key="kk")])
     await agree(storage, clock)
-    ended = [found for found in await all_rows(storage) if found.state in (FAILED, CANCELLED)]
+    ended = [record for record in await all_rows(storage) if record.state in (FAILED, CANCELLED)]
     assert ended
-    for found in ended:
-        await storage.settle([back(found)])
+    for record in ended:
+        await storage.settle([back(record)])
         await agree(storage, clock)
     clock.advance(10**9)
     while await storage.prune(3):
@@ -109,8 +109,8 @@ async def test_more_counts_of_plain_jobs(storage: Storage, clock: HandClock) -> 
     rows = await claim(storage, 30, "x", "y")
     await agree(storage, clock)
     assert await said(storage, *map(done, rows[:10])) == ["applied"] * 10
-    await settle(storage, *(failed(found) for found in rows[10:15]), *(cancelled(found) for found in rows[15:20]))
-    await settle(storage, *(back(found) for found in rows[20:24]), back(rows[24], 60, attempt=1))
+    await settle(storage, *(failed(record) for record in rows[10:15]), *(cancelled(record) for record in rows[15:20]))
+    await settle(storage, *(back(record) for record in rows[20:24]), back(rows[24], 60, attempt=1))
     await agree(storage, clock)
     assert await said(storage, *map(done, rows[:10])) == ["applied"] * 10
     assert "applied" not in await said(storage, *map(failed, rows[:10]))
@@ -164,7 +164,7 @@ async def test_more_counts_of_blocked_jobs(storage: Storage, clock: HandClock) -
     await agree(storage, clock)
     blocked = {use.key: use.blocked for use in (await storage.stats()).limits}
     assert blocked == {
-        name: sum(found.blocked_on == name and found.queue_position is None for found in await all_rows(storage))
+        name: sum(record.blocked_on == name and record.queue_position is None for record in await all_rows(storage))
         for name in ("one", "shut", "pace")
     }
     await settle(storage, *map(done, rows))
@@ -197,16 +197,16 @@ async def test_more_each_group_has_the_oldest_job_of_its_queue(storage: Storage,
     clock.advance(5)
     await storage.enqueue([job("urgent", queue="x", task="u", priority=7), job("other", queue="y")])
     clock.advance(2)
-    found = {(it.queue, it.task): it.oldest for it in (await storage.stats()).counts}
-    assert found == {
+    oldest = {(it.queue, it.task): it.oldest for it in (await storage.stats()).counts}
+    assert oldest == {
         ("x", "t"): pytest.approx(7.0),
         ("x", "u"): pytest.approx(7.0),
         ("x", "v"): None,
         ("y", "t"): pytest.approx(2.0),
     }
     await claim(storage, 1, ids=("first",))
-    found = {(it.queue, it.task): it.oldest for it in (await storage.stats()).counts}
-    assert found == {
+    oldest = {(it.queue, it.task): it.oldest for it in (await storage.stats()).counts}
+    assert oldest == {
         ("x", "t"): None,
         ("x", "u"): pytest.approx(2.0),
         ("x", "v"): None,
@@ -222,7 +222,7 @@ async def test_more_counts_of_calls_at_the_same_time(storage: Storage, clock: Ha
         for turn in range(6):
             await mine.enqueue(jobs(names(0, 5, f"w{number}{turn}-")))
             rows = await claim(mine, 4, worker=f"w{number}")
-            await settle(mine, *map(done, rows[:2]), *map(failed, rows[2:3]), *(back(found) for found in rows[3:]))
+            await settle(mine, *map(done, rows[:2]), *map(failed, rows[2:3]), *(back(record) for record in rows[3:]))
             if turn % 2:
                 await mine.recount(repair=True)
 

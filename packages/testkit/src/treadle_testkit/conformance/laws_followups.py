@@ -216,7 +216,7 @@ async def test_law06_a_holder_that_waits_for_the_parent_is_not_waited_for(storag
     assert (b.state, b.pending, b.after) == (WAITING, 1, ("own",))
     await run(storage, "own")
     await run(storage, "b")
-    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+    assert [record.job.id for record in await claim(storage, 1, "a")] == ["a"]
 
 
 async def test_law06_a_parent_whose_children_wait_for_it_is_queued_at_once(storage: Storage) -> None:
@@ -267,7 +267,7 @@ async def test_law06_a_child_that_names_an_ancestor_that_waits_for_it_is_refused
     assert await storage.get(["x", "y"]) == [None, None]
     assert (await row(storage, "b")).state is RUNNING
     await settle(storage, done(b))
-    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+    assert [record.job.id for record in await claim(storage, 1, "a")] == ["a"]
 
 
 async def test_law06_a_child_may_name_a_stored_job_that_waits_for_no_ancestor(storage: Storage) -> None:
@@ -295,10 +295,10 @@ async def test_law06_one_of_two_parents_whose_children_name_the_other_is_refused
             out(a, WAITING, function_done=True, followups=(job(f"x{n}", after=(f"b{n}",)),), after=(f"x{n}",)),
             out(b, WAITING, function_done=True, followups=(job(f"y{n}", after=(f"a{n}",)),), after=(f"y{n}",)),
         ]
-        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
+        answers = await asyncio.gather(*(storage.settle([outcome]) for outcome in outs))
         statuses = sorted(answer.status for [answer] in answers)
         assert statuses == ["applied", "refused"]
-        [refused] = [each for each, [answer] in zip((a, b), answers, strict=True) if answer.status == "refused"]
+        [refused] = [outcome for outcome, [answer] in zip((a, b), answers, strict=True) if answer.status == "refused"]
         await settle(storage, done(refused))
 
 
@@ -311,10 +311,10 @@ async def test_law06_one_of_two_parents_with_each_others_keys_does_not_wait(stor
             out(a, WAITING, function_done=True, followups=(job(f"x{n}", key=f"b{n}"),), after=(f"x{n}",)),
             out(b, WAITING, function_done=True, followups=(job(f"y{n}", key=f"a{n}"),), after=(f"y{n}",)),
         ]
-        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
-        for each, [answer] in zip(outs, answers, strict=True):
+        answers = await asyncio.gather(*(storage.settle([outcome]) for outcome in outs))
+        for outcome, [answer] in zip(outs, answers, strict=True):
             while answer.again:
-                [answer] = await storage.settle([each])
+                [answer] = await storage.settle([outcome])
             assert answer.status == "applied"
         [first] = await claim(storage, 2)
         await settle(storage, done(first))

@@ -16,8 +16,8 @@ MOST = 10_000  # jobs of one call
 async def foreign(storage: Storage, count: int = MANY, **options: object) -> None:
     """Enqueue jobs that the claims of these laws do not match."""
     new = [job(f"f{n:05}", task="foreign", **options) for n in range(count)]
-    for at in range(0, count, MOST):
-        await storage.enqueue(new[at : at + MOST])
+    for start in range(0, count, MOST):
+        await storage.enqueue(new[start : start + MOST])
 
 
 async def mine(storage: Storage, limit: int = 9) -> list[str]:
@@ -107,8 +107,8 @@ async def test_law02_each_worker_finds_its_jobs_behind_those_of_others(storage: 
         await storage.enqueue([job(f"{n:02}-{m}", task=task) for m in range(6)])
     for _ in range(6):
         for n, task in enumerate(tasks):
-            [found] = await claim_ids(storage, 1, tasks={task: (None, None)})
-            assert found.startswith(f"{n:02}-")
+            [own] = await claim_ids(storage, 1, tasks={task: (None, None)})
+            assert own.startswith(f"{n:02}-")
     assert await claim_ids(storage, 9) == []
 
 

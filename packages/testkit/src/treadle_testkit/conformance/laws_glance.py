@@ -45,27 +45,27 @@ KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
 
 async def counted(storage: Storage) -> tuple[QueueGlance, ...]:
     """The queues as `stats` counts them."""
-    found: dict[str, Counter[str]] = {}
+    by_queue: dict[str, Counter[str]] = {}
     oldest: dict[str, float] = {}
-    for each in (await storage.stats()).counts:
-        kinds = found.setdefault(each.queue, Counter())
-        if each.oldest is not None:
-            oldest[each.queue] = max(oldest.get(each.queue, 0.0), each.oldest)
-        if each.state is READY:
-            kinds["queued"] += each.queued
-            kinds["blocked"] += each.blocked
-            kinds["scheduled"] += each.jobs - each.queued - each.blocked
-        elif each.state in (RUNNING, WAITING, FAILED):
-            kinds[str(each.state)] += each.jobs
+    for count in (await storage.stats()).counts:
+        kinds = by_queue.setdefault(count.queue, Counter())
+        if count.oldest is not None:
+            oldest[count.queue] = max(oldest.get(count.queue, 0.0), count.oldest)
+        if count.state is READY:
+            kinds["queued"] += count.queued
+            kinds["blocked"] += count.blocked
+            kinds["scheduled"] += count.jobs - count.queued - count.blocked
+        elif count.state in (RUNNING, WAITING, FAILED):
+            kinds[str(count.state)] += count.jobs
     return tuple(
         structs.replace(QueueGlance(name=name, oldest=oldest.get(name)), **kinds)
-        for name, kinds in sorted(found.items())
+        for name, kinds in sorted(by_queue.items())
         if +kinds
     )
 
 
 async def glanced(storage: Storage, queue: str = "default", **options: Any) -> QueueGlance | None:
-    return next((each for each in (await storage.glance(**options)).queues if each.name == queue), None)
+    return next((seen for seen in (await storage.glance(**options)).queues if seen.name == queue), None)
 
 
 async def mixed(storage: Storage, clock: HandClock) -> None:
@@ -102,18 +102,18 @@ async def test_more_a_glance_equals_the_counts(storage: Storage, clock: HandCloc
     """Queue by queue, also of queues without a queued job and of the system queue; ended jobs show no queue."""
     await mixed(storage, clock)
     clock.advance(0.5)
-    found = await storage.glance()
-    assert found.queues == await counted(storage)
-    names = [each.name for each in found.queues if each.name != "treadle"]
+    seen = await storage.glance()
+    assert seen.queues == await counted(storage)
+    names = [queue.name for queue in seen.queues if queue.name != "treadle"]
     assert names == ["ended", "only-aside", "promises", "x", "y", "z"]
-    assert found.queues[-3:] == (
+    assert seen.queues[-3:] == (
         QueueGlance(name="x", queued=3, oldest=7.5, scheduled=2, waiting=1),
         QueueGlance(name="y", queued=2, oldest=3.5, running=2, scheduled=1, blocked=1),
         QueueGlance(name="z", queued=2, oldest=9.5, running=1),
     )
-    assert (found.at, found.capped) == (clock(), ())
-    assert found.limits == (await storage.stats()).limits
-    assert not any(each.queued_capped for each in found.queues)
+    assert (seen.at, seen.capped) == (clock(), ())
+    assert seen.limits == (await storage.stats()).limits
+    assert not any(queue.queued_capped for queue in seen.queues)
 
 
 async def test_more_a_glance_at_an_empty_storage_is_empty(storage: Storage, clock: HandClock) -> None:
@@ -155,10 +155,10 @@ async def test_more_the_oldest_of_all_priorities(storage: Storage, clock: HandCl
         clock.advance(3)
         await storage.enqueue([job(f"p{priority}", priority=priority), job(f"aged{priority}", aging=2.0, lane="x")])
     clock.advance(1)
-    found = await glanced(storage)
-    assert found is not None
-    assert found.oldest == 10.0
-    assert (found,) == await counted(storage)
+    seen = await glanced(storage)
+    assert seen is not None
+    assert seen.oldest == 10.0
+    assert (seen,) == await counted(storage)
     while await claim(storage, 1):
         assert (await storage.glance()).queues == await counted(storage)
 
@@ -169,12 +169,12 @@ async def test_more_queued_jobs_are_counted_to_the_bound(storage: Storage, clock
     await storage.enqueue([job(f"x{n}", queue="x", priority=n % 3) for n in range(5)])
     await storage.enqueue([job(f"y{n}", queue="y", priority=n % 3) for n in range(3)])
     clock.advance(2)
-    found = await storage.glance(3)
-    assert found.queues == (
+    seen = await storage.glance(3)
+    assert seen.queues == (
         QueueGlance(name="x", queued=3, queued_capped=True, oldest=2.0),
         QueueGlance(name="y", queued=3, oldest=2.0),
     )
-    assert found.capped == ()
+    assert seen.capped == ()
     assert await glanced(storage, "x", most=5) == QueueGlance(name="x", queued=5, oldest=2.0)
 
 
@@ -195,13 +195,13 @@ async def test_more_each_other_kind_is_counted_to_the_bound(storage: Storage, ki
         assert len(await claim(storage, 9, "x", "y")) == (8 if kind == "running" else 0)
     await storage.enqueue(jobs("queued", queue="z"))
     for most, capped in ((7, (kind,)), (3, (kind,)), (8, ()), (9, ())):
-        found = await storage.glance(most)
-        shown = {each.name: structs.asdict(each)[kind] for each in found.queues}
-        assert found.capped == capped
+        seen = await storage.glance(most)
+        shown = {queue.name: structs.asdict(queue)[kind] for queue in seen.queues}
+        assert seen.capped == capped
         assert sum(shown.values()) == min(most, 8)
         assert all(number <= 4 for number in shown.values())
-        assert QueueGlance(name="z", queued=1, oldest=0.0) in found.queues
-        assert all(structs.asdict(each)[other] == 0 for each in found.queues for other in KINDS if other != kind), (
+        assert QueueGlance(name="z", queued=1, oldest=0.0) in seen.queues
+        assert all(structs.asdict(queue)[other] == 0 for queue in seen.queues for other in KINDS if other != kind), (
             "another kind is counted"
         )
 
@@ -210,9 +210,9 @@ async def test_more_several_kinds_stop_at_the_bound(storage: Storage, clock: Han
     """Their names are in `capped`, in a fixed order."""
     await storage.enqueue([*jobs(names(0, 4, "f")), *jobs(names(0, 4, "s"), delay=9), job("p", task="")])
     await run(storage, *names(0, 4, "f").split(), to=FAILED)
-    found = await storage.glance(3)
-    assert found.capped == ("scheduled", "failed")
-    assert found.queues == (QueueGlance(name="default", scheduled=3, waiting=1, failed=3),)
+    seen = await storage.glance(3)
+    assert seen.capped == ("scheduled", "failed")
+    assert seen.queues == (QueueGlance(name="default", scheduled=3, waiting=1, failed=3),)
 
 
 async def test_more_a_glance_has_the_workers(storage: Storage, clock: HandClock) -> None:
@@ -230,7 +230,7 @@ async def test_more_a_glance_has_the_workers(storage: Storage, clock: HandClock)
 
 
 async def ages(storage: Storage) -> list[tuple[str, float]]:
-    return [(each.worker, each.age) for each in (await storage.glance()).workers]
+    return [(worker.worker, worker.age) for worker in (await storage.glance()).workers]
 
 
 async def test_more_a_glance_has_the_limits_in_use(storage: Storage, clock: HandClock) -> None:
@@ -238,9 +238,9 @@ async def test_more_a_glance_has_the_limits_in_use(storage: Storage, clock: Hand
     await storage.set_limits([Limit("one", slots=1), Limit("pace", rate=2, per=60), Pause("queue:held", "held", 9e9)])
     await storage.enqueue([*jobs("a b", limits=(("one", 1), ("pace", 1))), *jobs("c d", queue="held")])
     assert await claim_ids(storage, 9, "default", "held") == ["a"]
-    found = await storage.glance()
-    assert found.limits == (await storage.stats()).limits
-    uses: dict[str, LimitUse] = {each.key: each for each in found.limits}
+    seen = await storage.glance()
+    assert seen.limits == (await storage.stats()).limits
+    uses: dict[str, LimitUse] = {limit_use.key: limit_use for limit_use in seen.limits}
     assert (uses["one"].used, uses["one"].blocked, uses["pace"].starts) == (1, 1, 1)
     assert [pause.why for pause in uses["queue:held"].pauses] == ["held"]
     assert await glanced(storage, "held") == QueueGlance(name="held", queued=2, oldest=0.0)
@@ -254,9 +254,9 @@ async def test_more_a_glance_sees_jobs_of_another_connection(
     await storage.enqueue(jobs("a b"))
     [a] = await claim(other)
     await beat(storage, worker="v")
-    found = await other.glance()
-    assert found.queues == (QueueGlance(name="default", queued=1, oldest=0.0, running=1),)
-    assert [each.worker for each in found.workers] == ["v"]
+    seen = await other.glance()
+    assert seen.queues == (QueueGlance(name="default", queued=1, oldest=0.0, running=1),)
+    assert [worker.worker for worker in seen.workers] == ["v"]
     await settle(storage, done(a))
     assert await glanced(other) == QueueGlance(name="default", queued=1, oldest=0.0)
     assert await states(other, "a b") == ["succeeded", "ready"]

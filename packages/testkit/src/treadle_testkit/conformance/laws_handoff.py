@@ -44,10 +44,10 @@ class Mail:
         self.storage = storage
         self.got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
         able = hand_offs(storage)
-        found = able.post(self._take) if able is not None else None
-        if found is None:
+        address = able.post(self._take) if able is not None else None
+        if address is None:
             pytest.skip("this storage has no hand-off")
-        self.post: Post = found
+        self.post: Post = address
 
     def _take(self, claim_id: str, row: Record) -> None:
         self.got.put_nowait((claim_id, row))
@@ -58,11 +58,11 @@ class Mail:
     async def next(self) -> tuple[str, Record]:
         return await asyncio.wait_for(self.got.get(), LONG)
 
-    async def in_vain(self, asked: Claim) -> str:
+    async def in_vain(self, request: Claim) -> str:
         """Claim without finding a job. Returns the claim id."""
-        found = await self.storage.claim(asked)
-        assert found.records == ()
-        return asked.worker
+        claimed = await self.storage.claim(request)
+        assert claimed.records == ()
+        return request.worker
 
     async def listening(self) -> Mail:
         """Wait until the storage knows of this listener. No law depends on hand-offs before that."""
@@ -84,21 +84,27 @@ async def test_more_a_job_is_handed_off_to_a_waiting_worker(storage: Storage) ->
     mail = await Mail(storage).listening()
     claim_id = await mail.in_vain(mail.ask(lease=30))
     await storage.enqueue([job("a")])
-    told, found = await mail.next()
-    assert (told, found.job.id, found.state, found.worker, found.version) == (claim_id, "a", RUNNING, claim_id, 1)
-    assert found == await row(storage, "a")
+    receiver, record = await mail.next()
+    assert (receiver, record.job.id, record.state, record.worker, record.version) == (
+        claim_id,
+        "a",
+        RUNNING,
+        claim_id,
+        1,
+    )
+    assert record == await row(storage, "a")
     assert await claim_ids(storage) == []
-    await settle(storage, done(found))
+    await settle(storage, done(record))
 
 
 async def test_more_a_handed_off_job_is_returned_to_the_same_claim_id(storage: Storage) -> None:
     """A worker that missed the notification repeats its claim, as after any lost answer."""
     mail = await Mail(storage).listening()
-    asked = mail.ask()
-    await mail.in_vain(asked)
+    request = mail.ask()
+    await mail.in_vain(request)
     await storage.enqueue([job("a")])
-    assert ids((await storage.claim(asked)).records) == ["a"]
-    assert ids((await storage.claim(asked)).records) == ["a"]
+    assert ids((await storage.claim(request)).records) == ["a"]
+    assert ids((await storage.claim(request)).records) == ["a"]
 
 
 async def test_more_a_handed_off_job_without_notification_is_queued_again(storage: Storage, clock: HandClock) -> None:
@@ -107,8 +113,8 @@ async def test_more_a_handed_off_job_without_notification_is_queued_again(storag
     await mail.in_vain(mail.ask(lease=30))
     await storage.enqueue([job("a")])
     clock.advance(31)
-    found = await claim_one(storage)
-    assert (found.job.id, found.lost) == ("a", 1)
+    record = await claim_one(storage)
+    assert (record.job.id, record.lost) == ("a", 1)
 
 
 async def test_more_an_open_claim_gets_one_job(storage: Storage) -> None:
@@ -179,11 +185,11 @@ async def test_more_a_worker_gets_no_job_that_it_does_not_claim(
 async def test_more_a_job_that_one_waiting_worker_cannot_run_is_left_to_others(storage: Storage) -> None:
     """At most one of several waiting workers gets the job. If none does, each of them can claim it."""
     one, other = await Mail(storage).listening(), await Mail(storage).listening()
-    asked = one.ask()
-    await one.in_vain(asked)
+    request = one.ask()
+    await one.in_vain(request)
     await other.in_vain(other.ask(tasks={"another": (None, None)}))
     await storage.enqueue([job("a")])
-    assert ids((await storage.claim(asked)).records) == ["a"]
+    assert ids((await storage.claim(request)).records) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -214,12 +220,12 @@ async def test_more_slots_count_jobs_that_were_handed_off(storage: Storage) -> N
 async def test_more_the_first_due_job_is_handed_off_first(storage: Storage, clock: HandClock) -> None:
     """A delayed job that has become due comes before a job that is enqueued later."""
     mail = await Mail(storage).listening()
-    asked = mail.ask()
+    request = mail.ask()
     await storage.enqueue([job("first", delay=5)])
-    await mail.in_vain(asked)
+    await mail.in_vain(request)
     clock.advance(6)
     await storage.enqueue([job("second")])
-    assert ids((await storage.claim(asked)).records) == ["first"]
+    assert ids((await storage.claim(request)).records) == ["first"]
     assert await claim_ids(storage, 2) == ["second"]
 
 
@@ -228,9 +234,9 @@ async def test_more_jobs_in_lanes_are_handed_off_and_settled(storage: Storage) -
     for id in "ab":
         await mail.in_vain(mail.ask())
         await storage.enqueue([job(id, lane="x", priority=3)])
-        _, found = await mail.next()
-        assert (found.job.id, found.queue_position) == (id, None)
-        await settle(storage, done(found))
+        _, record = await mail.next()
+        assert (record.job.id, record.queue_position) == (id, None)
+        await settle(storage, done(record))
     assert await claim_ids(storage) == []
 
 
@@ -241,17 +247,17 @@ async def test_more_workers_that_wait_and_claim_get_each_job_once(connect: Conne
     taken: list[str] = []
 
     async def work(mail: Mail) -> None:
-        asked = mail.ask()
+        request = mail.ask()
         while len(taken) < 200:
-            found = list((await mail.storage.claim(asked)).records)
-            if not found:  # keep the claim id until a job is found
+            rows = list((await mail.storage.claim(request)).records)
+            if not rows:  # keep the claim id until a job is found
                 with suppress(TimeoutError):
                     claim_id, handed = await asyncio.wait_for(mail.got.get(), 0.02)
-                    found = [handed] if claim_id == asked.worker else []
-            if found:
-                taken.extend(ids(found))
-                await settle(mail.storage, *map(done, found))
-                asked = mail.ask()
+                    rows = [handed] if claim_id == request.worker else []
+            if rows:
+                taken.extend(ids(rows))
+                await settle(mail.storage, *map(done, rows))
+                request = mail.ask()
 
     async def send(who: int) -> None:
         for n in range(50):

@@ -54,7 +54,7 @@ async def _over(watching: Storage, topics: tuple[str, ...]) -> None:
     silent = f"{topics[0].partition(':')[0]}:nobody"
     loop = asyncio.get_running_loop()
     until = loop.time() + BEGUN
-    while (left := until - loop.time()) > 0 and silent not in await watching.watch([*topics, silent], left):
+    while (remaining := until - loop.time()) > 0 and silent not in await watching.watch([*topics, silent], remaining):
         pass
 
 

@@ -68,12 +68,12 @@ async def test_law01_a_chosen_id_of_another_job_is_refused(storage: Storage) -> 
     first = job("a", payload='\0\x1a"\\', nonce="1")
     await storage.enqueue([first])
     for other in ({"payload": "[2]"}, {"task": "u"}, {"payload": "[2]", "task": "u"}):
-        asked = job("a", **{"payload": first.payload, "nonce": "2", **other})
+        sent = job("a", **{"payload": first.payload, "nonce": "2", **other})
         with pytest.raises(IdTaken) as refused:
-            await storage.enqueue([job("new"), asked, job("keyed", key="k")])
-        found = refused.value
-        assert (found.id, found.task, found.asked, found.other) == ("a", "t", asked.task, "payload" in other)
-        assert "choose another id" in str(found)
+            await storage.enqueue([job("new"), sent, job("keyed", key="k")])
+        error = refused.value
+        assert (error.id, error.task, error.asked, error.other) == ("a", "t", sent.task, "payload" in other)
+        assert "choose another id" in str(error)
     assert await states(storage, "new keyed") == [None, None]
     assert (await row(storage, "a")).job == first
 
@@ -91,8 +91,8 @@ async def test_law01_a_chosen_id_of_the_same_job_is_known(storage: Storage, ends
         job("a", payload="[2]", nonce="1"),
         job("a", payload="[2]", task="u"),
     ):
-        [found, new, _] = await storage.enqueue([again, job(f"b{again.nonce}"), job("plain", nonce="3")])
-        assert found.job == first
+        [known, new, _] = await storage.enqueue([again, job(f"b{again.nonce}"), job("plain", nonce="3")])
+        assert known.job == first
         assert new.job.id == f"b{again.nonce}"
     with pytest.raises(IdTaken):
         await storage.enqueue([job("plain", payload="[7]", nonce="3")])
@@ -126,12 +126,12 @@ async def test_law01_an_outcome_with_a_taken_chosen_id_is_refused(storage: Stora
 async def test_law01_enqueue_returns_rows_in_the_order_of_its_jobs(storage: Storage) -> None:
     """New or known, with or without a key: the n-th result is the row of the n-th job."""
     await storage.enqueue([job("known"), job("holder", key="k")])
-    asked = [job("z"), job("known"), job("x", key="k"), job("a"), job("holder")]
-    assert ids(await storage.enqueue(asked)) == ["z", "known", "holder", "a", "holder"]
+    sent = [job("z"), job("known"), job("x", key="k"), job("a"), job("holder")]
+    assert ids(await storage.enqueue(sent)) == ["z", "known", "holder", "a", "holder"]
 
 
 async def test_law01_a_new_row_carries_the_very_job(storage: Storage) -> None:
-    """The record of a new job has the given job; that of a known one has the job that was stored before."""
+    """The record of a new job has the job of the call; the record of a known one has the job that was stored before."""
     new = job("a", labels=("l",), headers=(("h", "1"),))
     [answered] = await storage.enqueue([new])
     assert answered.job == new

@@ -1,4 +1,4 @@
-"""Keys whose new job replaces the queued one, and the keys of endings and children. Laws 1, 5, 6 and 10."""
+"""Keys with which a new job replaces the queued one, and the keys of endings and children. Laws 1, 5, 6 and 10."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_law01_replacing_a_job_that_is_not_queued(storage: Storage, clock:
     await advance_due(storage)
     await storage.enqueue([job(f"new{n}", key=str(n), key_conflict="replace") for n in range(1, 6)])
     rows = [await row(storage, id) for id in ("delayed", "blocked", "aside", "back", "lost")]
-    assert [(each.state, each.reason) for each in rows] == [(CANCELLED, "superseded")] * 5
+    assert [(record.state, record.reason) for record in rows] == [(CANCELLED, "superseded")] * 5
     assert await claim_ids(storage, 9) == [f"new{n}" for n in range(1, 6)]
 
 
@@ -95,7 +95,7 @@ async def test_law01_replacing_one_that_waits_for_its_children(storage: Storage)
     )
     assert await states(storage, "a b") == [WAITING, READY]
     new = await storage.enqueue([job(f"new-{key}", key=key, key_conflict="replace") for key in "kl"])
-    assert [(each.state, each.pending) for each in new] == [(WAITING, 1), (WAITING, 1)]
+    assert [(record.state, record.pending) for record in new] == [(WAITING, 1), (WAITING, 1)]
     await run(storage, "b")
     assert await states(storage, "a b new-k new-l") == [WAITING, SUCCEEDED, WAITING, READY]
     await settle(storage, done(await row(storage, "p")))
@@ -153,9 +153,9 @@ async def test_law01_replacing_one_of_the_call_that_has_ended(storage: Storage) 
 async def test_law10_a_repeated_call_replaces_no_job(storage: Storage) -> None:
     """A repeated call replaces no job, including its own."""
     await storage.enqueue([job("a", key="k")])
-    asked = [job("b", key="k", key_conflict="replace")]
-    first = await storage.enqueue(asked)
-    assert await storage.enqueue(asked) == first
+    sent = [job("b", key="k", key_conflict="replace")]
+    first = await storage.enqueue(sent)
+    assert await storage.enqueue(sent) == first
     assert await claim_ids(storage, 9) == ["b"]
 
 
@@ -174,9 +174,9 @@ async def test_law06_an_outcome_frees_its_key_before_its_followup_jobs_are_store
     """A job that enqueues itself again under its own key is stored, three times in a row."""
     await storage.enqueue([job("r0", key="k")])
     for n in range(3):
-        each = await claim_one(storage)
-        assert each.job.id == f"r{n}"
-        await settle(storage, done(each, followups=(job(f"r{n + 1}", key="k", key_conflict="raise"),)))
+        record = await claim_one(storage)
+        assert record.job.id == f"r{n}"
+        await settle(storage, done(record, followups=(job(f"r{n + 1}", key="k", key_conflict="raise"),)))
     assert await state(storage, "r3") is READY
 
 
@@ -234,11 +234,11 @@ async def test_law06_a_child_that_replaces_a_job_that_waits_for_its_parent_does_
     assert await states(storage, "a far x y") == [WAITING, WAITING, READY, READY]
     [known] = await storage.enqueue([job("later", key="a")])
     assert known.job.id == "x"
-    for each in ("x", "y", "b"):
-        await run(storage, each)
-    for each in ("a", "far"):
-        [last] = await claim(storage, 1, each)
-        assert last.job.id == each
+    for id in ("x", "y", "b"):
+        await run(storage, id)
+    for id in ("a", "far"):
+        [last] = await claim(storage, 1, id)
+        assert last.job.id == id
         await settle(storage, done(last))
 
 
@@ -251,9 +251,9 @@ async def test_law06_a_child_that_replaces_one_behind_its_grandparent_does_not_w
     followups = (job("x", key="k", key_conflict="replace"),)
     await settle(storage, out(await claim_one(storage), WAITING, function_done=True, followups=followups, after=("x",)))
     assert await states(storage, "a newer b x") == [WAITING, CANCELLED, WAITING, READY]
-    for each in ("x", "b"):
-        await run(storage, each)
-    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+    for id in ("x", "b"):
+        await run(storage, id)
+    assert [record.job.id for record in await claim(storage, 1, "a")] == ["a"]
 
 
 async def test_law06_one_of_two_children_that_replace_each_other_does_not_wait(storage: Storage) -> None:
@@ -277,10 +277,10 @@ async def test_law06_one_of_two_children_that_replace_each_other_does_not_wait(s
                 after=(f"y{n}",),
             ),
         ]
-        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
-        for each, [answer] in zip(outs, answers, strict=True):
+        answers = await asyncio.gather(*(storage.settle([outcome]) for outcome in outs))
+        for outcome, [answer] in zip(outs, answers, strict=True):
             while answer.again:
-                [answer] = await storage.settle([each])
+                [answer] = await storage.settle([outcome])
             assert answer.status == "applied"
         ended: list[str] = []
         while len(ended) < 4:
@@ -298,7 +298,7 @@ async def test_law06_a_followup_job_with_the_key_of_an_ended_job_does_not_wait(s
 
 
 async def test_law01_many_keys_in_one_call(storage: Storage) -> None:
-    """A thousand jobs, half of which are deduplicated to the other half."""
+    """A thousand jobs; one half is deduplicated to the other."""
     await storage.enqueue([job(f"a{n:03}", key=f"k{n:03}") for n in range(0, 1_000, 2)])
     rows = await storage.enqueue([job(f"b{n:03}", key=f"k{n:03}") for n in range(1_000)])
     assert ids(rows) == [f"{'ba'[n % 2 == 0]}{n:03}" for n in range(1_000)]

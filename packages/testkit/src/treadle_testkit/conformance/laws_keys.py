@@ -113,8 +113,8 @@ async def test_law01_a_job_waits_for_the_holder_of_its_upstreams_key(storage: St
 async def test_law01_two_upstreams_that_are_one_row(storage: Storage) -> None:
     """Both were deduplicated to one holder, so there is one ending to wait for."""
     await storage.enqueue([job("holder", key="k")])
-    asked = [*jobs("x y", key="k"), job("z", after=("x", "holder", "y"), queue="z")]
-    rows = await storage.enqueue(asked)
+    sent = [*jobs("x y", key="k"), job("z", after=("x", "holder", "y"), queue="z")]
+    rows = await storage.enqueue(sent)
     assert (rows[2].after, rows[2].pending) == (("holder", "holder", "holder"), 1)
     await run(storage, "holder")
     assert await claim_ids(storage, 1, "z") == ["z"]
@@ -126,8 +126,8 @@ async def test_law01_after_keeps_its_order(storage: Storage, window: float | Non
     await storage.enqueue([job("holder", key="k", key_window=window), job("other")])
     if window is not None:
         await run(storage, "holder")
-    asked = [job("x", key="k"), job("y", key="k"), job("z", after=("x", "other", "y"), queue="z")]
-    assert (await storage.enqueue(asked))[2].after == ("holder", "other", "holder")
+    sent = [job("x", key="k"), job("y", key="k"), job("z", after=("x", "other", "y"), queue="z")]
+    assert (await storage.enqueue(sent))[2].after == ("holder", "other", "holder")
     await run(storage, "other")
     if window is None:
         assert await claim_ids(storage, 1, "z") == []
@@ -139,8 +139,8 @@ async def test_law01_after_keeps_its_order(storage: Storage, window: float | Non
 async def test_law01_at_least_so_many_of_upstreams_that_are_one_row(storage: Storage) -> None:
     """With fewer rows than upstreams named, fewer failures are allowed: no job waits for an ending that cannot come."""
     await storage.enqueue([job("holder", key="k")])
-    asked = [*jobs("x y", key="k"), job("other"), job("z", after=("x", "y", "other"), required=2, failures_allowed=1)]
-    rows = await storage.enqueue(asked)
+    sent = [*jobs("x y", key="k"), job("other"), job("z", after=("x", "y", "other"), required=2, failures_allowed=1)]
+    rows = await storage.enqueue(sent)
     assert (rows[3].pending, rows[3].failures_allowed) == (2, 0)
     await run(storage, "holder", to=FAILED)
     assert await state(storage, "z") is CANCELLED
@@ -181,9 +181,9 @@ async def test_law01_a_key_that_must_be_free_twice_in_a_call(storage: Storage) -
 
 async def test_law10_a_repeated_call_with_a_key_that_must_be_free_returns_its_row(storage: Storage) -> None:
     """A repeated call returns its own row instead of being refused because of it."""
-    asked = [job("a", key="k", key_conflict="raise")]
-    first = await storage.enqueue(asked)
-    assert await storage.enqueue(asked) == first
+    sent = [job("a", key="k", key_conflict="raise")]
+    first = await storage.enqueue(sent)
+    assert await storage.enqueue(sent) == first
 
 
 @shows("an `enqueue` that fails stores no row and takes no key")
@@ -255,7 +255,7 @@ async def test_law01_a_key_that_must_be_free_has_windows_too(storage: Storage) -
 
 
 async def test_law01_a_window_belongs_to_the_holder(storage: Storage) -> None:
-    """The window of the ended job counts, not that of the new one."""
+    """The window of the ended job counts, not the window of the new one."""
     await storage.enqueue([job("a", key="k")])
     await run(storage, "a")
     assert ids(await storage.enqueue([job("b", key="k", key_window=1000)])) == ["b"]

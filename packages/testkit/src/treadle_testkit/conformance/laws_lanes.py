@@ -12,7 +12,7 @@ from treadle_testkit.shows import shows
 
 @shows("a lane with few jobs takes its turns among the jobs of a full lane")
 async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> None:
-    """Jobs of a large lane are a stride apart; those of a small lane come in between."""
+    """Jobs of a large lane are a stride apart; jobs of a small lane come in between."""
     await storage.enqueue(jobs("a0 a1 a2 a3 a4", lane="a"))
     clock.advance(0.5)
     await storage.enqueue(jobs("b0 b1", lane="b"))
@@ -22,8 +22,8 @@ async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> Non
 async def test_law02_a_job_is_placed_one_stride_behind_the_last_of_its_lane(storage: Storage, clock: HandClock) -> None:
     """Its position is the position of the lane's last job plus the stride, not the current time."""
     [a, b, c] = await storage.enqueue(jobs("a b c", lane="x", stride=0.25))
-    assert [each.queue_position for each in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
-    assert [each.return_position for each in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
+    assert [record.queue_position for record in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
+    assert [record.return_position for record in (a, b, c)] == [clock(), clock() + 0.25, clock() + 0.5]
 
 
 async def test_law02_an_empty_lane_joins_at_the_head(storage: Storage, clock: HandClock) -> None:
@@ -58,7 +58,7 @@ async def test_law02_lanes_belong_to_queue_and_priority(storage: Storage, clock:
     """The same lane name in another queue, or with another priority, is another lane."""
     await storage.enqueue(jobs("a0 a1", lane="x"))
     rows = await storage.enqueue([job("b", lane="x", queue="other"), job("c", lane="x", priority=5)])
-    assert [each.queue_position for each in rows] == [clock(), clock()]
+    assert [record.queue_position for record in rows] == [clock(), clock()]
     assert await claim_ids(storage, 9) == ["c", "a0", "a1"]
 
 

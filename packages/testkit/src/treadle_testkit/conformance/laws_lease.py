@@ -63,15 +63,15 @@ async def test_law04_a_lost_job_names_the_worker_that_held_it(
     await claim(storage, worker="one#two", lease=10)
     clock.advance(11)
     await advance_due(storage)
-    found = await row(storage, "a")
-    assert (found.state, found.reason) == (READY, "lost by one#two")
-    assert (found.worker or "").startswith("one#two#")
-    [found] = await claim(storage, worker="other", lease=10)
-    assert (found.lost, found.reason) == (1, "lost by one#two")
+    record = await row(storage, "a")
+    assert (record.state, record.reason) == (READY, "lost by one#two")
+    assert (record.worker or "").startswith("one#two#")
+    [record] = await claim(storage, worker="other", lease=10)
+    assert (record.lost, record.reason) == (1, "lost by one#two")
     clock.advance(11)
-    [found] = await claim(storage, worker="third", lease=10)
-    assert (found.lost, found.reason) == (2, "lost by other")
-    await settle(storage, back(found))
+    [record] = await claim(storage, worker="third", lease=10)
+    assert (record.lost, record.reason) == (2, "lost by other")
+    await settle(storage, back(record))
     assert (await row(storage, "a")).reason is None
 
 
@@ -193,7 +193,7 @@ async def test_law04_the_lease_of_a_job_takes_precedence(storage: Storage, clock
     await storage.enqueue([job("own", lease=100.0), job("task", task="slow"), job("plain")])
     own, plain, task = await claim(storage, 9, lease=10, tasks={"t": (None, None), "slow": (None, 50.0)})
     begun = clock()
-    assert [each.due_at for each in (own, task, plain)] == [begun + 100, begun + 50, begun + 10]
+    assert [record.due_at for record in (own, task, plain)] == [begun + 100, begun + 50, begun + 10]
     await beat(storage, renewal(own), lease=200)
     assert (await row(storage, "own")).due_at == begun + 100
     await beat(storage, renewal(own), renewal(plain), lease=20)
@@ -209,7 +209,7 @@ async def test_law04_a_lease_ends_at_once_after_a_renewal_of_no_length(storage: 
     clock.advance(0.001)
     assert await claim_ids(storage, 9, worker="another") == ["a-own", "b-noted"]
     rows = [await row(storage, id) for id in ("a-own", "b-noted", "c-other")]
-    assert [each.lost for each in rows] == [1, 1, 0]
+    assert [record.lost for record in rows] == [1, 1, 0]
     assert dict(rows[1].checkpoints) == {"s": "1"}
 
 
@@ -223,8 +223,8 @@ async def test_law04_a_job_may_be_lost_more_than_once(storage: Storage, clock: H
 
 @shows("a checkpoint of a heartbeat outlives the lease, and every later claim returns it with the count of lost leases")
 async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: HandClock) -> None:
-    """The engine stores before a run what the loss of its lease will mean. The note and `lost` are of the same row,
-    after an expiry, after a claim that repeats it, and after a release."""
+    """Before a run, the engine stores a note for the case that the lease is lost. The note and `lost` are of the same
+    row, after an expiry, after a claim that repeats it, and after a release."""
     await storage.enqueue(jobs("a b"))
     a, b = await claim(storage, 2, lease=10)
     await beat(storage, renewal(a, checkpoints=(("treadle:lost", "1"),)), renewal(b), lease=10)
@@ -238,8 +238,8 @@ async def test_law04_a_note_on_a_lease_outlives_it(storage: Storage, clock: Hand
     assert (b.lost, dict(b.checkpoints)) == (1, {"treadle:lost": "2"})
     await beat(storage, renewal(a, checkpoints=(("treadle:lost", "3"),)), lease=10, worker="another")
     clock.advance(11)
-    found = await claim_one(storage, lease=10)
-    assert (found.job.id, found.lost, dict(found.checkpoints)) == ("a", 2, {"treadle:lost": "3"})
+    record = await claim_one(storage, lease=10)
+    assert (record.job.id, record.lost, dict(record.checkpoints)) == ("a", 2, {"treadle:lost": "3"})
 
 
 async def test_law04_a_release_counts_no_loss(storage: Storage) -> None:

@@ -58,14 +58,14 @@ async def test_law08_a_removed_rule_blocks_no_job(storage: Storage) -> None:
     assert len(await claim_ids(storage, 9)) == 1
     await storage.set_limits([Limit("api")])
     assert await claim_ids(storage, 9) == ["j01", "j02", "j03"]
-    assert [each.key for each in (await storage.stats()).limits] == ["other"]
+    assert [limit_use.key for limit_use in (await storage.stats()).limits] == ["other"]
 
 
 async def test_law08_the_last_rule_of_a_name_in_a_call_counts(storage: Storage) -> None:
     """Of two rules for one name in one call only the last counts, whichever of them removes the rule."""
     await storage.enqueue(jobs(names(0, 4), limits=(("api", 1), ("other", 1))))
     await storage.set_limits([Limit("api", slots=1), Limit("other"), Limit("api"), Limit("other", slots=2)])
-    assert [each.rule for each in (await storage.stats()).limits] == [Limit("other", slots=2)]
+    assert [limit_use.rule for limit_use in (await storage.stats()).limits] == [Limit("other", slots=2)]
     assert await claim_ids(storage, 9) == ["j00", "j01"]
     await storage.set_limits([Limit("other"), Limit("other", slots=3)])
     assert await claim_ids(storage, 9) == ["j02"]
@@ -104,7 +104,7 @@ async def test_law08_limits_in_use_are_shown(storage: Storage) -> None:
     await storage.set_limits([rule, Limit("idle", rate=3, per=60)])
     await storage.enqueue([*jobs(names(0, 3, "a"), limits=(("tenant:a", 1),)), job("b", limits=(("tenant:b", 2),))])
     await claim_ids(storage, 9)
-    shown = {each.key: each for each in (await storage.stats()).limits}
+    shown = {limit_use.key: limit_use for limit_use in (await storage.stats()).limits}
     assert shown == {
         "idle": LimitUse(key="idle", rule=Limit("idle", rate=3, per=60)),
         "tenant": LimitUse(key="tenant", rule=rule),
@@ -136,7 +136,7 @@ async def test_law08_a_use_ends_with_the_run(storage: Storage) -> None:
 
 async def rate_use(storage: Storage, key: str) -> tuple[int, float | None] | None:
     shown = await use(storage, key)
-    assert shown in (None, {each.key: each for each in await storage.limits()}.get(key))
+    assert shown in (None, {limit_use.key: limit_use for limit_use in await storage.limits()}.get(key))
     return None if shown is None else (shown.starts, shown.next_start)
 
 
@@ -212,7 +212,7 @@ async def test_law08_partitions_with_and_without_a_rule_of_their_own_are_shown(
 
 @pytest.mark.parametrize("rule", ["queue", "queue:mail"])
 async def test_law08_the_use_of_the_rate_of_a_queue_is_shown(storage: Storage, clock: HandClock, rule: str) -> None:
-    """Under the name of the queue, whose jobs stay queued."""
+    """A rule under the name of a queue blocks no job: they stay queued."""
     await storage.set_limits([Limit(rule, rate=1, per=64)])
     await storage.enqueue(jobs("a b", queue="mail"))
     assert await claim_ids(storage, 9, "mail") == ["a"]
@@ -232,7 +232,7 @@ async def test_law08_a_claim_finds_the_job_behind_very_many_blocked_ones(storage
     assert [row.job.id for row in await claim(storage, 1)] == ["b0000"]
     assert [row.job.id for row in await claim(storage, 5)] == ["open"]
     counts = (await storage.stats()).counts
-    assert sum(each.blocked for each in counts) == 1_100
+    assert sum(count.blocked for count in counts) == 1_100
 
 
 @shows("a claim that passes many blocked jobs lets other calls run in between")
@@ -268,9 +268,9 @@ async def test_law08_a_claim_behind_many_blocked_jobs_takes_no_more_than_its_lim
     await storage.set_limits([Limit("full", slots=1)])
     await storage.enqueue([job(f"b{n:03}", limits=(("full", 1),)) for n in range(200)])
     await storage.enqueue([job(f"d{n:03}", priority=-1) for n in range(100)])
-    found: list[str] = []
-    while len(found) < 3:  # a storage that bounds the time of a claim may return some of them
-        found += (some := await claim_ids(storage, 3 - len(found)))
+    taken: list[str] = []
+    while len(taken) < 3:  # a storage that bounds the time of a claim may return some of them
+        taken += (some := await claim_ids(storage, 3 - len(taken)))
         assert some
-    assert found == ["b000", "d000", "d001"]
+    assert taken == ["b000", "d000", "d001"]
     assert await claim_ids(storage, 2) == ["d002", "d003"]

@@ -81,7 +81,7 @@ async def test_more_metrics_are_removed_by_identity(storage: Storage) -> None:
     ],
 )
 async def test_more_metrics_are_read_by_overlap(storage: Storage, since: float, until: float, found: str) -> None:
-    """The rows whose span overlaps the time asked for, also a long one that began before it."""
+    """A read returns the rows whose span overlaps its range, also a long one that began before it."""
     await storage.store_metrics(
         [measured(0, data=b"a"), measured(60, data=b"b"), measured(120, data=b"l", span=3600.0)]
     )
@@ -92,8 +92,8 @@ async def test_more_metrics_are_read_by_overlap(storage: Storage, since: float, 
 async def test_more_metrics_are_read_in_order(storage: Storage) -> None:
     """Rows are sorted by time, span and source; the source "" comes first, and sources compare as their UTF-8 bytes."""
     rows = [
-        measured(at, source, span=span)
-        for at in (-60.5, 0, 600)
+        measured(minute, source, span=span)
+        for minute in (-60.5, 0, 600)
         for span in (10.0, 60.0, 600.0)
         for source in ("", "A", "a#1", "a-b", "é", "日本")
     ]
@@ -140,7 +140,7 @@ async def test_more_metrics_are_separate_from_jobs(storage: Storage) -> None:
     await storage.store_metrics([measured(0), measured(60)])
     await storage.enqueue(jobs("a"))
     assert ids((await storage.find(Query())).records) == ["a"]
-    assert [each.jobs for each in (await storage.stats()).counts] == [1]
+    assert [count.jobs for count in (await storage.stats()).counts] == [1]
     assert await storage.prune(100) == 0
     assert await claim_ids(storage, 9) == ["a"]
     assert len(await everything(storage)) == 2

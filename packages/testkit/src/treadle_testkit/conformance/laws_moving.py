@@ -50,17 +50,17 @@ async def test_more_a_moved_row_is_the_same(storage: Storage, clock: HandClock, 
     await carry(storage, target)
     await carry(target, third, step=100)
     for copy in (target, third):
-        after = {each.record.job.id: each for each in await everything(copy)}
-        assert sorted(after) == sorted(each.record.job.id for each in before)
-        for each in before:
-            found = after[each.record.job.id]
-            assert found.record == each.record
-            assert (found.holds_key, found.behind) == (each.holds_key, each.behind)
-            assert set(map(str, found.edges)) == set(map(str, each.edges)), each.record.job.id
+        after = {carried.record.job.id: carried for carried in await everything(copy)}
+        assert sorted(after) == sorted(carried.record.job.id for carried in before)
+        for carried in before:
+            copied = after[carried.record.job.id]
+            assert copied.record == carried.record
+            assert (copied.holds_key, copied.behind) == (carried.holds_key, carried.behind)
+            assert set(map(str, copied.edges)) == set(map(str, carried.edges)), carried.record.job.id
         assert digest(after.values()) == digest(before)
-    rates = [(await movable(each).unload(None, 1)).rates for each in (storage, target, third)]
-    assert [sorted(map(str, found)) for found in rates] == [sorted(map(str, rates[0]))] * 3
-    assert [(await each.stats()).limits for each in (target, third)] == [(await storage.stats()).limits] * 2
+    rates = [(await movable(peer).unload(None, 1)).rates for peer in (storage, target, third)]
+    assert [sorted(map(str, starts)) for starts in rates] == [sorted(map(str, rates[0]))] * 3
+    assert [(await peer.stats()).limits for peer in (target, third)] == [(await storage.stats()).limits] * 2
 
 
 async def test_more_a_moved_storage_continues_the_same(storage: Storage, clock: HandClock, another: Another) -> None:
@@ -69,33 +69,35 @@ async def test_more_a_moved_storage_continues_the_same(storage: Storage, clock: 
     await zoo(storage, clock)
     target = await another()
     await carry(storage, target)
-    told = [await life(each) for each in (storage, target)]
+    lives = [await life(peer) for peer in (storage, target)]
     clock.advance(120)
-    told = [[*one, *(await life(each))] for one, each in zip(told, (storage, target), strict=True)]
+    lives = [[*one, *(await life(peer))] for one, peer in zip(lives, (storage, target), strict=True)]
     clock.advance(100_000)
-    for each, one in zip((storage, target), told, strict=True):
-        one.append(await each.prune(1_000))
-        one += [(found.record.job.id, found.record.state) for found in await everything(each)]
-    assert told[0] == told[1]
+    for peer, one in zip((storage, target), lives, strict=True):
+        one.append(await peer.prune(1_000))
+        one += [(carried.record.job.id, carried.record.state) for carried in await everything(peer)]
+    assert lives[0] == lives[1]
 
 
 async def life(storage: Storage) -> list[Any]:
     """Typical calls: claims, endings, keys, and the reopening of a failed job."""
-    told: list[Any] = []
+    events: list[Any] = []
     for _ in range(4):
         rows = await claim(storage, 5, "default", "shut", worker="v")
-        told.append([_seen(found) for found in rows])
-        told.append([(each.status) for each in await storage.settle([done(found) for found in rows])])
-    told.append(ids(await storage.enqueue([job("k-2", key="k"), job("w-2", key="w"), job("nobody-yet")])))
+        events.append([_seen(record) for record in rows])
+        events.append([(answer.status) for answer in await storage.settle([done(record) for record in rows])])
+    events.append(ids(await storage.enqueue([job("k-2", key="k"), job("w-2", key="w"), job("nobody-yet")])))
     [bad] = await storage.get(["bad"])
     if bad is not None and bad.state.final:
-        told.append(await said(storage, out(bad, READY)))
+        events.append(await said(storage, out(bad, READY)))
     [later] = await storage.get(["promise"])
     if later is not None and not later.state.final:
-        told.append(await said(storage, done(later)))
-    told.append(await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 sibling"))
-    told.append((await storage.stats()).limits)
-    return told
+        events.append(await said(storage, done(later)))
+    events.append(
+        await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 sibling")
+    )
+    events.append((await storage.stats()).limits)
+    return events
 
 
 def _seen(found: Record) -> Any:
@@ -140,7 +142,7 @@ async def test_more_jobs_that_a_rate_admits_during_a_move_are_the_same(
     clock.advance(61)
     target = await another()
     await carry(storage, target)
-    assert [(await row(each, "second")).queue_position is None for each in (storage, target)] == [True, False]
+    assert [(await row(peer, "second")).queue_position is None for peer in (storage, target)] == [True, False]
     assert digest(await everything(target)) == digest(await everything(storage))
 
 
@@ -154,7 +156,7 @@ async def test_more_a_moved_running_job_is_queued_when_its_lease_has_expired(
     first = await claim_one(storage, lease=10)
     target = await another()
     load = await movable(storage).unload(None, 100)
-    moved = tuple(Carried(record=handed_over(each.record)) for each in load.jobs)
+    moved = tuple(Carried(record=handed_over(carried.record)) for carried in load.jobs)
     await movable(target).load(type(load)(moved), mark("filling"))
     await movable(target).set_mark(mark("arrived"))
     assert await claim_ids(target) == ["second"]
@@ -170,9 +172,9 @@ async def test_more_a_closing_storage_accepts_no_new_jobs(storage: Storage, anot
     await storage.enqueue(jobs("a b c"))
     a, b = await claim(storage, 2)
     await movable(storage).set_mark(mark("closing"))
-    with pytest.raises(StorageMoved) as told:
+    with pytest.raises(StorageMoved) as error:
         await storage.enqueue(jobs("x"))
-    assert told.value.target == "sqlite:///elsewhere.db"
+    assert error.value.target == "sqlite:///elsewhere.db"
     with pytest.raises(StorageMoved):
         await storage.set_limits([Limit("one", slots=1)])
     assert await claim(storage) == []
@@ -195,7 +197,7 @@ async def test_more_a_storage_that_was_left_changes_no_more(storage: Storage) ->
             await refused
     if both := fused(storage):
         settled, claimed = await both.settle_claim([done(a)], ask())
-        assert ([each.status for each in settled], claimed.records) == (["stale"], ())
+        assert ([answer.status for answer in settled], claimed.records) == (["stale"], ())
         with pytest.raises(StorageMoved):
             await both.settle_claim([], ask())
     assert await storage.prune(10) == 0
@@ -216,9 +218,9 @@ async def test_more_a_storage_that_is_being_filled_is_unavailable(storage: Stora
         beat(storage, renewal(a)),
         storage.set_limits([Limit("one", slots=1)]),
     )
-    for each in refused:
+    for call in refused:
         with pytest.raises(StorageUnavailable, match="receives the jobs"):
-            await each
+            await call
     assert await storage.prune(10) == 0
     assert await states(storage, "a x") == ["running", None]
 

@@ -53,8 +53,8 @@ async def test_law08_a_rule_of_rate_zero_is_a_pause(storage: Storage) -> None:
     """With rate=0 no job starts, and claims return no next time."""
     await storage.set_limits([Limit("mail", rate=0)])
     await storage.enqueue(jobs("a", limits=(("mail", 1),)))
-    found = await claimed(storage, 9)
-    assert (found.records, found.next_in) == ((), None)
+    answer = await claimed(storage, 9)
+    assert (answer.records, answer.next_in) == ((), None)
     await storage.set_limits([Limit("mail", rate=1)])
     assert await claim_ids(storage, 9) == ["a"]
 
@@ -85,9 +85,9 @@ async def test_law08_each_of_many_limits_freed_at_once_admits_what_fits(storage:
         ["dear5"],
     )
     for expected in let_in:
-        await storage.settle([done(each) for each in running])
+        await storage.settle([done(record) for record in running])
         running = await claim(storage, 20)
-        assert sorted(each.id for each in running) == expected
+        assert sorted(record.id for record in running) == expected
 
 
 async def test_law08_a_paused_queue_moves_no_job(storage: Storage) -> None:
@@ -120,16 +120,16 @@ async def test_law08_every_queue_obeys_the_common_rule(storage: Storage) -> None
 
 
 async def test_law08_queues_with_room_share_what_others_cannot_use(storage: Storage) -> None:
-    """Each queue gives what it has room for, up to its share, and then the others give more. A job that ran passes."""
+    """Each queue gives jobs if it has room, up to its share; then the others give more. A job that ran passes."""
     await storage.set_limits([Limit("queue", slots=50), Limit("queue:few", slots=2), Limit("queue:none", slots=0)])
     for queue in ("much", "few", "none"):
         await storage.enqueue(jobs(names(0, 8, queue), queue=queue))
     shares = (("much", 3), ("few", 3), ("none", 3))
     first = await storage.claim(Claim(worker="side#1", queues=shares, limit=9, lease=30.0))
-    assert Counter(each.job.queue for each in first.records) == {"much": 7, "few": 2}
+    assert Counter(record.job.queue for record in first.records) == {"much": 7, "few": 2}
     second = await storage.claim(Claim(worker="side#2", queues=shares, limit=9, lease=30.0))
     assert ids(second.records) == ["much07"]
-    few = next(each for each in first.records if each.job.queue == "few")
+    few = next(record for record in first.records if record.job.queue == "few")
     await settle(storage, back(few, function_done=True))
     assert await claim_ids(storage, 9, "few") == [few.id, "few02"]
 
@@ -194,7 +194,7 @@ async def test_law07_a_job_whose_function_is_done_uses_no_limit(storage: Storage
         [job("a", function_done=True, limits=both), job("b", function_done=True, limits=both), job("c", limits=both)]
     )
     assert await claim_ids(storage, 9) == ["a", "b", "c"]
-    assert [each.used for each in [await use(storage, "one")] if each] == [1]
+    assert [one.used for one in [await use(storage, "one")] if one] == [1]
 
 
 async def test_law08_a_job_whose_function_is_done_takes_the_slot_it_keeps(storage: Storage) -> None:

@@ -139,7 +139,7 @@ async def test_law09_upstreams_of_an_unfinished_job_stay(storage: Storage, clock
     assert await storage.prune(9) == 0
     c = await claim_one(storage, lease=9000)
     assert await storage.prune(9) == 0
-    assert [each and each.result for each in await storage.get(c.after)] == ["1", "2"]
+    assert [record and record.result for record in await storage.get(c.after)] == ["1", "2"]
     await settle(storage, done(c))
     assert await storage.prune(9) == 2
 
@@ -191,7 +191,7 @@ async def test_law09_jobs_cancelled_by_a_failure_are_kept_like_other_cancelled_j
     await storage.enqueue([job("a", deadline=10, keep=100, keep_failed=300), job("b", after=("a",), keep=100)])
     clock.advance(10)
     await advance_due(storage)
-    assert [each and each.expires_at for each in await storage.get(["a", "b"])] == [clock() + 300, clock() + 100]
+    assert [record and record.expires_at for record in await storage.get(["a", "b"])] == [clock() + 300, clock() + 100]
 
 
 async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock: HandClock) -> None:
@@ -199,7 +199,7 @@ async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock:
     await storage.enqueue([job("a", key="k", key_window=500, keep=0), job("b", key="l", key_window=90, keep=100)])
     clock.advance(10)
     await run(storage, "a", "b")
-    assert [each and each.expires_at for each in await storage.get(["a", "b"])] == [clock() + 490, clock() + 100]
+    assert [record and record.expires_at for record in await storage.get(["a", "b"])] == [clock() + 490, clock() + 100]
     await settle(storage, done(await row(storage, "a"), keep=0))
     clock.advance(489)
     assert await storage.prune(9) == 1
@@ -217,7 +217,7 @@ async def test_law09_pruning_advances_due_rows(storage: Storage, clock: HandCloc
     clock.advance(20)
     assert await storage.prune(9) == 0
     rows = [await row(storage, id) for id in "abc"]
-    assert [each.state for each in rows] == [READY, READY, FAILED]
+    assert [record.state for record in rows] == [READY, READY, FAILED]
     assert (rows[0].lost, rows[1].queue_position) == (1, clock())
 
 

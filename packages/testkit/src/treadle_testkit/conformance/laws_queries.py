@@ -41,13 +41,13 @@ from treadle_testkit.shows import shows
 
 
 async def walk(storage: Storage, query: Query) -> list[str]:
-    """All ids, page by page; every page but the last is full."""
-    found: list[str] = []
+    """All walked, page by page; every page but the last is full."""
+    walked: list[str] = []
     while True:
         page = await storage.find(query)
-        found += ids(page.records)
+        walked += ids(page.records)
         if page.cursor is None:
-            return found
+            return walked
         assert len(page.records) == query.limit
         query = structs.replace(query, cursor=page.cursor)
 
@@ -59,8 +59,8 @@ async def find_ids(storage: Storage, **options: Any) -> list[str]:
 async def test_more_get_returns_rows_in_the_order_of_its_ids(storage: Storage) -> None:
     """None if there is no row; an id given twice is returned twice."""
     await storage.enqueue(jobs("a b"))
-    found = await storage.get(["b", "none", "a", "b"])
-    assert [each and each.job.id for each in found] == ["b", None, "a", "b"]
+    records = await storage.get(["b", "none", "a", "b"])
+    assert [record and record.job.id for record in records] == ["b", None, "a", "b"]
 
 
 async def test_more_reading_advances_no_rows(storage: Storage, clock: HandClock) -> None:
@@ -71,7 +71,7 @@ async def test_more_reading_advances_no_rows(storage: Storage, clock: HandClock)
     clock.advance(11)
     assert await storage.get(["a", "b", "c"]) == before
     assert set(await find_ids(storage, state=(READY,))) == {"b", "c"}
-    assert sorted((each.state.value, each.jobs) for each in (await storage.stats()).counts) == [
+    assert sorted((count.state.value, count.jobs) for count in (await storage.stats()).counts) == [
         ("ready", 2),
         ("running", 1),
     ]
@@ -236,7 +236,7 @@ async def test_more_counts_by_queue_task_and_state(storage: Storage, clock: Hand
     )
     clock.advance(7)
     assert await claim_ids(storage, 1, "x") == ["a"]
-    shown = {(each.queue, each.task, each.state): each for each in (await storage.stats()).counts}
+    shown = {(count.queue, count.task, count.state): count for count in (await storage.stats()).counts}
     assert shown == {
         ("x", "t", READY): Count(queue="x", task="t", state=READY, jobs=3, queued=1, blocked=1, oldest=7.0),
         ("x", "t", RUNNING): Count(queue="x", task="t", state=RUNNING, jobs=1),
@@ -250,7 +250,7 @@ async def test_more_counts_follow_every_step(storage: Storage) -> None:
     await storage.enqueue(jobs("a b c d"))
 
     async def shown() -> dict[str, int]:
-        return {each.state.value: each.jobs for each in (await storage.stats()).counts}
+        return {count.state.value: count.jobs for count in (await storage.stats()).counts}
 
     assert await shown() == {"ready": 4}
     a, b, c = await claim(storage, 3)
@@ -340,4 +340,4 @@ async def test_law13_acknowledged_rows_are_visible_to_another_connection(storage
     await storage.set_limits([Limit("queue", slots=0)])
     assert await claim_ids(other) == []
     await storage.heartbeat(Presence(worker="w"), [], 30)
-    assert [each.worker for each in (await other.stats()).workers] == ["w"]
+    assert [worker.worker for worker in (await other.stats()).workers] == ["w"]

@@ -209,9 +209,9 @@ async def test_law02_a_claim_returns_the_time_to_the_next_due_job(storage: Stora
     clock.advance(10)
     assert (await claimed(storage, 9)).next_in == pytest.approx(15)
     clock.advance(15)
-    found = await claimed(storage, 9, lease=600.0)
-    assert ids(found.records) == ["b"]
-    assert found.next_in == pytest.approx(15)
+    answer = await claimed(storage, 9, lease=600.0)
+    assert ids(answer.records) == ["b"]
+    assert answer.next_in == pytest.approx(15)
 
 
 async def test_law02_a_claim_returns_the_time_to_the_end_of_the_next_lease(storage: Storage) -> None:

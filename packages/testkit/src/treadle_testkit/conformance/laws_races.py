@@ -49,14 +49,14 @@ async def peers(storage: Storage, connect: Connect) -> list[Storage]:
 
 async def unfinished(storage: Storage) -> list[tuple[str, str]]:
     rows = (await storage.find(Query(state=(WAITING, READY, RUNNING), limit=1_000))).records
-    return [(each.job.id, each.state.value) for each in rows]
+    return [(record.job.id, record.state.value) for record in rows]
 
 
 @shows("eight concurrent claims take disjoint jobs", area="Queue order and claims")
 async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Connect) -> None:
     """Eight concurrent claims: each job is claimed exactly once."""
     await storage.enqueue([job(f"j{n:03}") for n in range(100)])
-    taken = await asyncio.gather(*(claim_ids(each, 20) for each in await peers(storage, connect)))
+    taken = await asyncio.gather(*(claim_ids(peer, 20) for peer in await peers(storage, connect)))
     counts = Counter(id for some in taken for id in some)
     assert len(counts) == 100
     assert set(counts.values()) == {1}
@@ -65,7 +65,7 @@ async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Conn
 async def test_law01_one_row_is_stored_for_a_key_that_many_enqueue_at_once(storage: Storage, connect: Connect) -> None:
     """One row is stored and returned to all callers."""
     storages = await peers(storage, connect)
-    rows = await asyncio.gather(*(each.enqueue([job(f"j{n}", key="k")]) for n, each in enumerate(storages)))
+    rows = await asyncio.gather(*(peer.enqueue([job(f"j{n}", key="k")]) for n, peer in enumerate(storages)))
     assert len({row.job.id for [row] in rows}) == 1
     assert len((await storage.find(Query())).records) == 1
 
@@ -73,27 +73,27 @@ async def test_law01_one_row_is_stored_for_a_key_that_many_enqueue_at_once(stora
 async def test_law01_one_job_gets_a_key_that_must_be_free_for_many_at_once(storage: Storage, connect: Connect) -> None:
     """One job gets it; the other calls are refused with its id."""
     storages = await peers(storage, connect)
-    calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="raise")]) for n, each in enumerate(storages))
+    calls = (peer.enqueue([job(f"j{n}", key="k", key_conflict="raise")]) for n, peer in enumerate(storages))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     [[winner]] = [answer for answer in answers if isinstance(answer, list)]
     refused = [answer for answer in answers if isinstance(answer, KeyHeld)]
-    assert [each.id for each in refused] == [winner.job.id] * (PEERS - 1)
+    assert [error.id for error in refused] == [winner.job.id] * (PEERS - 1)
 
 
 async def test_law01_a_key_replaced_by_many_at_once(storage: Storage, connect: Connect) -> None:
     """One job is left, the others are superseded."""
     storages = await peers(storage, connect)
-    calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="replace")]) for n, each in enumerate(storages))
+    calls = (peer.enqueue([job(f"j{n}", key="k", key_conflict="replace")]) for n, peer in enumerate(storages))
     await asyncio.gather(*calls)
     assert len(await claim_ids(storage, 99)) == 1
     rows = (await storage.find(Query(state=(CANCELLED,)))).records
-    assert [each.reason for each in rows] == ["superseded"] * (PEERS - 1)
+    assert [record.reason for record in rows] == ["superseded"] * (PEERS - 1)
 
 
 async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Connect) -> None:
     """The options of the first one, for all callers."""
     storages = await peers(storage, connect)
-    rows = await asyncio.gather(*(each.enqueue([job("a", payload=str(n))]) for n, each in enumerate(storages)))
+    rows = await asyncio.gather(*(peer.enqueue([job("a", payload=str(n))]) for n, peer in enumerate(storages)))
     assert len({row.job.payload for [row] in rows}) == 1
     assert await claim_ids(storage, 9) == ["a"]
 
@@ -104,7 +104,7 @@ async def test_law01_overlapping_calls_do_not_deadlock_and_store_each_job_once(
     """Calls that share ids in opposite orders cause no deadlock and store nothing twice."""
     names = [f"j{n:02}" for n in range(30)]
     storages = await peers(storage, connect)
-    calls = (each.enqueue([job(id) for id in (names if n % 2 else names[::-1])]) for n, each in enumerate(storages))
+    calls = (peer.enqueue([job(id) for id in (names if n % 2 else names[::-1])]) for n, peer in enumerate(storages))
     await asyncio.gather(*calls)
     assert sorted(await claim_ids(storage, 99)) == names
 
@@ -114,7 +114,7 @@ async def test_law03_one_of_two_concurrent_outcomes_is_applied(storage: Storage,
     """Exactly one is applied."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
-    calls = [each.settle([done(a, result=str(n))]) for n, each in enumerate(await peers(storage, connect))]
+    calls = [peer.settle([done(a, result=str(n))]) for n, peer in enumerate(await peers(storage, connect))]
     answers = [settled.status for [settled] in await asyncio.gather(*calls)]
     assert sorted(answers) == ["applied"] + ["stale"] * (PEERS - 1)
 
@@ -122,14 +122,14 @@ async def test_law03_one_of_two_concurrent_outcomes_is_applied(storage: Storage,
 async def test_law10_two_concurrent_claims_of_one_id_return_the_same_jobs(storage: Storage, connect: Connect) -> None:
     """The same claim id over two connections, as after a lost answer, gets the same jobs."""
     await storage.enqueue([job(f"j{n}") for n in range(20)])
-    other, asked = await connect(), ask(5)
-    one, two = await asyncio.gather(storage.claim(asked), other.claim(asked))
+    other, request = await connect(), ask(5)
+    one, two = await asyncio.gather(storage.claim(request), other.claim(request))
     assert sorted(ids(one.records)) == sorted(ids(two.records))
     assert await state_counts(storage) == {"running": 5, "ready": 15}
 
 
 async def state_counts(storage: Storage) -> dict[str, int]:
-    return {each.state.value: each.jobs for each in (await storage.stats()).counts}
+    return {count.state.value: count.jobs for count in (await storage.stats()).counts}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -143,8 +143,8 @@ async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Conne
         rows = await claim(storage, 99)
         await storage.enqueue(joins)
         rng.shuffle(rows)
-        await asyncio.gather(*(each.settle([done(row)]) for each, row in zip(storages, rows, strict=True)))
-        assert sorted(await claim_ids(storage, 99, "join")) == sorted(each.id for each in joins)
+        await asyncio.gather(*(peer.settle([done(row)]) for peer, row in zip(storages, rows, strict=True)))
+        assert sorted(await claim_ids(storage, 99, "join")) == sorted(waiting.id for waiting in joins)
 
 
 @shows("a job that is stored at the moment its upstreams end is queued all the same", area="Dependencies and promises")
@@ -157,8 +157,8 @@ async def test_law05_joins_stored_while_their_upstreams_end(storage: Storage, co
         await storage.enqueue([job(id) for id in parents])
         rows = await claim(storage, 99)
         batches = [[job(f"{turn}-{n}", after=tuple(rng.sample(parents, 3)), queue="join")] for n in range(4)]
-        calls = [each.settle([done(row)]) for each, row in zip(storages, rows, strict=False)]
-        calls += [each.enqueue(batch) for each, batch in zip(storages[4:], batches, strict=True)]  # type: ignore[misc]
+        calls = [peer.settle([done(row)]) for peer, row in zip(storages, rows, strict=False)]
+        calls += [peer.enqueue(batch) for peer, batch in zip(storages[4:], batches, strict=True)]  # type: ignore[misc]
         rng.shuffle(calls)
         await asyncio.gather(*calls)
         assert len(await claim_ids(storage, 99, "join")) == 4
@@ -173,7 +173,7 @@ async def test_law05_failures_and_successes_at_once(storage: Storage, connect: C
     )
     outcomes = [done(row) if n % 2 else failed(row) for n, row in enumerate(rows)]
     storages = await peers(storage, connect)
-    await asyncio.gather(*(each.settle([outcome]) for each, outcome in zip(storages, outcomes, strict=True)))
+    await asyncio.gather(*(peer.settle([outcome]) for peer, outcome in zip(storages, outcomes, strict=True)))
     assert await states(storage, "all any down") == [CANCELLED, READY, CANCELLED]
 
 
@@ -181,11 +181,11 @@ async def test_law05_crossing_settles_do_not_block_each_other(storage: Storage, 
     """Calls that count down the same joins in opposite orders do not deadlock."""
     names = [f"p{n:02}" for n in range(40)]
     await storage.enqueue([job(id) for id in names])
-    rows = {each.job.id: each for each in await claim(storage, 99)}
+    rows = {record.job.id: record for record in await claim(storage, 99)}
     await storage.enqueue([job(f"j{n}", after=tuple(names[n::5]), queue="join") for n in range(5)])
     storages = await peers(storage, connect)
     parts = [names[n::PEERS] if n % 2 else names[n::PEERS][::-1] for n in range(PEERS)]
-    calls = (each.settle([done(rows[id]) for id in part]) for each, part in zip(storages, parts, strict=True))
+    calls = (peer.settle([done(rows[id]) for id in part]) for peer, part in zip(storages, parts, strict=True))
     assert all(settled.status == "applied" for answer in await asyncio.gather(*calls) for settled in answer)
     assert len(await claim_ids(storage, 99, "join")) == 5
 
@@ -196,8 +196,8 @@ async def test_law08_slots_hold_against_many(storage: Storage, connect: Connect)
     await storage.enqueue([job(f"a{n:02}", limits=(("api", 1),)) for n in range(40)])
     await storage.enqueue([job(f"m{n:02}", limits=(("mail", 1),)) for n in range(40)])
     storages = await peers(storage, connect)
-    taken = [id for some in await asyncio.gather(*(claim_ids(each, 5) for each in storages)) for id in some]
-    taken += [id for some in await asyncio.gather(*(claim_ids(each, 5) for each in storages)) for id in some]
+    taken = [id for some in await asyncio.gather(*(claim_ids(peer, 5) for peer in storages)) for id in some]
+    taken += [id for some in await asyncio.gather(*(claim_ids(peer, 5) for peer in storages)) for id in some]
     assert Counter(id[0] for id in taken) == {"a": 5, "m": 7}
 
 
@@ -227,13 +227,13 @@ async def test_more_concurrent_workers_run_each_job_once(storage: Storage, conne
         while idle < 10:
             rows = await claim(own, 5)
             idle = 0 if rows else idle + 1
-            seen.update(each.job.id for each in rows)
+            seen.update(record.job.id for record in rows)
             if rows and (n := next(numbers, None)) is not None:
                 after = {f"j{rng.randrange(total):03}", *ids(rows[:2])}
                 await own.enqueue([job(f"join{n:03}", after=tuple(after), failures_allowed=None)])
-            await own.settle([failed(each) if rng.random() < 0.1 else done(each) for each in rows])
+            await own.settle([failed(record) if rng.random() < 0.1 else done(record) for record in rows])
 
-    await asyncio.gather(*(work(each) for each in storages))
+    await asyncio.gather(*(work(peer) for peer in storages))
     assert await unfinished(storage) == []
     assert len(seen) == total + 60
     assert set(seen.values()) == {1}
@@ -252,25 +252,25 @@ async def test_law10_a_call_repeated_over_another_connection_acts_once(storage: 
     assert ids(await other.enqueue(specs)) == ids(first)
     runs: Counter[str] = Counter()
     while True:
-        asked = ask(6)
-        found = (await storage.claim(asked)).records
-        again = (await other.claim(asked)).records
-        assert sorted((each.job.id, each.version) for each in found) == sorted(
-            (each.job.id, each.version) for each in again
+        request = ask(6)
+        taken = (await storage.claim(request)).records
+        again = (await other.claim(request)).records
+        assert sorted((record.job.id, record.version) for record in taken) == sorted(
+            (record.job.id, record.version) for record in again
         )
-        if not found:
+        if not taken:
             break
-        runs.update(each.job.id for each in found)
+        runs.update(record.job.id for record in taken)
         outcomes = [
-            back(each, attempt=1)
-            if each.attempt == 0 and rng.random() < 0.3
-            else done(each, attempt=1, followups=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
-            for each in found
+            back(record, attempt=1)
+            if record.attempt == 0 and rng.random() < 0.3
+            else done(record, attempt=1, followups=(job(f"{record.job.id}-then"),) if len(record.job.id) == 3 else ())
+            for record in taken
         ]
         await settle(storage, *outcomes)
         await settle(other, *outcomes)
     assert await unfinished(storage) == []
-    retried = [each for each in (await storage.find(Query(limit=500))).records if runs[each.job.id] > 2]
+    retried = [record for record in (await storage.find(Query(limit=500))).records if runs[record.job.id] > 2]
     assert retried == []
     assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
 
@@ -288,7 +288,7 @@ async def test_law03_a_checkpoint_is_stored_unless_the_heartbeat_returns_it_as_u
         step, held = (f"s{n}", f'"{n}"'), HeartbeatResult(unsaved=frozenset("a"))
         while held.unsaved:
             beating = storage.heartbeat(Presence(worker="w"), [renewal(a, checkpoints=(step,))], 30)
-            held, answers = await asyncio.gather(beating, asyncio.gather(*(said(each, late) for each in others)))
+            held, answers = await asyncio.gather(beating, asyncio.gather(*(said(peer, late) for peer in others)))
             assert answers == [["stale"]] * len(others)
             assert (step in (await row(storage, "a")).checkpoints) is (not held.unsaved), f"step {n} and {held}"
         assert not held.lost
@@ -302,17 +302,17 @@ async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, co
 
     async def take(own: Storage, n: int) -> None:
         while going:
-            for each in await claim(own, 9, *(f"q{round_}" for round_ in range(20)), worker=f"w{n}"):
-                taken[each.job.queue] += 1
+            for record in await claim(own, 9, *(f"q{round_}" for round_ in range(20)), worker=f"w{n}"):
+                taken[record.job.queue] += 1
             await asyncio.sleep(0)
 
-    workers = [asyncio.create_task(take(each, n)) for n, each in enumerate(storages[1:])]
+    workers = [asyncio.create_task(take(peer, n)) for n, peer in enumerate(storages[1:])]
     try:
         for n in range(20):
             name = f"l{n}" if what == "limit" else f"queue:q{n}"
             limits = ((f"l{n}", 1),) if what == "limit" else ()
             await storage.set_limits([Limit(name, slots=1)])
-            await storage.enqueue([job(f"j{n}-{each}", queue=f"q{n}", limits=limits) for each in range(6)])
+            await storage.enqueue([job(f"j{n}-{number}", queue=f"q{n}", limits=limits) for number in range(6)])
     finally:
         going = False
         await asyncio.gather(*workers)
@@ -325,23 +325,23 @@ async def test_law08_slots_of_queues_with_several_workers(storage: Storage, conn
     await storage.set_limits([Limit(f"queue:{queue}", slots=count) for queue, count in slots.items()])
     for queue in slots:
         await storage.enqueue([job(f"{queue}{n:03}", queue=queue) for n in range(80)])
-    running, most, left = Counter[str](), Counter[str](), 240
+    running, most, unfinished_jobs = Counter[str](), Counter[str](), 240
 
     async def work(own: Storage) -> None:
-        nonlocal left
+        nonlocal unfinished_jobs
         async with asyncio.timeout(60):
-            while left:
+            while unfinished_jobs:
                 rows = await claim(own, 9, *slots)
-                for each in rows:
-                    running[each.job.queue] += 1
-                    most[each.job.queue] = max(most[each.job.queue], running[each.job.queue])
+                for record in rows:
+                    running[record.job.queue] += 1
+                    most[record.job.queue] = max(most[record.job.queue], running[record.job.queue])
                 await asyncio.sleep(0)
-                for each in rows:
-                    running[each.job.queue] -= 1
-                left -= len(rows)
-                await own.settle([done(each) for each in rows])
+                for record in rows:
+                    running[record.job.queue] -= 1
+                unfinished_jobs -= len(rows)
+                await own.settle([done(record) for record in rows])
 
-    await asyncio.gather(*(work(each) for each in storages))
+    await asyncio.gather(*(work(peer) for peer in storages))
     assert most["one"] <= 3
     assert most["two"] <= 11
     assert await unfinished(storage) == []
@@ -360,18 +360,18 @@ async def test_law08_strict_order_with_several_workers(storage: Storage, connect
         async with asyncio.timeout(60):
             while outcomes or sum(map(len, started)) < total:
                 if both := fused(own):
-                    _, found = await both.settle_claim(outcomes, ask(8))
+                    _, claimed = await both.settle_claim(outcomes, ask(8))
                 else:
                     await own.settle(outcomes)
-                    found = await own.claim(ask(8))
-                for each in found.records:
-                    number = int(each.job.id)
+                    claimed = await own.claim(ask(8))
+                for record in claimed.records:
+                    number = int(record.job.id)
                     before = started[number % accounts]
                     if len(before) * accounts + number % accounts != number:
-                        early.append(each.job.id)
+                        early.append(record.job.id)
                     before.append(number)
-                outcomes = [done(each) for each in found.records]
+                outcomes = [done(record) for record in claimed.records]
 
-    await asyncio.gather(*(work(each) for each in storages))
+    await asyncio.gather(*(work(peer) for peer in storages))
     assert early == []
     assert await unfinished(storage) == []

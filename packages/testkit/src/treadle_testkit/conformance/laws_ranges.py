@@ -96,13 +96,13 @@ def odd_changes() -> list[LimitChange]:
 
 
 def odd_outcomes(of: Any) -> list[Outcome]:
-    made = [done(of, **{name: value}) for name in ("keep", "delay") for value in SPANS]
-    made += [out(of, READY, delay=value) for value in SPANS]
-    made += [done(of, **{name: value}) for name in ("attempt", "required", "failures_allowed") for value in COUNTS]
-    made += [Outcome(id=of.job.id, version=version, state=SUCCEEDED) for version in (2**31, 2**63, 2**80, -(2**80))]
-    made += [out(of, READY, after=(value,)) for value in IDS]
-    made += [done(of, result=LONG), done(of, value=LONG), done(of, error=LONG), done(of, note=LONG)]
-    return [*made, done(of, reason="x" * 600), done(of, checkpoints=(("s", LONG),))]
+    outcomes = [done(of, **{name: value}) for name in ("keep", "delay") for value in SPANS]
+    outcomes += [out(of, READY, delay=value) for value in SPANS]
+    outcomes += [done(of, **{name: value}) for name in ("attempt", "required", "failures_allowed") for value in COUNTS]
+    outcomes += [Outcome(id=of.job.id, version=version, state=SUCCEEDED) for version in (2**31, 2**63, 2**80, -(2**80))]
+    outcomes += [out(of, READY, after=(value,)) for value in IDS]
+    outcomes += [done(of, result=LONG), done(of, value=LONG), done(of, error=LONG), done(of, note=LONG)]
+    return [*outcomes, done(of, reason="x" * 600), done(of, checkpoints=(("s", LONG),))]
 
 
 async def test_law01_a_job_with_a_value_out_of_range_is_refused(storage: Storage) -> None:
@@ -112,7 +112,7 @@ async def test_law01_a_job_with_a_value_out_of_range_is_refused(storage: Storage
         for jobs in ([odd], [many[0], odd], [*many, odd], [odd, *many, odd]):
             with pytest.raises(ERRORS):
                 await storage.enqueue(jobs)
-    assert await storage.get(["a", *(each.id for each in many)]) == [None] * 10
+    assert await storage.get(["a", *(new.id for new in many)]) == [None] * 10
     assert (await storage.stats()).counts == ()
     await storage.enqueue([job("a", key="k"), *many])  # the refused jobs hold no key
     assert await state(storage, "a") == READY
@@ -130,7 +130,7 @@ async def test_law08_no_cost_of_a_job_makes_room_for_others(storage: Storage) ->
 async def test_law14_an_outcome_with_a_value_out_of_range_is_refused_alone(storage: Storage) -> None:
     await storage.enqueue([job("j0"), job("j1")])
     first, second = [await claim_one(storage) for _ in range(2)]
-    odd = [*odd_outcomes(first), *(done(first, followups=(each,)) for each in odd_jobs() if each.id == "a")]
+    odd = [*odd_outcomes(first), *(done(first, followups=(new,)) for new in odd_jobs() if new.id == "a")]
     for outcome in odd:
         [answer] = await storage.settle([outcome])
         assert answer.status == "refused", outcome
@@ -218,12 +218,12 @@ async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> 
     await target.set_mark(MoveState(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
     await storage.set_limits([Limit("a", slots=2)])
     await storage.enqueue([job(f"j{n}", limits=(("a", 1),)) for n in range(6)])
-    found = (await storage.claim(ask(9))).records
-    assert [each.id for each in found] == ["d0", "d1"]
-    assert found[0].job == debts[0]
+    taken = (await storage.claim(ask(9))).records
+    assert [record.id for record in taken] == ["d0", "d1"]
+    assert taken[0].job == debts[0]
     assert await used(storage) == 2
-    await settle(storage, *map(done, found))
-    assert [each.id for each in (await storage.claim(ask(9))).records] == ["d2", "j0"]
+    await settle(storage, *map(done, taken))
+    assert [record.id for record in (await storage.claim(ask(9))).records] == ["d2", "j0"]
     assert await used(storage) == 2
     assert len((await storage.find(Query())).records) == 9
 

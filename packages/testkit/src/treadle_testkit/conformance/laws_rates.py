@@ -60,11 +60,11 @@ async def test_law08_no_window_has_more_starts_than_its_rate(storage: Storage, c
     starts: list[tuple[float, int]] = []
     while len(starts) < 120:
         taken = await claim(storage, rng.randint(1, 6))
-        starts += [(clock(), cost[each.job.id]) for each in taken]
-        await settle(storage, *(done(each) for each in taken if rng.random() < 0.9))
+        starts += [(clock(), cost[record.job.id]) for record in taken]
+        await settle(storage, *(done(record) for record in taken if rng.random() < 0.9))
         clock.advance(rng.choice([0.0, 0.25, 0.5, 1.0, 2.0, 3.5, 7.0]))
     for begin, _ in starts:
-        assert sum(spent for at, spent in starts if begin <= at < begin + per) <= rate
+        assert sum(spent for started_at, spent in starts if begin <= started_at < begin + per) <= rate
     assert starts[-1][0] - starts[0][0] < sum(cost.values()) / rate * per * 3, "slower than the rate allows"
 
 

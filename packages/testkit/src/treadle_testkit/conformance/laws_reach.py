@@ -95,9 +95,9 @@ def settling(**options: Any) -> Act:
     """An outcome for the other job finds no such job."""
 
     async def act(storage: Storage, name: str) -> None:
-        found = await row(storage, f"other-{name}")
+        record = await row(storage, f"other-{name}")
         [answer] = await storage.settle(
-            [Outcome(**{"id": found.id, "version": found.version, "state": SUCCEEDED, "reach": MINE, **options})]
+            [Outcome(**{"id": record.id, "version": record.version, "state": SUCCEEDED, "reach": MINE, **options})]
         )
         assert (answer.status, answer.reason) == ("stale", "there is no such job")
 
@@ -105,10 +105,10 @@ def settling(**options: Any) -> Act:
 
 
 async def beating(storage: Storage, name: str) -> None:
-    found = await row(storage, f"other-{name}")
+    record = await row(storage, f"other-{name}")
     more: dict[str, Any]
     for more in ({}, {"note": "x"}, {"checkpoints": (("step", "1"),)}):
-        assert await beat(storage, renewal(found, reach=MINE, **more)) == {found.id}
+        assert await beat(storage, renewal(record, reach=MINE, **more)) == {record.id}
 
 
 async def claiming(storage: Storage, name: str) -> None:
@@ -135,13 +135,13 @@ def born(**options: Any) -> Act:
 
 async def waiting(storage: Storage, name: str) -> None:
     await storage.enqueue([mine(f"waits-{name}")])
-    found = await claim_one(storage, "mine")
+    record = await claim_one(storage, "mine")
     for function_done in (False, True):
         answer = await refusal(
-            storage, out(found, WAITING, after=(f"other-{name}",), function_done=function_done, reach=MINE)
+            storage, out(record, WAITING, after=(f"other-{name}",), function_done=function_done, reach=MINE)
         )
         assert answer.status == "refused"
-    assert await row(storage, found.id) == found
+    assert await row(storage, record.id) == record
 
 
 ACTS: dict[str, Act] = {
@@ -222,13 +222,13 @@ async def test_law15_an_outcome_may_keep_the_upstreams_of_its_job(storage: Stora
         [job("u", queue=OTHERS), job("a", queue="mine", after=("u",), failures_allowed=None, function_done=True)]
     )
     await run(storage, "u")
-    found = await claim_one(storage, "mine")
+    record = await claim_one(storage, "mine")
     await storage.enqueue([job("v", queue=OTHERS)])
     assert (
-        await refusal(storage, out(found, WAITING, after=("u", "v"), function_done=True, reach=MINE))
+        await refusal(storage, out(record, WAITING, after=("u", "v"), function_done=True, reach=MINE))
     ).status == "refused"
     assert await said(
-        storage, out(found, WAITING, after=("u",), function_done=True, failures_allowed=None, reach=MINE)
+        storage, out(record, WAITING, after=("u",), function_done=True, failures_allowed=None, reach=MINE)
     ) == ["applied"]
 
 
@@ -243,11 +243,11 @@ async def test_law15_reopening_does_not_name_a_holder_out_of_reach(storage: Stor
     await storage.enqueue([mine("a", key="t k")])
     await run(storage, "a", to=State.FAILED)
     await storage.enqueue([job("theirs", queue=OTHERS, key="t k")])
-    found = await row(storage, "a")
-    answer = await refusal(storage, back(found, reach=MINE))
+    record = await row(storage, "a")
+    answer = await refusal(storage, back(record, reach=MINE))
     assert answer.status == "refused"
     assert "theirs" not in (answer.reason or "")
-    assert "theirs" in ((await refusal(storage, back(found))).reason or "")
+    assert "theirs" in ((await refusal(storage, back(record))).reason or "")
 
 
 async def test_law15_each_job_of_a_call_has_its_own_reach(storage: Storage) -> None:

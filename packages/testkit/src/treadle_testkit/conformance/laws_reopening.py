@@ -86,7 +86,9 @@ async def test_law05_reopening_reopens_the_jobs_that_the_failure_cancelled(stora
     assert await states(storage, "b c") == [CANCELLED, CANCELLED]
     await settle(storage, back(await row(storage, "a")))
     b, c = [await row(storage, id) for id in "bc"]
-    assert [(each.state, each.pending, each.reason, each.reopenings) for each in (b, c)] == [(WAITING, 1, None, 1)] * 2
+    assert [(record.state, record.pending, record.reason, record.reopenings) for record in (b, c)] == [
+        (WAITING, 1, None, 1)
+    ] * 2
     for id in "abc":
         assert await claim_ids(storage, 9) == [id]
         await settle(storage, done(await row(storage, id)))
@@ -183,9 +185,9 @@ async def test_law05_reopening_reopens_ancestors(storage: Storage) -> None:
     assert await states(storage, "g p x y after-g") == [WAITING, WAITING, READY, SUCCEEDED, WAITING]
     assert [(await row(storage, id)).pending for id in ("g", "p", "after-g")] == [1, 1, 1]
     for id in "xpg":
-        each = await claim_one(storage)
-        assert (each.job.id, each.function_done) == (id, id != "x")
-        await settle(storage, done(each))
+        record = await claim_one(storage)
+        assert (record.job.id, record.function_done) == (id, id != "x")
+        await settle(storage, done(record))
     assert await state(storage, "after-g") is READY
 
 
@@ -214,8 +216,8 @@ async def test_law05_an_ending_that_names_a_reopened_job_is_stale(storage: Stora
     p = await claim_one(storage, "p")
     ending = failed(p, reason="children", after=("x",))
     await settle(storage, back(await row(storage, "x")))
-    told = await refusal(storage, ending)
-    assert (told.status, told.reason) == ("stale", "x is ready")
+    message = await refusal(storage, ending)
+    assert (message.status, message.reason) == ("stale", "x is ready")
     assert await row(storage, "p") == p
 
     await settle(storage, out(p, WAITING, function_done=True, after=("x", "y"), failures_allowed=None))
@@ -232,8 +234,8 @@ async def test_law05_an_ending_that_names_a_job_that_has_succeeded_since_is_stal
     p = await claim_one(storage, "p")
     await settle(storage, back(await row(storage, "x")))
     await run(storage, "x")
-    told = await refusal(storage, failed(p, reason="children", after=("x",)))
-    assert (told.status, told.reason) == ("stale", "x is succeeded")
+    message = await refusal(storage, failed(p, reason="children", after=("x",)))
+    assert (message.status, message.reason) == ("stale", "x is succeeded")
     await settle(storage, out(p, WAITING, function_done=True, after=("x",), failures_allowed=None))
     await settle(storage, done(await claim_one(storage, "p")))
 
@@ -259,8 +261,8 @@ async def test_law05_an_ending_names_only_jobs_that_its_job_has_waited_for(stora
     await run(storage, "x", to=FAILED)
     p = await claim_one(storage, "p")
     for id in ("other", "unknown"):
-        told = await refusal(storage, failed(p, reason="children", after=("x", id)))
-        assert (told.status, id in str(told.reason)) == ("refused", True)
+        message = await refusal(storage, failed(p, reason="children", after=("x", id)))
+        assert (message.status, id in str(message.reason)) == ("refused", True)
     assert await row(storage, "p") == p
     await settle(storage, failed(p, reason="children", after=("x",)))
 

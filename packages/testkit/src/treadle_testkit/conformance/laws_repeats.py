@@ -46,11 +46,11 @@ async def test_law10_a_repeated_claim_id_returns_the_same_jobs(storage: Storage)
     """A claim whose answer was lost is repeated under its claim id, and returns the same jobs in their current
     state."""
     await storage.enqueue(jobs("a b c"))
-    asked = ask(2)
-    first = await storage.claim(asked)
-    again = await storage.claim(asked)
+    request = ask(2)
+    first = await storage.claim(request)
+    again = await storage.claim(request)
     assert sorted(ids(again.records)) == sorted(ids(first.records)) == ["a", "b"]
-    assert {each.version for each in again.records} == {each.version for each in first.records}
+    assert {record.version for record in again.records} == {record.version for record in first.records}
     assert await claim_ids(storage, 9) == ["c"]
 
 
@@ -66,10 +66,10 @@ async def test_law10_each_of_several_claim_ids_can_be_repeated(storage: Storage)
 async def test_law10_a_repeated_claim_id_returns_no_settled_job(storage: Storage) -> None:
     """A job that has been settled since is not returned again."""
     await storage.enqueue(jobs("a b c"))
-    asked = ask(2)
-    a, _ = (await storage.claim(asked)).records
+    request = ask(2)
+    a, _ = (await storage.claim(request)).records
     await settle(storage, done(a))
-    assert ids((await storage.claim(asked)).records) == ["b"]
+    assert ids((await storage.claim(request)).records) == ["b"]
 
 
 async def test_law10_a_claim_id_whose_job_another_worker_claimed_is_a_new_claim(
@@ -77,12 +77,12 @@ async def test_law10_a_claim_id_whose_job_another_worker_claimed_is_a_new_claim(
 ) -> None:
     """Another worker claimed the job meanwhile and lost it too: the claim returns its current state."""
     await storage.enqueue([job("a", deadline=1000.0)])
-    asked = ask(lease=10.0)
-    await storage.claim(asked)
+    request = ask(lease=10.0)
+    await storage.claim(request)
     clock.advance(20)
     second = await claim_one(storage, worker="other", lease=10.0)
     clock.advance(20)
-    [third] = (await storage.claim(asked)).records
+    [third] = (await storage.claim(request)).records
     assert (second.lost, third.lost) == (1, 2)
     assert third == await row(storage, "a")
 
@@ -97,9 +97,9 @@ async def test_law10_a_new_claim_id_is_a_new_claim(storage: Storage) -> None:
 async def test_law10_a_repeated_claim_loses_nothing(storage: Storage, clock: HandClock) -> None:
     """Three lost answers do not count as lost leases of a job that never ran."""
     await storage.enqueue(jobs("a"))
-    asked = ask(1, lease=10)
+    request = ask(1, lease=10)
     for _ in range(3):
-        [a] = (await storage.claim(asked)).records
+        [a] = (await storage.claim(request)).records
         clock.advance(1)
     assert (a.lost, a.attempt) == (0, 0)
 
@@ -187,12 +187,12 @@ async def test_law10_settle_and_claim_in_one_trip(storage: Storage) -> None:
         pytest.skip("this storage has no settle_claim")
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c")])
     a = await claim_one(storage)
-    asked = ask(9)
-    settled, found = await both.settle_claim([done(a), failed(a)], asked)
-    assert [each.status for each in settled] == ["applied", "stale"]
-    assert ids(found.records) == ["b", "c"]
-    again, same = await both.settle_claim([done(a)], asked)
-    assert [each.status for each in again] == ["applied"]
+    request = ask(9)
+    settled, claimed = await both.settle_claim([done(a), failed(a)], request)
+    assert [answer.status for answer in settled] == ["applied", "stale"]
+    assert ids(claimed.records) == ["b", "c"]
+    again, same = await both.settle_claim([done(a)], request)
+    assert [answer.status for answer in again] == ["applied"]
     assert ids(same.records) == ["b", "c"]
 
 
@@ -205,11 +205,11 @@ async def test_more_workers_are_listed_while_they_send_heartbeats(storage: Stora
     await storage.heartbeat(one, [], 30)
     two = Presence(worker="two", ttl=30)
     await storage.heartbeat(two, [], 30)
-    assert {each.worker: each for each in (await storage.stats()).workers} == {"one": one, "two": two}
+    assert {worker.worker: worker for worker in (await storage.stats()).workers} == {"one": one, "two": two}
     clock.advance(31)
     assert (await storage.stats()).workers == (replace(one, age=31),)
     await storage.heartbeat(Presence(worker="one", running=9), [], 30)
-    assert [each.running for each in (await storage.stats()).workers] == [9]
+    assert [worker.running for worker in (await storage.stats()).workers] == [9]
     await storage.heartbeat(Presence(worker="one", gone=True), [], 30)
     assert (await storage.stats()).workers == ()
 

@@ -1,4 +1,4 @@
-"""A failure that is retried late: what the reopened jobs waited for is still there. Law 9.
+"""A failure that is retried late: the upstreams of the reopened jobs still exist. Law 9.
 
 A job that was cancelled because of another one, or that failed because of a child, may be reopened for as long as its
 row is kept. Until then the rows of the jobs that it names stay, although some of them are kept for a shorter time.
@@ -58,7 +58,7 @@ async def test_law09_the_children_of_a_failed_parent_stay(storage: Storage, cloc
     assert await claim_ids(storage, 9) == ["b"]
     await settle(storage, done(await row(storage, "b")))
     parent = await claim_one(storage)
-    assert (parent.job.id, [each and each.result for each in await storage.get(["a"])]) == ("p", ["1"])
+    assert (parent.job.id, [record and record.result for record in await storage.get(["a"])]) == ("p", ["1"])
     await settle(storage, done(parent))
 
 

@@ -120,7 +120,8 @@ async def test_law08_setting_the_same_rules_again_changes_nothing(storage: Stora
     assert await claim_ids(storage) == []
     await storage.set_limits(changes)
     assert await storage.limits(use=False) == tuple(
-        LimitUse(key=each.key, rule=each.rule, pauses=each.pauses, declared=each.declared) for each in before
+        LimitUse(key=limit_use.key, rule=limit_use.rule, pauses=limit_use.pauses, declared=limit_use.declared)
+        for limit_use in before
     )
     await settle(storage, done(first))
     assert await claim_ids(storage) == ["b"]
@@ -165,12 +166,12 @@ async def test_law08_changes_of_two_callers_at_once_are_both_kept(
 async def test_law08_many_changes_at_once_are_all_kept(storage: Storage, connect: Connect) -> None:
     """Eight connections, each with its own limit and a pause of a common one."""
     storages = [storage, *[await connect() for _ in range(7)]]
-    calls = [each.set_limits([Limit(f"own{n}", slots=n + 1), Pause("all")]) for n, each in enumerate(storages)]
+    calls = [peer.set_limits([Limit(f"own{n}", slots=n + 1), Pause("all")]) for n, peer in enumerate(storages)]
     await asyncio.gather(*calls, storage.set_limits([Limit("all", slots=4)]), storages[1].set_limits([Pause("own3")]))
-    found = {use.key: (use.rule.slots, use.behind) for use in await storage.limits(use=False)}
-    assert found.pop("all") == (0, Limit("all", slots=4))
-    assert found.pop("own3") == (0, Limit("own3", slots=4))
-    assert found == {f"own{n}": (n + 1, None) for n in range(8) if n != 3}
+    rules = {use.key: (use.rule.slots, use.behind) for use in await storage.limits(use=False)}
+    assert rules.pop("all") == (0, Limit("all", slots=4))
+    assert rules.pop("own3") == (0, Limit("own3", slots=4))
+    assert rules == {f"own{n}": (n + 1, None) for n in range(8) if n != 3}
 
 
 NOTHING = {
@@ -191,8 +192,8 @@ async def test_law08_a_rule_of_zero_counts_the_jobs_it_blocks(storage: Storage, 
     [free] = await claim(storage, 9)
     await settle(storage, done(free))
     for _ in range(2):
-        found = await claimed(storage, 9)
-        assert (found.records, found.next_in) == ((), None)
+        answer = await claimed(storage, 9)
+        assert (answer.records, answer.next_in) == ((), None)
         assert await only(storage) == LimitUse(key="api", rule=rule, blocked=2)
         clock.advance(100_000)
     assert [use.rule for use in await storage.limits(use=False)] == [rule]
@@ -220,8 +221,8 @@ async def test_law08_jobs_of_a_queue_with_a_rule_of_zero_stay_queued(storage: St
     """Its jobs stay queued."""
     await storage.set_limits([rule])
     await storage.enqueue(jobs("a b"))
-    found = await claimed(storage, 9)
-    assert (found.records, found.next_in) == ((), None)
+    answer = await claimed(storage, 9)
+    assert (answer.records, answer.next_in) == ((), None)
     assert await only(storage) == LimitUse(key=rule.name, rule=rule)
     [count] = (await storage.stats()).counts
     assert (count.queued, count.blocked) == (2, 0)

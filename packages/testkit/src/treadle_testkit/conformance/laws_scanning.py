@@ -65,11 +65,11 @@ FILTERS: tuple[dict[str, Any], ...] = (
 async def fill(storage: Storage, clock: HandClock) -> list[Record]:
     """Store jobs of every kind, many with equal times, and return all rows."""
     await storage.set_limits([Limit("shut", slots=0)])
-    made: list[str] = []
+    stored: list[str] = []
 
     async def store(*new: Any) -> None:
         await storage.enqueue(list(new))
-        made.extend(each.id for each in new)
+        stored.extend(new_job.id for new_job in new)
         clock.advance(0.25)
 
     for queue in "ab":
@@ -90,7 +90,7 @@ async def fill(storage: Storage, clock: HandClock) -> list[Record]:
     await store(*(job(f"later-{n}", queue="ab"[n % 2], task="mail", delay=30 + 10 * (n // 2)) for n in range(6)))
     own = jobs("own-1 own-2 own-3", queue="treadle", task="treadle.own", delay=45)
     await enqueue_system_rows(storage, *own)
-    made.extend(each.id for each in own)
+    stored.extend(new_job.id for new_job in own)
     await store(*jobs("aside-1 aside-2", queue="a", limits=(("shut", 1),), priority=5), job("promise", task=""))
     await store(job("fan", queue="b", after=("later-0",), wait_timeout=500.0), job("dies", queue="b", deadline=80.0))
     await run(storage, "a00", "b00", "a03")
@@ -100,12 +100,12 @@ async def fill(storage: Storage, clock: HandClock) -> list[Record]:
     await claim(storage, 2, "a", "b")
     clock.advance(1)
     await claim(storage, 1, "a", "b", lease=60.0)
-    return [row for row in await storage.get(made) if row is not None]
+    return [row for row in await storage.get(stored) if row is not None]
 
 
 async def walk(storage: Storage, query: Query, rows: int) -> list[Record]:
     """All rows, page by page, with what holds for each page."""
-    found: list[Record] = []
+    records: list[Record] = []
     cursors: set[str | None] = {None}
     reached: float | None = None
     while True:
@@ -114,10 +114,10 @@ async def walk(storage: Storage, query: Query, rows: int) -> list[Record]:
         assert page.total is None
         assert page.scanned is not None
         assert len(page.records) <= page.scanned <= min(query.scan or rows, rows)
-        found += page.records
+        records += page.records
         if page.cursor is None:
             assert page.scanned_to is None
-            return found
+            return records
         assert page.cursor not in cursors, "the page continues where it began"
         cursors.add(page.cursor)
         if query.order == "queue":
@@ -215,7 +215,7 @@ async def test_more_kinds_of_ready_jobs(storage: Storage, clock: HandClock) -> N
 
 
 async def test_more_created_since_includes_the_instant_itself(storage: Storage, clock: HandClock) -> None:
-    """The instant itself is included, unlike that of `before`."""
+    """The instant itself is included; with `before` it is not."""
     await storage.enqueue(jobs("a"))
     clock.advance(10)
     await storage.enqueue(jobs("b"))

@@ -156,7 +156,7 @@ async def test_law16_a_shed_job_ends_like_a_cancelled_one(storage: Storage, cloc
 
 
 async def run_all(storage: Storage) -> int:
-    """Run what is queued, until nothing is."""
+    """Run the queued jobs until none is left."""
     ran = 0
     while rows := await claim(storage, 50, "default", "other"):
         await settle(storage, *map(done, rows))
@@ -182,7 +182,7 @@ async def test_law16_the_search_for_jobs_to_shed_is_bounded(storage: Storage, cl
     await storage.enqueue([job(f"r{n:04}") for n in range(count)])
     for _ in range(count // 200):
         rows = await claim(storage, 200)
-        await settle(storage, *(back(each, 1, attempt=1) for each in rows))
+        await settle(storage, *(back(record, 1, attempt=1) for record in rows))
     clock.advance(1)
     await advance_due(storage)
     clock.advance(1)
@@ -225,12 +225,12 @@ async def test_law16_many_producers_do_not_exceed_a_bound(storage: Storage, conn
     await bound(storage, 20)
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
     calls = [
-        accepted(each, jobs(names(0, 3, f"{turn}-{n}-"), **({"key": f"{turn}{n}"} if turn == 2 else {})))
+        accepted(peer, jobs(names(0, 3, f"{turn}-{n}-"), **({"key": f"{turn}{n}"} if turn == 2 else {})))
         for turn in range(3)
-        for n, each in enumerate(storages)
+        for n, peer in enumerate(storages)
     ]
     answers = await asyncio.gather(*calls)
-    stored = {found.job.id for rows in answers if rows is not None for found in rows}
+    stored = {record.job.id for rows in answers if rows is not None for record in rows}
     assert await waiting(storage) == len(stored)
     assert 18 <= len(stored) <= 20
     await agree(storage, clock)
@@ -242,7 +242,7 @@ async def test_law16_calls_of_many_producers_that_shed_are_accepted(
     """Each call is accepted, and as many jobs wait as the bound allows."""
     await bound(storage, 5, when_full="drop_oldest")
     storages = [storage, *[await connect() for _ in range(PEERS - 1)]]
-    await asyncio.gather(*(each.enqueue([job(f"{turn}-{n}")]) for turn in range(4) for n, each in enumerate(storages)))
+    await asyncio.gather(*(peer.enqueue([job(f"{turn}-{n}")]) for turn in range(4) for n, peer in enumerate(storages)))
     assert await waiting(storage) == 5
     await agree(storage, clock)
 
@@ -266,21 +266,21 @@ async def test_law16_no_job_is_lost_between_claims_and_sheds(
             await settle(each, *map(done, rows))
 
     await asyncio.gather(
-        *(produce(each, n) if n % 2 else work(each) for n, each in enumerate(storages)),
+        *(produce(peer, n) if n % 2 else work(peer) for n, peer in enumerate(storages)),
     )
     assert len(taken) == len(set(taken))
     wanted = " ".join(f"{n}-{turn}" for n in range(1, PEERS, 2) for turn in range(5))
-    for found in await storage.get(wanted.split()):
-        if found is not None:
-            ended = SUCCEEDED if found.job.id in taken else CANCELLED
-            assert found.state in (READY, ended)
+    for record in await storage.get(wanted.split()):
+        if record is not None:
+            ended = SUCCEEDED if record.job.id in taken else CANCELLED
+            assert record.state in (READY, ended)
     assert await waiting(storage) <= 6
-    assert [each for each in await states(storage, wanted) if each is RUNNING] == []
+    assert [state for state in await states(storage, wanted) if state is RUNNING] == []
     await agree(storage, clock)
 
 
 async def test_law16_a_repeated_call_needs_no_room(storage: Storage) -> None:
-    """A call whose answer was lost is repeated: it is not refused for the jobs that it stored itself."""
+    """A call is repeated after its answer was lost. It is not refused because of the jobs that it stored itself."""
     await bound(storage, 2)
     await storage.enqueue(jobs("a b"))
     assert ids(await storage.enqueue(jobs("a b"))) == ["a", "b"]
@@ -289,7 +289,7 @@ async def test_law16_a_repeated_call_needs_no_room(storage: Storage) -> None:
     assert ids(await storage.enqueue(jobs("c d"))) == ["c", "d"]
     assert await shed(storage, "a b c d") == ["a", "b"]
     rows = await storage.enqueue(jobs("a b"))  # shed meanwhile: it is that job
-    assert [found.state for found in rows] == [CANCELLED, CANCELLED]
+    assert [record.state for record in rows] == [CANCELLED, CANCELLED]
 
 
 async def test_law16_moved_rows_need_no_room(storage: Storage, another: Another, clock: HandClock) -> None:
@@ -301,7 +301,7 @@ async def test_law16_moved_rows_need_no_room(storage: Storage, another: Another,
     await carry(storage, target)
     assert await waiting(target) == 3
     await full(target, job("d"))
-    await settle(target, *(failed(each) for each in await claim(target, 3)))
+    await settle(target, *(failed(record) for record in await claim(target, 3)))
     await target.enqueue([job("d")])
     await agree(target, clock)
 
@@ -311,8 +311,8 @@ async def test_law16_shed_outcomes_are_final(storage: Storage) -> None:
     await bound(storage, 1, when_full="drop_oldest")
     [before] = await storage.enqueue([job("a")])
     await storage.enqueue([job("b")])
-    [said] = await storage.settle([out(before, CANCELLED, reason="asked")])
-    assert said.status == "stale"
+    [answer] = await storage.settle([out(before, CANCELLED, reason="asked")])
+    assert answer.status == "stale"
     assert await claim_ids(storage, 5) == ["b"]
 
 

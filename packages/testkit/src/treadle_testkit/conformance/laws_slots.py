@@ -50,14 +50,14 @@ async def test_law08_slots_bound_the_running_jobs(storage: Storage) -> None:
 
 @shows("a hundred jobs that a limit blocks do not hold up the jobs behind them")
 async def test_law08_a_used_up_limit_blocks_no_other_job(storage: Storage, clock: HandClock) -> None:
-    """A hundred jobs of one tenant at the head of the queue: a claim returns those of others, or the next ones do, if
+    """A hundred jobs of a tenant are at the head of the queue. A claim returns jobs of others, or the next ones do, if
     the storage bounds the time of a claim."""
     await storage.set_limits([Limit("tenant", slots=2)])
     await storage.enqueue(jobs(names(0, 100, "a"), limits=(("tenant:a", 1),)))
     clock.advance(1)
     await storage.enqueue([job("b", limits=(("tenant:b", 1),)), job("free")])
-    found = [id for _ in range(3) for id in await claim_ids(storage, 10)]
-    assert found == ["a00", "a01", "b", "free"]
+    ids = [id for _ in range(3) for id in await claim_ids(storage, 10)]
+    assert ids == ["a00", "a01", "b", "free"]
 
 
 @shows("each partition of a limit counts by itself")
@@ -157,9 +157,9 @@ async def test_law08_a_blocked_job_leaves_the_queue(storage: Storage) -> None:
     assert await standing(storage) == (3, 0)
     assert await claim_ids(storage, 9) == []
     assert await standing(storage) == (0, 3)
-    aside = await row(storage, "j01")
-    assert (aside.state, aside.queue_position, aside.blocked_on, aside.due_at) == (READY, None, "one", None)
-    assert aside.return_position is not None
+    blocked = await row(storage, "j01")
+    assert (blocked.state, blocked.queue_position, blocked.blocked_on, blocked.due_at) == (READY, None, "one", None)
+    assert blocked.return_position is not None
 
 
 async def test_law08_a_claim_blocks_only_the_jobs_that_it_passes(storage: Storage) -> None:
@@ -196,7 +196,7 @@ async def test_law08_each_limit_freed_in_one_call_unblocks_the_jobs_that_fit(
     await storage.enqueue(jobs("p q", limits=(("three", 2),)))
     first = await claim(storage, 3)
     assert await claim_ids(storage, 9) == []
-    await settle(storage, *(done(each) for each in first))
+    await settle(storage, *(done(record) for record in first))
     assert await standing(storage) == (3, 3)
     assert await claim_ids(storage, 9) == ["a", "b", "p"]
     assert await standing(storage) == (0, 3)
@@ -244,7 +244,7 @@ async def test_law08_blocked_jobs_are_unblocked_by_priority(storage: Storage) ->
     await storage.enqueue([job("d", limits=(("one", 1),), priority=3)])
     assert await claim_ids(storage, 9) == ["a"]
     for id in ("d", "b", "c"):
-        await run_out(storage, *[each.job.id for each in (await storage.find(Query(state=(RUNNING,)))).records])
+        await run_out(storage, *[record.job.id for record in (await storage.find(Query(state=(RUNNING,)))).records])
         assert await claim_ids(storage, 9) == [id]
 
 
@@ -326,8 +326,8 @@ async def test_law08_a_cancelled_blocked_job_causes_no_next_time(storage: Storag
     await settle(storage, cancelled(await row(storage, "b")))
     clock.advance(100)
     for _ in range(2):
-        found = await claimed(storage, 9)
-        assert (found.records, found.next_in) == ((), None)
+        answer = await claimed(storage, 9)
+        assert (answer.records, answer.next_in) == ((), None)
 
 
 @shows("a limit with one slot admits two thousand blocked jobs one at a time, in order")
@@ -336,6 +336,6 @@ async def test_law08_two_thousand_blocked_jobs_run_in_order(storage: Storage) ->
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job(f"j{n:04}", limits=(("one", 1),)) for n in range(2_000)])
     for n in range(30):
-        [each] = await claim(storage, 9)
-        assert each.job.id == f"j{n:04}"
-        await settle(storage, done(each))
+        [record] = await claim(storage, 9)
+        assert record.job.id == f"j{n:04}"
+        await settle(storage, done(record))

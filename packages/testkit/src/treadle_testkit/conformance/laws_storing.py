@@ -33,7 +33,7 @@ async def test_more_five_thousand_jobs_in_one_call(storage: Storage) -> None:
     assert ids(answered) == [f"j{n:04}" for n in range(5_000)]
     taken = await claim(storage, 5_000)
     assert ids(taken) == ids(answered)
-    await settle(storage, *(done(each) for each in taken[:2_500]), *(failed(each) for each in taken[2_500:]))
+    await settle(storage, *(done(record) for record in taken[:2_500]), *(failed(record) for record in taken[2_500:]))
     assert await claim_ids(storage) == []
 
 
@@ -56,7 +56,7 @@ async def test_more_an_empty_call_of_every_verb(storage: Storage) -> None:
 
 async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
     """Every field of a job is returned as it was given."""
-    asked = job(
+    sent = job(
         "every.Field:1@x-_",
         task="pkg.mod:fn",
         payload='{"a":[1,2]}',
@@ -86,9 +86,9 @@ async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
         parent="p",
         function_done=True,
     )
-    [answered] = await storage.enqueue([asked])
-    assert answered.job == asked
-    assert (await row(storage, asked.id)).job == asked
+    [answered] = await storage.enqueue([sent])
+    assert answered.job == sent
+    assert (await row(storage, sent.id)).job == sent
 
 
 async def test_more_a_very_large_payload_is_stored(storage: Storage) -> None:

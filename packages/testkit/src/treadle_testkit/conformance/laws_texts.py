@@ -53,7 +53,7 @@ def filled(pattern: Any, text: str) -> Any:
     """The pattern with the text inserted."""
     if isinstance(pattern, str):
         return pattern.replace("{}", text)
-    return tuple(filled(each, text) for each in pattern) if isinstance(pattern, tuple) else pattern
+    return tuple(filled(part, text) for part in pattern) if isinstance(pattern, tuple) else pattern
 
 
 def odd_jobs(id: str) -> list[NewJob]:
@@ -77,14 +77,14 @@ async def test_law01_a_text_that_cannot_be_kept_is_refused(storage: Storage) -> 
                 await storage.enqueue(jobs)
     assert await storage.get(["a", "beside"]) == [None, None]
     await storage.enqueue([job("a", key="k"), job("b", key="l"), job("beside")])
-    assert [found.job.id for found in await storage.enqueue([job("c", key="k"), job("b")])] == ["a", "b"]
+    assert [record.job.id for record in await storage.enqueue([job("c", key="k"), job("b")])] == ["a", "b"]
     assert [await state(storage, id) for id in ("a", "b", "beside")] == [READY] * 3
 
 
 async def test_law14_an_outcome_with_a_text_that_cannot_be_kept_is_refused_alone(storage: Storage) -> None:
     await storage.enqueue([job(f"j{n:02}") for n in range(3)])
     first, second, third = [await claim_one(storage) for _ in range(3)]
-    odd: list[Outcome] = [done(second, followups=(each,)) for each in odd_jobs("kid")]
+    odd: list[Outcome] = [done(second, followups=(new_job,)) for new_job in odd_jobs("kid")]
     odd += [done(second, **{name: HALF}) for name in ("result", "value", "error", "reason", "note")]
     odd += [
         done(second, checkpoints=((HALF, "1"),)),

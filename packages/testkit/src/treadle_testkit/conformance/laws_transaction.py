@@ -63,9 +63,9 @@ async def test_more_jobs_are_visible_after_the_commit(storage: Storage, user_tra
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
         rows = await bound.enqueue([job("a"), job("b", after=("a",)), job("c", delay=5)])
-        assert [found.job.id for found in rows] == ["a", "b", "c"]
+        assert [record.job.id for record in rows] == ["a", "b", "c"]
         assert await states(storage, "a b c") == [None, None, None]
-        assert [found and found.state for found in await bound.get(["a", "b", "x"])] == ["ready", "waiting", None]
+        assert [record and record.state for record in await bound.get(["a", "b", "x"])] == ["ready", "waiting", None]
         await user.commit()
     assert await claim_ids(storage) == ["a"]
     assert await states(storage, "b c") == ["waiting", "ready"]
@@ -80,8 +80,8 @@ async def test_more_a_roll_back_leaves_nothing(storage: Storage, user_transactio
         await bound.enqueue([job("a", key="k", key_conflict="replace"), job("b", key="l"), job("c", after=("up",))])
         await user.roll_back()
     assert await states(storage, "old up a b c") == ["ready", "ready", None, None, None]
-    [found] = await storage.enqueue([job("d", key="l")])
-    assert found.job.id == "d"
+    [record] = await storage.enqueue([job("d", key="l")])
+    assert record.job.id == "d"
     assert (await storage.enqueue([job("e", key="k")]))[0].job.id == "old"
 
 
@@ -136,7 +136,7 @@ async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_trans
         bound = own(storage).within(user.given)
         await bound.enqueue([job("a", key="k")])
         answers = await bound.enqueue([job("b", key="k"), job("a"), job("c", after=("b", "a"))])
-        assert [found.job.id for found in answers] == ["a", "a", "c"]
+        assert [record.job.id for record in answers] == ["a", "a", "c"]
         await user.commit()
     assert (await row(storage, "c")).after == ("a", "a")
 
@@ -149,8 +149,8 @@ async def test_more_a_storage_that_is_not_open_joins_a_transaction(
     try:
         async with user_transaction(storage) as user:
             bound = own(storage).within(user.given)
-            assert [found.job.id for found in await bound.enqueue(jobs("a"))] == ["a"]
-            assert [found and found.job.id for found in await bound.get(["a", "b"])] == ["a", None]
+            assert [record.job.id for record in await bound.enqueue(jobs("a"))] == ["a"]
+            assert [record and record.job.id for record in await bound.get(["a", "b"])] == ["a", None]
             await user.commit()
     finally:
         await storage.open()
@@ -192,8 +192,8 @@ async def test_more_a_job_whose_ending_was_rolled_back_can_be_settled(
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).settle([done(a, result="1", followups=(job("x"),))])
         await user.roll_back()
-    found = await row(storage, "a")
-    assert (found.state, found.version, found.result) == (RUNNING, a.version, None)
+    record = await row(storage, "a")
+    assert (record.state, record.version, record.result) == (RUNNING, a.version, None)
     await settle(storage, failed(a))
     assert await states(storage, "a b x") == ["failed", "cancelled", None]
 
@@ -238,7 +238,7 @@ async def test_more_an_enqueue_waits_for_a_transaction_with_its_key(
         done_, _ = await asyncio.wait([second], timeout=0.05)
         assert not done_
         await user.commit()
-    assert [found.job.id for found in await second] == ["a"]
+    assert [record.job.id for record in await second] == ["a"]
 
 
 async def test_more_a_closed_connection_is_refused(storage: Storage, user_transaction: UserTransaction) -> None:
@@ -261,9 +261,9 @@ async def test_more_a_transaction_of_a_run_commits(
     await storage.enqueue([job("a"), job("b", after=("a",))])
     a = await claim_one(storage)
     transaction = await begin(storage, sync)
-    [found] = await transaction.bound.get(["a"])
-    assert found is not None
-    assert found.version == a.version
+    [record] = await transaction.bound.get(["a"])
+    assert record is not None
+    assert record.version == a.version
     child = job("x", parent="a")
     waits = out(a, WAITING, function_done=True, followups=(child,), after=("x",))
     assert [settled.status for settled in await transaction.bound.settle([waits])] == ["applied"]
@@ -336,6 +336,6 @@ async def test_more_transactions_of_runs_side_by_side(
         finally:
             await transaction.close()
 
-    await asyncio.gather(*(end(number, found) for number, found in enumerate(rows)))
+    await asyncio.gather(*(end(number, record) for number, record in enumerate(rows)))
     assert await states(storage, "a b c d e f") == [SUCCEEDED] * 6
     assert await claim_ids(storage) == ["last"]

@@ -48,7 +48,7 @@ async def test_law03_claim_and_settle_raise_the_version(storage: Storage) -> Non
     released = await row(storage, "a")
     second = await claim_one(storage)
     await settle(storage, done(second))
-    versions = [each.version for each in (new, first, released, second, await row(storage, "a"))]
+    versions = [record.version for record in (new, first, released, second, await row(storage, "a"))]
     assert versions == sorted(set(versions))
 
 
@@ -60,7 +60,7 @@ async def test_law03_endings_by_the_storage_raise_the_version(storage: Storage, 
     clock.advance(6)
     await advance_due(storage)
     assert await states(storage, "up down old") == [FAILED, CANCELLED, CANCELLED]
-    assert await said(storage, *(done(each) for each in before if each)) == ["stale"] * 3
+    assert await said(storage, *(done(record) for record in before if record)) == ["stale"] * 3
 
 
 @shows("an outcome with an old version changes nothing and stores no follow-up jobs")

@@ -40,19 +40,19 @@ async def test_law05_each_job_of_a_chain_starts_after_the_one_before(storage: St
     """Each job starts when the previous one has succeeded."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",))])
     for id in "abc":
-        [each] = await claim(storage, 9)
-        assert each.job.id == id
-        await settle(storage, done(each))
+        [record] = await claim(storage, 9)
+        assert record.job.id == id
+        await settle(storage, done(record))
     assert await claim_ids(storage, 9) == []
 
 
 async def test_law05_the_last_ending_of_a_fan_in_unblocks_the_job(storage: Storage) -> None:
     """The last ending unblocks it, in the same step; `pending` shows how many endings are missing."""
     await storage.enqueue([*jobs("a b c"), job("join", after=("a", "b", "c"), queue="join")])
-    for n, each in enumerate(await claim(storage, 3)):
+    for n, record in enumerate(await claim(storage, 3)):
         assert (await row(storage, "join")).pending == 3 - n
         assert await claim_ids(storage, 9, "join") == []
-        await settle(storage, done(each))
+        await settle(storage, done(record))
     join = await row(storage, "join")
     assert (join.state, join.pending, join.after) == (READY, 0, ("a", "b", "c"))
     assert await claim_ids(storage, 9, "join") == ["join"]
@@ -62,7 +62,7 @@ async def test_law05_one_settle_may_end_all_upstreams_of_a_job(storage: Storage)
     """Twenty endings in one call count as twenty."""
     names = [f"m{n:02}" for n in range(20)]
     await storage.enqueue([*(job(name) for name in names), job("join", after=tuple(names), queue="join")])
-    await settle(storage, *(done(each) for each in await claim(storage, 20)))
+    await settle(storage, *(done(record) for record in await claim(storage, 20)))
     assert await claim_ids(storage, 9, "join") == ["join"]
 
 
@@ -169,7 +169,7 @@ async def test_law05_a_failure_before_the_enqueue_cancels_at_once(storage: Stora
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
     b, c = await storage.enqueue([job("b", after=("a",)), job("c", after=("b",))])
-    assert [(each.state, each.reason) for each in (b, c)] == [(CANCELLED, "upstream")] * 2
+    assert [(record.state, record.reason) for record in (b, c)] == [(CANCELLED, "upstream")] * 2
 
 
 async def test_law05_a_failure_cancels_a_chain_of_two_thousand(storage: Storage) -> None:
@@ -257,7 +257,7 @@ async def test_law05_after_names_the_upstreams_in_their_order(storage: Storage) 
     await run(storage, "a", result="1")
     await run(storage, "b", result="2")
     c = await claim_one(storage)
-    assert [found and found.result for found in await storage.get(c.after)] == ["2", "1"]
+    assert [record and record.result for record in await storage.get(c.after)] == ["2", "1"]
 
 
 async def test_law05_old_upstreams_do_not_count_for_a_new_wait(storage: Storage) -> None:
@@ -305,7 +305,7 @@ async def test_law05_a_job_expires_at_the_timeout_of_its_wait(storage: Storage, 
     assert await state(storage, "a") is WAITING
     clock.advance(1)
     await advance_due(storage)
-    assert [(each.state, each.reason) for each in await storage.get(["a", "b"]) if each] == [
+    assert [(record.state, record.reason) for record in await storage.get(["a", "b"]) if record] == [
         (FAILED, "expired"),
         (CANCELLED, "upstream"),
     ]
@@ -336,7 +336,7 @@ async def test_law05_the_earlier_of_timeout_and_deadline(storage: Storage, clock
     """Either ends the wait; the record shows the earlier one."""
     await storage.enqueue([job("a", after=("x",), wait_timeout=50, deadline=80)])
     await storage.enqueue([job("b", after=("x",), wait_timeout=80, deadline=50)])
-    assert [each and each.due_at for each in await storage.get(["a", "b"])] == [clock() + 50] * 2
+    assert [record and record.due_at for record in await storage.get(["a", "b"])] == [clock() + 50] * 2
     clock.advance(50)
     await advance_due(storage)
     assert await states(storage, "a b") == [FAILED, FAILED]
@@ -387,4 +387,6 @@ async def test_law05_a_promise_expires(storage: Storage, clock: HandClock) -> No
     await storage.enqueue([job("p", task="", deadline=10), job("q", task="", wait_timeout=10)])
     clock.advance(10)
     await advance_due(storage)
-    assert [each and (each.state, each.reason) for each in await storage.get(["p", "q"])] == [(FAILED, "expired")] * 2
+    assert [record and (record.state, record.reason) for record in await storage.get(["p", "q"])] == [
+        (FAILED, "expired")
+    ] * 2

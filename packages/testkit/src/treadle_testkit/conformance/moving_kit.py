@@ -40,14 +40,14 @@ def mark(role: Role, **more: Any) -> MoveState:
 
 
 async def everything(storage: Storage, step: int = 3) -> list[Carried]:
-    found: list[Carried] = []
+    carried: list[Carried] = []
     cursor: str | None = None
     while True:
         load = await movable(storage).unload(cursor, step)
-        found += load.jobs
+        carried += load.jobs
         cursor = load.cursor
         if cursor is None:
-            return found
+            return carried
 
 
 async def carry(source: Storage, target: Storage, step: int = 3) -> None:
@@ -107,7 +107,7 @@ async def zoo(storage: Storage, clock: HandClock) -> None:
             job("doomed", after=("bad",)),
         ]
     )
-    rows = {found.job.id: found for found in await claim(storage, 99, "default", "shut", lease=40)}
+    rows = {record.job.id: record for record in await claim(storage, 99, "default", "shut", lease=40)}
     await settle(
         storage,
         done(rows["up"], result="1", checkpoints=(("s", "t"),)),

@@ -35,7 +35,7 @@ STEPS = (12, 40)  # verbs in a sequence
 ORDERS: Final[tuple[Order, ...]] = ("newest", "oldest", "ended", "queue", "due", "started")
 KINDS: Final = (None, "queued", "scheduled", "blocked")
 MOST = 2  # the bound of a glance
-OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which each storage words the error itself
+OWN_WORDS = ("expired", "upstream", "superseded")  # reasons with an error text that each storage chooses itself
 
 MakeOne = Callable[[HandClock], Awaitable[Storage]]
 
@@ -47,7 +47,7 @@ async def make_memory(clock: HandClock) -> Storage:
 def agrees_with_memory(
     make: MakeOne, examples: int | None = None, shrink: bool = True, adapt: Callable[[Step], Step] | None = None
 ) -> None:
-    """Raises AssertionError with the shortest sequence found after which the two storages differ.
+    """Raises AssertionError with the shortest sequence of steps after which the two storages differ.
 
     adapt   replaces each step by one for which the storage promises the same answer as memory; None: keep all steps
     """
@@ -99,8 +99,8 @@ class Pair:
         self.last: dict[str, Any] = {"enqueue": [], "settle": []}
 
     async def do(self, step: Step) -> None:
-        verb, *words = step
-        await getattr(self, f"_{verb}")(*words)
+        verb, *arguments = step
+        await getattr(self, f"_{verb}")(*arguments)
         self.turn += 1
         await self.look()
 
@@ -119,7 +119,7 @@ class Pair:
         await self.both("claim", ask)
 
     async def _settle(self, words: list[dict[str, Any]]) -> None:
-        self.last["settle"] = outcomes = [out for each in words if (out := self._outcome(each)) is not None]
+        self.last["settle"] = outcomes = [out for spec in words if (out := self._outcome(spec)) is not None]
         await self.both("settle", outcomes)
 
     async def _beat(self, picked: list[tuple[int, int]], lease: float) -> None:
@@ -165,54 +165,56 @@ class Pair:
     def _jobs(self, specs: list[dict[str, Any]]) -> list[NewJob]:
         jobs = []
         for spec in specs:
-            words = dict(spec)
-            old, ups, parent = words.pop("old", None), words.pop("ups", ()), words.pop("parent", None)
+            options = dict(spec)
+            old, ups, parent = options.pop("old", None), options.pop("ups", ()), options.pop("parent", None)
             id = f"j{len(self.ids):02}" if old is None or old % 4 else self._id(old)
-            words["after"] = tuple(up for n in ups if (up := self._id(n)) != id)
+            options["after"] = tuple(up for n in ups if (up := self._id(n)) != id)
             if parent is not None and self.ids:
-                words["parent"] = words["root"] = self._id(parent)
-            words["limits"] = tuple(words.get("limits", ()))
-            if words.get("task") == "":
-                words.pop("function_done", None)  # a promise that nothing would end
+                options["parent"] = options["root"] = self._id(parent)
+            options["limits"] = tuple(options.get("limits", ()))
+            if options.get("task") == "":
+                options.pop("function_done", None)  # a promise that nothing would end
             if id not in self.ids:
                 self.ids.append(id)
-            jobs.append(NewJob(id=id, **{"task": "t", "queue": "q", **words}))
+            jobs.append(NewJob(id=id, **{"task": "t", "queue": "q", **options}))
         return jobs
 
     def _outcome(self, spec: dict[str, Any]) -> Outcome | None:
-        words = dict(spec)
+        options = dict(spec)
         running = [row for row in self.rows if row.state is State.RUNNING]
-        some = self.rows if words.pop("any", False) else running
+        some = self.rows if options.pop("any", False) else running
         if not some:
             return None
-        row = some[words.pop("job") % len(some)]
-        state, ups = State(words.pop("to")), words.pop("ups", ())
-        followups = tuple(self._jobs(words.pop("followups", [])))
+        row = some[options.pop("job") % len(some)]
+        state, ups = State(options.pop("to")), options.pop("ups", ())
+        followups = tuple(self._jobs(options.pop("followups", [])))
         after = tuple(id for n in ups if (id := self._id(n)) != row.job.id) + tuple(new.id for new in followups)
         if state is State.WAITING:
-            words["after"] = tuple(dict.fromkeys(after))
+            options["after"] = tuple(dict.fromkeys(after))
         return Outcome(
-            id=row.job.id, version=row.version - words.pop("behind", 0), state=state, followups=followups, **words
+            id=row.job.id, version=row.version - options.pop("behind", 0), state=state, followups=followups, **options
         )
 
     # calling both, and comparing
 
     async def both(self, verb: str, *words: Any) -> None:
         self.said.append(f"{verb}({', '.join(map(repr, words))})")
-        expected, found = [await _answer(storage, verb, words) for storage in (self.model, self.subject)]
-        self.same(f"answer of {verb}", expected, found)
+        expected, actual = [await _answer(storage, verb, words) for storage in (self.model, self.subject)]
+        self.same(f"answer of {verb}", expected, actual)
 
     async def look(self) -> None:
         """Compare everything that can be read from both."""
-        expected, found = await self.model.get(self.ids), await self.subject.get(self.ids)
-        for id, one, other in zip(self.ids, expected, found, strict=True):
+        expected, actual = await self.model.get(self.ids), await self.subject.get(self.ids)
+        for id, one, other in zip(self.ids, expected, actual, strict=True):
             self.same(f"row {id}", one, other)
         self.rows = [row for row in expected if row is not None]
         stats = [await storage.stats() for storage in (self.model, self.subject)]
-        self.same("counts", *[sorted(each.counts, key=lambda it: (it.queue, it.task, it.state)) for each in stats])
+        self.same(
+            "counts", *[sorted(counted.counts, key=lambda it: (it.queue, it.task, it.state)) for counted in stats]
+        )
         self.same("counts of the rows", queries.counts(self.rows, self.clock()), stats[0].counts)
         self.same("drift", *[await storage.recount() for storage in (self.model, self.subject)])
-        self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in stats])
+        self.same("limits", *[sorted(counted.limits, key=lambda it: it.key) for counted in stats])
         await self._glance()
         order = ORDERS[self.turn % len(ORDERS)]
         await self._scan(Query(order=order, limit=3, scan=5, ready=KINDS[self.turn // 2 % len(KINDS)]))
@@ -227,18 +229,18 @@ class Pair:
     async def _glance(self) -> None:
         """Compare the whole glance, and what holds below a bound that is soon reached."""
         self.same("metrics", *[await storage.read_metrics(30, 700) for storage in (self.model, self.subject)])
-        whole, found = [await storage.glance() for storage in (self.model, self.subject)]
-        self.same("glance", whole.queues, found.queues)
-        self.same("capped", (), found.capped)
+        whole, bounded_glance = [await storage.glance() for storage in (self.model, self.subject)]
+        self.same("glance", whole.queues, bounded_glance.queues)
+        self.same("capped", (), bounded_glance.capped)
         bounded, twin = [await storage.glance(MOST) for storage in (self.model, self.subject)]
         self.same("capped kinds", bounded.capped, twin.capped)
         queued = [
-            [(it.name, it.queued, it.queued_capped) for it in each.queues if it.queued] for each in (bounded, twin)
+            [(it.name, it.queued, it.queued_capped) for it in glance.queues if it.queued] for glance in (bounded, twin)
         ]
         self.same("queued, bounded", *queued)
 
     async def _scan(self, query: Query) -> None:
-        """Compare the rows of all bounded pages of the subject with those of an unbounded one of the model."""
+        """Compare the rows of all bounded pages of the subject with one unbounded page of the model."""
         expected = await self.model.find(msgspec.structs.replace(query, limit=1_000, scan=None))
         rows: list[Record] = []
         cursor = None
@@ -255,8 +257,8 @@ class Pair:
             return
         difference = differs(msgspec.to_builtins(expected), msgspec.to_builtins(found))
         if difference:
-            told = "\n  ".join(self.said)
-            raise AssertionError(f"{what} differs: {difference}\nafter\n  {told}")
+            history = "\n  ".join(self.said)
+            raise AssertionError(f"{what} differs: {difference}\nafter\n  {history}")
 
 
 async def _answer(storage: Storage, verb: str, words: tuple[Any, ...]) -> Any:

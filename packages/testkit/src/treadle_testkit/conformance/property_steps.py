@@ -18,10 +18,10 @@ def steps() -> Any:
     endings = st.lists(_endings(specs), min_size=1, max_size=3)
     rules = st.lists(_rules(), min_size=1, max_size=2)
     rows = st.lists(_metrics(), max_size=3)
-    asked = _asked()
+    requests = _asked()
     often = [
         st.tuples(st.just("enqueue"), specs),
-        st.tuples(st.just("claim"), asked),
+        st.tuples(st.just("claim"), requests),
         st.tuples(st.just("settle"), endings),
     ]
     return st.one_of(

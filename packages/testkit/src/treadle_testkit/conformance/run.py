@@ -113,8 +113,8 @@ async def _play(law: Law, wanted: set[str], make: MakeStorage, fixtures: dict[st
         return opened[-1]
 
     try:
-        given = {"storage": await connect(), "clock": clock, "connect": connect, "another": another}
-        await law(**{name: value for name, value in given.items() if name in wanted}, **fixtures)
+        available = {"storage": await connect(), "clock": clock, "connect": connect, "another": another}
+        await law(**{name: value for name, value in available.items() if name in wanted}, **fixtures)
     finally:
         for storage in reversed(opened):
             await storage.close()

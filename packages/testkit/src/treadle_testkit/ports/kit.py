@@ -37,18 +37,18 @@ class Desk:
 
     async def pop_all(self, count: int, lease: float = 60.0) -> list[Any]:
         """Pop exactly `count` messages, in as many calls as that takes."""
-        found: list[Any] = []
+        taken: list[Any] = []
         async with asyncio.timeout(PATIENCE):
-            while len(found) < count:
-                more = await self.port.pop(count - len(found), lease)
-                found += more
+            while len(taken) < count:
+                more = await self.port.pop(count - len(taken), lease)
+                taken += more
                 if not more:
                     await asyncio.sleep(0.01 if self._advance is not None else 0)
-        return found
+        return taken
 
     async def pop_one(self, lease: float = 60.0) -> Any:
-        [found] = await self.pop_all(1, lease)
-        return found
+        [message] = await self.pop_all(1, lease)
+        return message
 
 
 def checks(kind: str) -> Callable[[Check], Callable[..., None]]:
@@ -85,8 +85,8 @@ async def _play(check: Check, make: Any, advance: Any) -> None:
 
 
 async def opened(make: Any, clock: HandClock) -> Any:
-    made = make(clock)
-    return await made if inspect.isawaitable(made) else made
+    port = make(clock)
+    return await port if inspect.isawaitable(port) else port
 
 
 async def close(port: Any) -> None:

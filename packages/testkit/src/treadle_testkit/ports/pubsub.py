@@ -37,17 +37,17 @@ async def _ended(ending: Any) -> None:
 @contextlib.contextmanager
 def _logged() -> Iterator[list[BaseException]]:
     """The exceptions that are logged meanwhile, by any logger that propagates its records."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info is not None and record.exc_info[1] is not None:
-                found.append(record.exc_info[1])
+                errors.append(record.exc_info[1])
 
     handler = Keep()
     logging.getLogger().addHandler(handler)
     try:
-        yield found
+        yield errors
     finally:
         logging.getLogger().removeHandler(handler)
 

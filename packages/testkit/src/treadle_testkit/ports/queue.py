@@ -22,8 +22,8 @@ def advance() -> Any:
 @check
 async def test_queue_a_pushed_message_is_popped(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one()
-    assert (found.body, found.attempt) == ("a", 1)
+    message = await desk.pop_one()
+    assert (message.body, message.attempt) == ("a", 1)
 
 
 @check
@@ -49,23 +49,23 @@ async def test_queue_a_pop_returns_no_more_than_its_limit(desk: Desk) -> None:
 async def test_queue_a_leased_message_is_not_popped_again(desk: Desk) -> None:
     for n in range(20):
         await desk.port.push(str(n))
-    found = [await desk.pop_all(10), await desk.pop_all(10)]
-    assert sorted(int(one.body) for some in found for one in some) == list(range(20))
+    pops = [await desk.pop_all(10), await desk.pop_all(10)]
+    assert sorted(int(one.body) for some in pops for one in some) == list(range(20))
     assert await desk.port.pop(10, 60.0) == []
 
 
 @check
 async def test_queue_many_readers_at_once_share_without_overlap(desk: Desk) -> None:
     await asyncio.gather(*(desk.port.push(str(n)) for n in range(40)))
-    found = await asyncio.gather(*(desk.pop_all(10) for _ in range(4)))
-    assert sorted(int(one.body) for some in found for one in some) == list(range(40))
+    pops = await asyncio.gather(*(desk.pop_all(10) for _ in range(4)))
+    assert sorted(int(one.body) for some in pops for one in some) == list(range(40))
 
 
 @check
 async def test_queue_an_acked_message_is_deleted(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(desk.lease)
-    assert await desk.port.ack(found.handle) is True
+    message = await desk.pop_one(desk.lease)
+    assert await desk.port.ack(message.handle) is True
     await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
 
@@ -98,34 +98,34 @@ async def test_queue_calls_of_a_stale_reader_return_false_and_change_nothing(des
 @check
 async def test_queue_a_second_ack_returns_false(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one()
-    assert await desk.port.ack(found.handle) is True
-    assert await desk.port.ack(found.handle) is False
+    message = await desk.pop_one()
+    assert await desk.port.ack(message.handle) is True
+    assert await desk.port.ack(message.handle) is False
 
 
 @check
 async def test_queue_an_extended_lease_lasts_longer(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(desk.lease)
-    assert await desk.port.extend(found.handle, desk.lease * 20) is True
+    message = await desk.pop_one(desk.lease)
+    assert await desk.port.extend(message.handle, desk.lease * 20) is True
     await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
-    assert await desk.port.ack(found.handle) is True
+    assert await desk.port.ack(message.handle) is True
 
 
 @check
 async def test_queue_a_released_message_is_popped_at_once(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one()
-    assert await desk.port.release(found.handle) is True
+    message = await desk.pop_one()
+    assert await desk.port.release(message.handle) is True
     assert (await desk.pop_one()).body == "a"
 
 
 @check
 async def test_queue_a_message_released_with_a_delay_is_popped_after_it(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one()
-    assert await desk.port.release(found.handle, desk.lease) is True
+    message = await desk.pop_one()
+    assert await desk.port.release(message.handle, desk.lease) is True
     assert await desk.port.pop(5, 60.0) == []
     await desk.advance(desk.over)
     assert (await desk.pop_one()).body == "a"
@@ -144,11 +144,11 @@ async def test_queue_a_delayed_message_is_popped_when_it_is_due(desk: Desk) -> N
 @check
 async def test_queue_a_dead_letter_is_not_popped_again(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(desk.lease)
-    assert await desk.port.dead_letter(found.handle, "cannot be read") is True
+    message = await desk.pop_one(desk.lease)
+    assert await desk.port.dead_letter(message.handle, "cannot be read") is True
     await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
-    assert await desk.port.ack(found.handle) is False
+    assert await desk.port.ack(message.handle) is False
 
 
 @check
@@ -174,8 +174,8 @@ async def test_queue_a_reopened_one_has_its_messages(desk: Desk) -> None:
     held = await desk.pop_one()
     await close(desk.port)
     desk.port = await opened(reopen, desk.clock)
-    found = {one.body: one.attempt for one in await desk.pop_all(2)}
-    assert found == {"a": 1, "b": 1} | {held.body: 2}
+    attempts = {one.body: one.attempt for one in await desk.pop_all(2)}
+    assert attempts == {"a": 1, "b": 1} | {held.body: 2}
     assert await desk.port.ack(held.handle) is False
 
 

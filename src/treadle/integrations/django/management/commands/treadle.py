@@ -17,8 +17,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
-from treadle.cli import excluding_reload, run, treadle
 from treadle.cli.output import USAGE, note
+from treadle.cli.recycling_options import excluding_reload
+from treadle.cli.root import run, treadle
 from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
