@@ -15,7 +15,7 @@ import pytest
 LAZY = ("treadle.app",)
 STUBBED = (
     *("treadle", "treadle.blobs", "treadle.execution", "treadle.metrics", "treadle.ports", "treadle.resources"),
-    *("treadle.storage", "treadle.worker", "treadle.worker.fleet", "treadle.worker.probes"),
+    *("treadle.server", "treadle.storage", "treadle.worker", "treadle.worker.fleet", "treadle.worker.probes"),
 )
 NOT_FOR_APP = (
     *("treadle.cli", "treadle.contrib", "treadle.server", "treadle.testing", "treadle.worker.core"),

@@ -21,16 +21,9 @@ from tests.waiting import Turns
 from treadle import App, BadOption, flow
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, State
 from treadle.core.query_model import Query
+from treadle.core.ranges import MOST_CALL, MOST_QUEUES
 from treadle.server import Settings, time_slices
-from treadle.server.row_checks import (
-    MOST_CALL,
-    MOST_CHANGES,
-    MOST_CLAIM,
-    MOST_EDGES,
-    MOST_QUEUES,
-    MOST_ROWS,
-    MOST_UPSTREAMS,
-)
+from treadle.server.row_checks import MOST_CHANGES, MOST_CLAIM, MOST_EDGES, MOST_ROWS, MOST_UPSTREAMS
 from treadle.server.time_slices import in_parts
 from treadle.storage.http import HttpStorage
 

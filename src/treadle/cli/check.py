@@ -96,8 +96,8 @@ def _show(report: Report, where: str) -> None:
         _finding(finding)
     breaks = sum(finding.level == "break" for finding in report.findings)
     notes = len(report.findings) - breaks
-    share = f"{report.looked:,} of {plural(report.jobs, 'unfinished job')}" if report.sampled else ""
-    checked = share or plural(report.looked, "unfinished job")
+    share = f"{report.looked:,} of " if report.sampled else ""
+    checked = share + plural(report.jobs if report.sampled else report.looked, "unfinished job")
     if report.outbox:
         checked += f" and {plural(report.outbox, 'job')} of the outbox"
     verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"

@@ -8,8 +8,8 @@ from treadle.worker.fleet import Hello
 
 def greet_again(hello: Hello, before: Hello) -> None:
     """Print which tasks a reload has added and removed."""
-    added, removed = sorted(set(hello.tasks) - set(before.tasks)), sorted(set(before.tasks) - set(hello.tasks))
-    changes = [f"new task {name}" for name in added] + [f"task {name} is gone" for name in removed]
+    changes = [f"new task {name}" for name in sorted(set(hello.tasks) - set(before.tasks))]
+    changes += [f"task {name} is gone" for name in sorted(set(before.tasks) - set(hello.tasks))]
     note("treadle: claiming jobs again" + "".join(f"; {change}" for change in changes[:8]))
 
 

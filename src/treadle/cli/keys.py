@@ -96,10 +96,9 @@ def _needing(use: KeyUse) -> str:
 
 async def _used(app: App) -> tuple[list[KeyUse], tuple[str, ...], int]:
     """The use of each key, the keys of the app, and the number of jobs whose texts could not be read."""
-    app_storage, objects, known = app.storage, None, app.storage.capabilities.keys
-    storage = app_storage
-    if isinstance(app_storage, PayloadStorage):
-        storage, objects = app_storage.storage, app_storage.texts.objects
+    storage, objects, known = app.storage, None, app.storage.capabilities.keys
+    if isinstance(storage, PayloadStorage):
+        objects, storage = storage.texts.objects, storage.storage
     if storage.capabilities.reads_texts or storage.capabilities.queues:
         raise Stop(
             USAGE, "this server decrypts texts, or shows some queues only: give --url or --app of the storage itself"

@@ -21,8 +21,6 @@ from treadle.worker.probes import Address, PageListener, PageRequest, Reply
 if TYPE_CHECKING:
     from treadle.app import App
 
-LOG = "%(asctime)s %(levelname)-7s %(message)s"
-
 
 @click.command()
 @targeted
@@ -97,7 +95,7 @@ def _write(text: bytes, output: Path | None) -> None:
 
 
 async def _serve(app: App, port: str) -> None:
-    simple(LOG)
+    simple("%(asctime)s %(levelname)-7s %(message)s")
     stopping = asyncio.Event()
     with Signals(asyncio.get_running_loop(), stopping.set):
         try:

@@ -12,10 +12,8 @@ from treadle.core.errors import BadOption
 if TYPE_CHECKING:
     from treadle.app import App
 
-BLOBS: Final = "TREADLE_BLOBS"
 OFFLOAD: Final = "TREADLE_OFFLOAD"
 KEYS: Final = "TREADLE_KEYS"
-REDACT: Final = "TREADLE_REDACT"
 
 
 def app_at(url: str | None) -> App:
@@ -28,7 +26,7 @@ def app_at(url: str | None) -> App:
 def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The arguments `blobs`, `offload`, `keys` and `redact` of an App that the environment gives. Raises BadOption."""
     options: dict[str, Any] = {}
-    if blobs := environment.get(BLOBS, "").strip():
+    if blobs := environment.get("TREADLE_BLOBS", "").strip():
         options["blobs"] = blobs
     if offload := environment.get(OFFLOAD, "").strip():
         if not (offload.isascii() and offload.isdigit()):
@@ -38,6 +36,6 @@ def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, An
         from treadle.serialization import Keys
 
         options["keys"] = Keys.from_environment(KEYS)
-    if names := [name for name in re.split(r"[\s,]+", environment.get(REDACT, "")) if name]:
+    if names := [name for name in re.split(r"[\s,]+", environment.get("TREADLE_REDACT", "")) if name]:
         options["redact"] = names
     return options

@@ -99,10 +99,9 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
     protocols = options.get("protocols", ())
     for name in protocols:
         protocol(name).complete(options)
-    has_tokens = options["tokens"] is not None
     if options["dashboard"]:
         options["api"] = True
-    options["host"] = options["host"] or ("0.0.0.0" if protocols and has_tokens else "127.0.0.1")
+    options["host"] = options["host"] or ("0.0.0.0" if protocols and options["tokens"] is not None else "127.0.0.1")
     settings = _settings(options)
     is_open = options["open_"] or not options.get("api", True)  # clients of the protocols alone may know no tokens
     if bool(options["tls_cert"]) != bool(options["tls_key"]):

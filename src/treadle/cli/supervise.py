@@ -113,10 +113,9 @@ class Supervision:
         try:
             while self._roll_again and not self._is_stopping():
                 self._roll_again = False
-                which = "all" if await self._fleet.roll("SIGHUP") else "the other"
-                outcome = "were replaced" if which == "all" else "were not replaced"
+                which, negation = ("all", "") if await self._fleet.roll("SIGHUP") else ("the other", "not ")
                 if not self._is_stopping():
-                    note(f"treadle: {which} worker processes {outcome}")
+                    note(f"treadle: {which} worker processes were {negation}replaced")
         finally:
             self._health.reloaded()
 

@@ -64,8 +64,7 @@ def token(
     """
     known = read_tokens(file) if file.exists() else ()
     if name is None:
-        now = wall()
-        rows = [(token.name, rights(token), place(token), end(token, now)) for token in known]
+        rows = [(token.name, rights(token), place(token), end(token, wall())) for token in known]
         table(("name", "may", "in", "expires"), rows, f"no tokens in {file}")
         return 0
     if any(token.name == name for token in known):

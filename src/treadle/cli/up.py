@@ -73,14 +73,13 @@ def up(
         protocol("delayed").prepare(target.app, app, delivery)
     if named and (target.app.url or "memory:").startswith("memory:"):
         raise Stop(USAGE, "--roles starts processes, which cannot share a memory:// storage: give another --url")
-    slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
         app="" if is_found else app or "",
         search=is_found,  # a process of --roles searches again, because the app may be in `src`
         url=None if app else target.app.url,
         delivery=delivery,
         delayed=is_delayed,
-        concurrency=slots,
+        concurrency=concurrency or (1 if is_delayed else 20),
         ordered=is_delayed,
         metrics=not no_metrics,
         capture_logs=capture_logs,

@@ -84,14 +84,8 @@ async def test_more_a_job_is_handed_off_to_a_waiting_worker(storage: Storage) ->
     mail = await Mail(storage).listening()
     claim_id = await mail.in_vain(mail.ask(lease=30))
     await storage.enqueue([job("a")])
-    receiver, record = await mail.next()
-    assert (receiver, record.job.id, record.state, record.worker, record.version) == (
-        claim_id,
-        "a",
-        RUNNING,
-        claim_id,
-        1,
-    )
+    to, record = await mail.next()
+    assert (to, record.job.id, record.state, record.worker, record.version) == (claim_id, "a", RUNNING, claim_id, 1)
     assert record == await row(storage, "a")
     assert await claim_ids(storage) == []
     await settle(storage, done(record))

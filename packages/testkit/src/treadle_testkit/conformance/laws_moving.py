@@ -81,23 +81,21 @@ async def test_more_a_moved_storage_continues_the_same(storage: Storage, clock: 
 
 async def life(storage: Storage) -> list[Any]:
     """Typical calls: claims, endings, keys, and the reopening of a failed job."""
-    events: list[Any] = []
+    log: list[Any] = []
     for _ in range(4):
         rows = await claim(storage, 5, "default", "shut", worker="v")
-        events.append([_seen(record) for record in rows])
-        events.append([(answer.status) for answer in await storage.settle([done(record) for record in rows])])
-    events.append(ids(await storage.enqueue([job("k-2", key="k"), job("w-2", key="w"), job("nobody-yet")])))
+        log.append([_seen(record) for record in rows])
+        log.append([(answer.status) for answer in await storage.settle([done(record) for record in rows])])
+    log.append(ids(await storage.enqueue([job("k-2", key="k"), job("w-2", key="w"), job("nobody-yet")])))
     [bad] = await storage.get(["bad"])
     if bad is not None and bad.state.final:
-        events.append(await said(storage, out(bad, READY)))
+        log.append(await said(storage, out(bad, READY)))
     [later] = await storage.get(["promise"])
     if later is not None and not later.state.final:
-        events.append(await said(storage, done(later)))
-    events.append(
-        await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 sibling")
-    )
-    events.append((await storage.stats()).limits)
-    return events
+        log.append(await said(storage, done(later)))
+    log.append(await states(storage, "fan chain unknown doomed parent child waits behind dies kept-1 kept-2 sibling"))
+    log.append((await storage.stats()).limits)
+    return log
 
 
 def _seen(found: Record) -> Any:

@@ -86,9 +86,7 @@ async def test_law05_reopening_reopens_the_jobs_that_the_failure_cancelled(stora
     assert await states(storage, "b c") == [CANCELLED, CANCELLED]
     await settle(storage, back(await row(storage, "a")))
     b, c = [await row(storage, id) for id in "bc"]
-    assert [(record.state, record.pending, record.reason, record.reopenings) for record in (b, c)] == [
-        (WAITING, 1, None, 1)
-    ] * 2
+    assert [(one.state, one.pending, one.reason, one.reopenings) for one in (b, c)] == [(WAITING, 1, None, 1)] * 2
     for id in "abc":
         assert await claim_ids(storage, 9) == [id]
         await settle(storage, done(await row(storage, id)))
@@ -216,8 +214,8 @@ async def test_law05_an_ending_that_names_a_reopened_job_is_stale(storage: Stora
     p = await claim_one(storage, "p")
     ending = failed(p, reason="children", after=("x",))
     await settle(storage, back(await row(storage, "x")))
-    message = await refusal(storage, ending)
-    assert (message.status, message.reason) == ("stale", "x is ready")
+    answer = await refusal(storage, ending)
+    assert (answer.status, answer.reason) == ("stale", "x is ready")
     assert await row(storage, "p") == p
 
     await settle(storage, out(p, WAITING, function_done=True, after=("x", "y"), failures_allowed=None))
@@ -234,8 +232,8 @@ async def test_law05_an_ending_that_names_a_job_that_has_succeeded_since_is_stal
     p = await claim_one(storage, "p")
     await settle(storage, back(await row(storage, "x")))
     await run(storage, "x")
-    message = await refusal(storage, failed(p, reason="children", after=("x",)))
-    assert (message.status, message.reason) == ("stale", "x is succeeded")
+    answer = await refusal(storage, failed(p, reason="children", after=("x",)))
+    assert (answer.status, answer.reason) == ("stale", "x is succeeded")
     await settle(storage, out(p, WAITING, function_done=True, after=("x",), failures_allowed=None))
     await settle(storage, done(await claim_one(storage, "p")))
 
@@ -261,8 +259,8 @@ async def test_law05_an_ending_names_only_jobs_that_its_job_has_waited_for(stora
     await run(storage, "x", to=FAILED)
     p = await claim_one(storage, "p")
     for id in ("other", "unknown"):
-        message = await refusal(storage, failed(p, reason="children", after=("x", id)))
-        assert (message.status, id in str(message.reason)) == ("refused", True)
+        answer = await refusal(storage, failed(p, reason="children", after=("x", id)))
+        assert (answer.status, id in str(answer.reason)) == ("refused", True)
     assert await row(storage, "p") == p
     await settle(storage, failed(p, reason="children", after=("x",)))
 

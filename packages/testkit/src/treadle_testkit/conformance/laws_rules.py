@@ -120,8 +120,7 @@ async def test_law08_setting_the_same_rules_again_changes_nothing(storage: Stora
     assert await claim_ids(storage) == []
     await storage.set_limits(changes)
     assert await storage.limits(use=False) == tuple(
-        LimitUse(key=limit_use.key, rule=limit_use.rule, pauses=limit_use.pauses, declared=limit_use.declared)
-        for limit_use in before
+        LimitUse(key=use.key, rule=use.rule, pauses=use.pauses, declared=use.declared) for use in before
     )
     await settle(storage, done(first))
     assert await claim_ids(storage) == ["b"]

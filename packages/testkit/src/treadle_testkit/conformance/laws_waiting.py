@@ -387,6 +387,4 @@ async def test_law05_a_promise_expires(storage: Storage, clock: HandClock) -> No
     await storage.enqueue([job("p", task="", deadline=10), job("q", task="", wait_timeout=10)])
     clock.advance(10)
     await advance_due(storage)
-    assert [record and (record.state, record.reason) for record in await storage.get(["p", "q"])] == [
-        (FAILED, "expired")
-    ] * 2
+    assert [one and (one.state, one.reason) for one in await storage.get(["p", "q"])] == [(FAILED, "expired")] * 2

@@ -209,12 +209,10 @@ class Pair:
             self.same(f"row {id}", one, other)
         self.rows = [row for row in expected if row is not None]
         stats = [await storage.stats() for storage in (self.model, self.subject)]
-        self.same(
-            "counts", *[sorted(counted.counts, key=lambda it: (it.queue, it.task, it.state)) for counted in stats]
-        )
+        self.same("counts", *[sorted(one.counts, key=lambda it: (it.queue, it.task, it.state)) for one in stats])
         self.same("counts of the rows", queries.counts(self.rows, self.clock()), stats[0].counts)
         self.same("drift", *[await storage.recount() for storage in (self.model, self.subject)])
-        self.same("limits", *[sorted(counted.limits, key=lambda it: it.key) for counted in stats])
+        self.same("limits", *[sorted(one.limits, key=lambda it: it.key) for one in stats])
         await self._glance()
         order = ORDERS[self.turn % len(ORDERS)]
         await self._scan(Query(order=order, limit=3, scan=5, ready=KINDS[self.turn // 2 % len(KINDS)]))
@@ -229,9 +227,9 @@ class Pair:
     async def _glance(self) -> None:
         """Compare the whole glance, and what holds below a bound that is soon reached."""
         self.same("metrics", *[await storage.read_metrics(30, 700) for storage in (self.model, self.subject)])
-        whole, bounded_glance = [await storage.glance() for storage in (self.model, self.subject)]
-        self.same("glance", whole.queues, bounded_glance.queues)
-        self.same("capped", (), bounded_glance.capped)
+        whole, shown = [await storage.glance() for storage in (self.model, self.subject)]
+        self.same("glance", whole.queues, shown.queues)
+        self.same("capped", (), shown.capped)
         bounded, twin = [await storage.glance(MOST) for storage in (self.model, self.subject)]
         self.same("capped kinds", bounded.capped, twin.capped)
         queued = [
