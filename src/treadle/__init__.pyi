@@ -39,7 +39,6 @@ from treadle.core.errors import StorageUnavailable as StorageUnavailable
 from treadle.core.errors import TooLarge as TooLarge
 from treadle.core.errors import TreadleError as TreadleError
 from treadle.core.errors import UnknownJob as UnknownJob
-from treadle.core.errors import UnknownName as UnknownName
 from treadle.core.errors import UnknownSchedule as UnknownSchedule
 from treadle.core.errors import UnknownTask as UnknownTask
 from treadle.core.errors import UnknownUpstream as UnknownUpstream

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.admin.error_signature import SHOWN, signature
+from treadle.admin.failure_groups import SHOWN, signature
 
 SAME = [
     (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.kit import Told, work
-from treadle import Abort, App, Defer, Retry, UnknownJob, UnknownName, current, flow
+from treadle import Abort, App, Defer, Retry, UnknownJob, current, flow
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.policy import attempts
 from treadle.policy.run_log import LogLine, RunLog
@@ -161,8 +161,7 @@ async def test_steps_sleeps_marks_and_signals(app: App, told: Told, clock: HandC
         waits = await app.jobs.history(job)
         assert [(each.name, each.given) for each in waits.signals] == [("approved", False)]
         assert [step.done for step in waits.steps if step.kind == "sleep"] == [True]
-        with pytest.warns(UnknownName):
-            await app.jobs.signal(job, "later", "not yet")
+        await app.jobs.signal(job, "later", "not yet")
         await app.jobs.signal(job, "approved", {"by": "ann"})
         await told.until("succeeded")
     found = await app.jobs.history(job)

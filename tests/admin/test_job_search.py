@@ -10,8 +10,7 @@ import pytest
 
 from tests.kit import Spy
 from treadle import App, BadOption, Retry
-from treadle.admin.error_signature import signature
-from treadle.admin.failure_groups import key_of, read_key
+from treadle.admin.failure_groups import key_of, read_key, signature
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
@@ -32,7 +31,6 @@ async def texts(app: App, text: str, **filters: Any) -> list[str]:
 
 
 @shows("`app.jobs.list(search=)` finds jobs by a text in their arguments, error, labels or key, on every storage")
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # it also names what nothing uses
 async def test_jobs_are_found_by_their_texts(app: App) -> None:
     send = task(app)
     await send.enqueue("Zoë")
@@ -148,7 +146,6 @@ async def test_impossible_filters_are_refused(filters: dict[str, Any]) -> None:
             await app.jobs.list(**filters)
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # it also names what nothing uses
 async def test_failures_are_grouped_on_every_storage(app: App, clock: HandClock) -> None:
     send = task(app)
     for _ in range(3):

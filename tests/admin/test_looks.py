@@ -53,7 +53,6 @@ LOOKS: dict[str, Callable[[App, str], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")
 @pytest.mark.parametrize("name", LOOKS)
 async def test_a_look_does_not_count_every_row(spy: Spy, clock: HandClock, name: str) -> None:
     app, rows = await filled(spy, clock)

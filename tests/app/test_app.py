@@ -106,7 +106,7 @@ def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
     with pytest.raises(BadOption, match="a reducer named 'merge' is already registered"):
         bare.reducer("merge")(len)
     assert "task:cells.send" not in bare.tasks["cells.send"].job().new.limits
-    assert not bare.limits.declares
+    assert not bare.limits.declarations
     with pytest.raises(BadTask, match=r"'cells.send' is already registered"):
         bare.task(name="cells.send")(len)
     with pytest.raises(BadOption, match="a schedule named"):  # a second schedule of one task needs a name
@@ -123,14 +123,14 @@ def test_a_refused_declaration_changes_nothing(bare: App, wrong: str) -> None:
     with pytest.raises((BadOption, BadTask)):
         cell(1, wrong)
     assert not bare.tasks
-    assert not bare.limits.declares
+    assert not bare.limits.declarations
     cell(2, "concurrency=1")
     with pytest.raises((BadOption, BadTask)):
         cell(3, wrong)
     send = bare.tasks["cells.send"]
     assert send() == 2
     assert send.job().new.limits == (("task:cells.send", 1),)
-    assert bare.limits.declares
+    assert bare.limits.declarations
 
 
 def test_a_function_whose_schedule_is_refused_becomes_no_task(bare: App) -> None:

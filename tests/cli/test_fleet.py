@@ -19,8 +19,8 @@ from treadle.cli.recycling_options import memory
 from treadle.core.model import State
 from treadle.worker import WorkerHealth
 from treadle.worker.fleet import Recycling, worker_process
+from treadle.worker.fleet.fleet import reap
 from treadle.worker.fleet.messages import Vitals
-from treadle.worker.fleet.orphans import reap
 from treadle.worker.fleet.recycling import JITTER, SETTLED
 from treadle.worker.fleet.worker_process import EVERY, STUCK
 from treadle_testkit.shows import shows

@@ -12,10 +12,10 @@ import pytest
 
 from tests.cli.fleet_stage import Made, Stage
 from tests.servers import valkey
-from tests.waiting import Signal, until
+from tests.waiting import Signal, patient, until
 from treadle import Job
 from treadle.core.model import Record, State
-from treadle.worker.fleet import Recycling, trials, worker_process
+from treadle.worker.fleet import Fleet, Orders, Recycling, trials, worker_process
 from treadle.worker.fleet.fleet import SHORT
 from treadle_testkit.shows import shows
 
@@ -246,6 +246,31 @@ async def test_a_process_without_the_interpreters_lock_keeps_its_jobs(
         assert {(each.state, each.attempt, each.lost) for each in rows} == {(State.SUCCEEDED, 1, 0)}
         await here.until_said("its event loop answers again")
     assert "in keep_lock" in "\n".join(here.said)
+
+
+async def test_the_process_that_renews_short_leases_starts_together_with_the_worker(stage: Made) -> None:
+    """Each of them waits for the import of the other one, so neither could start first."""
+    waits = """
+log("imports")
+while Path("runs").read_text().count("imports") < 2:
+    time.sleep(0.02)
+"""
+    async with stage(1, tasks=TASKS + waits, lease=3.0) as here:
+        assert len({*runs(here, "imports")}) == 2
+        trial = here.fleet._trials.process
+        assert trial is not None
+        assert trial.pid in runs(here, "imports")
+
+
+async def test_a_worker_that_cannot_start_ends_the_fleet_and_the_process_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.py").write_text("raise ImportError('broken')")
+    fleet = Fleet(Orders(app="jobs:app", lease=3.0), 1, lambda text: None)
+    async with patient("the end of the fleet"):
+        assert await fleet.run() == 1
+    assert fleet._shared.live == set()
 
 
 async def test_a_stuck_process_is_ended_and_only_the_culprit_is_to_blame(

@@ -73,8 +73,6 @@ ACTS: dict[str, list[Callable[[App], Awaitable[Any]]]] = {
     "limits.pause": [lambda app: app.limits.pause("mail")],
     "limits.resume": [lambda app: app.limits.resume("mail")],
     "limits.set": [lambda app: app.limits.set(Limit("mail")), lambda app: app.limits.set(Limit("mail", slots=2))],
-    "limits.change": [lambda app: app.limits.change(Limit("mail", slots=2))],
-    "limits.shut": [lambda app: app.limits.shut("mail")],
     "limits.hold": [lambda app: app.limits.hold("mail", 9e9, held=True)],
     "limits.store": [lambda app: app.limits.store()],
     "schedules.pause": [lambda app: app.schedules.pause("daily")],
@@ -140,7 +138,7 @@ def test_each_public_call_is_known_as_an_act_or_a_look() -> None:
     assert found == (set(ACTS) - {"enqueue"}) | LOOKS
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName", "ignore::treadle.OldRows")
+@pytest.mark.filterwarnings("ignore::treadle.OldRows")
 @pytest.mark.parametrize("way", ["python", "http"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_acts_raise_and_reads_log_that_the_rows_are_old(

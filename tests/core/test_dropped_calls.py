@@ -217,11 +217,10 @@ def test_the_methods_have_names_and_docstrings(shop: App) -> None:
     assert "coroutine" not in repr(shop.jobs.cancel)
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # the limits and tasks are only examples
 def test_the_proposed_code_works(shop: App) -> None:
     shop.sync.limits.pause("queue:a")
     assert [use.key for use in shop.sync.limits.list()] == ["queue:a"]
-    shop.sync.call(shop.limits.shut("queue:a", False))
+    shop.sync.call(shop.limits.resume("queue:a"))
     job = shop.sync.enqueue(shop.tasks["greet"].job("x"))
     assert shop.sync.jobs.cancel(job) == 1
     assert shop.sync.call(job.ended()).state == "cancelled"

@@ -173,9 +173,25 @@ class Caller:
     async def _die(self) -> None:
         """Stop everything of that process, without closing anything."""
         self.deaths += 1
-        await self._storage.abandon()
+        await abandon(self._storage)
         self._storage = self._make()
         await self._storage.open()
+
+
+async def abandon(storage: ComposedStorage) -> None:
+    """Stop it as if its process had died: finish, release and publish nothing."""
+    storage._is_open, storage._notifier._unsubscribe = False, None
+    await storage._wakeups.abandon()
+    for task in storage._beside:
+        task.cancel()
+    groups = storage._groups
+    waiting, step = groups._waiting, groups._task
+    groups._drop()
+    groups._refuse(waiting, "its process died")
+    if step is not None:
+        step.cancel()
+        await asyncio.wait([step])
+    await asyncio.gather(*storage._beside, return_exceptions=True)
 
 
 async def rows(storage: Storage | Caller) -> list[Any]:
@@ -212,7 +228,7 @@ async def with_fault(scenario: Scenario, number: int, how: How, every: int) -> t
     assert found == seen
     await looking.close()
     for each in made:
-        await each.abandon()
+        await abandon(each)
     return breaking.happened, found
 
 

@@ -84,3 +84,8 @@ async def relayed(app: App) -> int:
     relay = app._core.relay
     assert relay is not None
     return await relay.everything()
+
+
+async def never() -> bool:
+    """For `relay._pass(never)`: deliver one page."""
+    return False

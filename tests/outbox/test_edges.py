@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.outbox.kit import Data, mail, relayed, stored
+from tests.outbox.kit import Data, mail, never, relayed, stored
 from tests.waiting import Signal
 from treadle import App, BadOption, JobExpired, Worker
 from treadle.core.model import NewJob, Record
@@ -242,7 +242,7 @@ async def test_rows_stay_while_the_storage_is_unavailable(app: App, data: Data) 
     assert app.outbox is not None
     relay = app.outbox._relay(storage)
     with pytest.raises(StorageUnavailable):
-        await relay.once()
+        await relay._pass(never)
     stats = await app.outbox.stats()
     assert (stats.rows, stats.failing) == (3, 0)
     assert stats.oldest == pytest.approx(100, abs=10)
@@ -270,7 +270,7 @@ async def test_a_job_that_cuts_the_connection_does_not_stop_the_others(app: App,
     relay = app.outbox._relay(cut)
     while relay.delivered < 6:
         try:
-            await relay.once()
+            await relay._pass(never)
         except StorageUnavailable:
             continue
     [bad] = await app.outbox.list()
@@ -288,7 +288,7 @@ async def test_an_answer_of_the_storage_is_lost(app: App, data: Data, fault: Any
     assert app.outbox is not None
     relay = app.outbox._relay(storage)
     with pytest.raises(StorageUnavailable):
-        await relay.once()
+        await relay._pass(never)
     await relay.everything()
     assert len(await stored(app)) == 3
 

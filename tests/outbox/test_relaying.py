@@ -166,7 +166,7 @@ async def test_a_relay_leaves_nothing_in_a_pooled_session(
         for n in range(8):
             await written(app, data, str(n))
             assert await relayed(app) == 1
-        raw: Any = app.outbox._database._made
+        raw: Any = app.outbox._database._connection
         changed = "SELECT name FROM pg_settings WHERE source = 'session' AND name ~ 'statement_timeout|_commit$'"
         assert raw._raw.execute(changed).fetchall() == []
         assert raw._raw.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
@@ -183,7 +183,7 @@ async def test_behind_pgbouncer(tmp_path: Path, namespace: str) -> None:
         async with app:
             await written(app, data, "ada")
             assert await relayed(app) == 1
-            made: Any = app.outbox._database._made
+            made: Any = app.outbox._database._connection
             assert made._lent
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from treadle import Locked
 from treadle.core.model import NewJob, Record, State
-from treadle.producer.sender import Sender
+from treadle.producer.batching import Sender
 from treadle.storage import locked_calls
 
 

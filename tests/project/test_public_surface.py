@@ -28,7 +28,7 @@ TREADLE = """
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked Middleware
     NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
     SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepMismatch StorageDenied StorageError StorageFull
-    StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownName UnknownSchedule UnknownTask
+    StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
 """
@@ -52,8 +52,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
-    Portal Queues Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
+    Audit BatchDecorator BatchOptions Bound Continuation Dead EnqueueOptions Jobs Lifespan Limits MetricsReader Once
+    Options Portal Queues Scheduled Schedules Scope Stub Synchronous Workflow Workflows
 """
 
 

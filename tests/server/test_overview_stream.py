@@ -21,7 +21,7 @@ from treadle.core.clock import wall
 from treadle.core.limit_model import Limit, Pause
 from treadle.core.model import NewJob, Presence
 from treadle.core.placement import Needs
-from treadle.server import Serving, Settings, Token, make_site
+from treadle.server import Serving, Settings, Token, kept_answer, make_site
 from treadle.server.auth.tokens import ANYBODY, SCOPES, digest
 from treadle.server.errors import Refused
 from treadle.server.event_stream import EventStream
@@ -126,9 +126,9 @@ async def test_one_look_serves_all_readers_and_none_is_made_without_one(stage: S
 
 async def test_the_pace_is_fifty_times_the_cost_but_two_seconds_at_least(stage: Stage) -> None:
     await stage.looks.overview(ANYBODY)
-    assert stage.looks.pace(0.001) == 2.0
-    assert stage.looks.pace(0.2) == pytest.approx(10.0)
-    assert stage.looks.pace(5.0) == looks.LONGEST
+    assert kept_answer.pace(0.001) == 2.0
+    assert kept_answer.pace(0.2) == pytest.approx(10.0)
+    assert kept_answer.pace(5.0) == kept_answer.LONGEST
     async with stage.reader() as read:
         _, overview = await read()
         assert overview["every"] == 2.0

@@ -19,8 +19,9 @@ from treadle import App, Retry, Worker, current
 from treadle.contrib.delayed.app import delayed_routes
 from treadle.contrib.queuey.app import queue_routes
 from treadle.contrib.queuey.jobs import Rules
-from treadle.core.payload_redaction import HITS, LARGEST, Redaction
-from treadle.server import Settings, Token
+from treadle.core.json_secrets import HITS, LARGEST
+from treadle.core.payload_redaction import Redaction
+from treadle.server import Settings, Token, shown_payloads
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle_testkit.shows import shows
 
@@ -195,6 +196,12 @@ def test_a_large_value_with_such_a_key_is_hidden_whole() -> None:
         assert PLANTED not in bytes(Redaction().json({"a": filler, "body": within})).decode()  # named in a text
     many = "password " * (HITS + LARGEST // 8)
     assert "hidden key" in bytes(Redaction().json(many)).decode()
+
+
+def test_of_a_payload_too_large_to_decode_the_size_is_shown_unread() -> None:
+    redaction, text = Redaction().as_shapes(), "[" * (LARGEST + 1)  # no JSON: to read it would raise
+    assert shown_payloads.arguments(text, redaction) == ([f"JSON({len(text)})"], {}, "shape")
+    assert shown_payloads.plain(text, redaction) == (f"JSON({len(text)})", "shape")
 
 
 def test_hostile_values_are_hidden_not_raised() -> None:

@@ -45,7 +45,6 @@ async def test_a_runner_of_plain_curl() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed here")
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")  # no worker has a heartbeat yet that names the tasks
 async def test_a_runner_of_node() -> None:
     url = memory_url(None)
     async with App(url) as app:

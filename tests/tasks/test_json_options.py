@@ -1,6 +1,6 @@
 """An option of a job is offered in Python, over HTTP and on the command line, with one description, and in the guide.
 
-An option that is not offered everywhere is named in `PYTHON_ONLY` or `NOT_IN_CLI` of `tasks/json_options.py`.
+An option that is not offered everywhere is named in `PYTHON_ONLY` or `NOT_IN_CLI`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from treadle.server.views import JobAsked, spec_of
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.json_options import (
     DESCRIPTIONS,
-    NOT_IN_CLI,
-    PYTHON_ONLY,
     JobOptions,
     KeyAsked,
     RetryAsked,
@@ -36,6 +34,25 @@ from treadle.testing import HandClock
 GUIDE: Final = Path(__file__).resolve().parents[2] / "docs/guides/options.md"
 JSON: Final = frozenset(JobOptions.__struct_fields__)
 CALL: Final = ["task", "args", "kwargs"]  # the fields of a request that are not options
+
+# Options that are not offered everywhere. All others are the same in Python, over HTTP and for `treadle enqueue`.
+PYTHON_ONLY: Final = frozenset({"inline", "within"})  # they concern the process that enqueues
+NOT_IN_CLI: Final = frozenset(  # they belong to a task or to a program; a person rarely sets them for one job
+    {
+        "run_at",
+        "deadline",
+        "retry",
+        "lease",
+        "max_lost",
+        "cost",
+        "aging",
+        "keep",
+        "keep_failed",
+        "when",
+        "wait_timeout",
+        "pass_result",
+    }
+)
 
 GIVEN: Final[dict[str, object]] = {  # a value of each option, as JSON, that is not the default
     "queue": "mail",

@@ -204,7 +204,7 @@ async def test_a_throttle_that_pauses_for_ever_keeps_no_heartbeat_from_being_sen
     worker = work(app, throttle=throttle)
     async with worker:
         assert worker._core.session is not None
-        await worker._core.session.heartbeat.once()
+        await worker._core.session.parts.heartbeat.once()
     assert not worker.running
 
 

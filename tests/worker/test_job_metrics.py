@@ -13,8 +13,8 @@ from treadle.core.model import Claim
 from treadle.metrics import Totals
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.worker import metrics_folder
-from treadle.worker.metrics_folder import MetricsFolder
+from treadle.worker import maintenance
+from treadle.worker.maintenance import MetricsFolder
 from treadle_testkit.shows import shows
 
 
@@ -151,7 +151,7 @@ async def test_a_storage_that_refuses_metrics_disturbs_no_job(
 async def test_the_leader_folds_old_metrics(
     app: App, clock: HandClock, spy: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_folder, "PAUSE", 0)
+    monkeypatch.setattr(maintenance, "PAUSE", 0)
 
     @app.task(name="f")
     async def f() -> None: ...

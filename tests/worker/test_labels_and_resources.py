@@ -15,10 +15,9 @@ from treadle import App, BadOption, Worker, current
 from treadle.core.model import Record
 from treadle.policy.claim_plan import TURN
 from treadle.testing import drain
-from treadle.worker.capacity import Capacity
+from treadle.worker.capacity import Capacity, Turns
 from treadle.worker.resource_use import ResourceUse
 from treadle.worker.session import WorkerSession
-from treadle.worker.turns import Turns
 from treadle_testkit.shows import shows
 
 
@@ -79,21 +78,21 @@ def session_of(worker: Worker) -> WorkerSession:
 
 
 def capacity_of(worker: Worker) -> Capacity:
-    capacity = session_of(worker).capacity
+    capacity = session_of(worker).parts.capacity
     assert capacity is not None
     return capacity
 
 
 async def claims(worker: Worker, times: int = 4) -> None:
     """Wait until the worker has claimed so often."""
-    session, storage = session_of(worker), session_of(worker).storage
+    session, storage = session_of(worker), session_of(worker).parts.storage
     claimed = Signal()
     with pytest.MonkeyPatch.context() as patch:
         claimed.after(patch, Capacity, "answered")
         for _ in range(times):
             session.state.demand.notify()
             await claimed.again("a claim")
-    assert storage is session.storage
+    assert storage is session.parts.storage
 
 
 # --- labels
@@ -111,7 +110,7 @@ async def test_a_worker_claims_only_tasks_whose_labels_it_has(app: App, load: Lo
         await load.task(app, name, requires=requires).enqueue()
     async with Worker(app, labels={"gpu": "t4", "zone": "de"}, grace=0) as worker:
         await load.until("anywhere", "gpu", "europe")
-        assert session_of(worker).heartbeat.presence().labels == (("gpu", "t4"), ("zone", "de"))
+        assert session_of(worker).parts.heartbeat.presence().labels == (("gpu", "t4"), ("zone", "de"))
         async with Worker(app, labels=["gpu=a100", "zone=us", "ssd"], grace=0):
             await load.until("anywhere", "gpu", "europe", "a100", "both")
 
@@ -146,7 +145,7 @@ async def test_running_jobs_use_no_more_than_the_resources(app: App, load: Load,
         await each.enqueue()
     async with Worker(app, concurrency=10, resources={"mb": 5000}, grace=0) as worker:
         await load.until("large", "small", "small", "light")
-        assert session_of(worker).heartbeat.presence().resources == (("mb", 5000, 5000),)
+        assert session_of(worker).parts.heartbeat.presence().resources == (("mb", 5000, 5000),)
         load.end("large")
         await load.until("small", "small", "small", "light")
         load.end("small")
@@ -209,7 +208,7 @@ async def test_a_task_larger_than_its_worker_is_not_claimed(app: App, load: Load
         await load.task(app, name, uses=uses).enqueue()
     async with Worker(app, resources={"gpu": 1}, grace=0) as worker:
         await load.until("fits")
-        assert {"large", "fits", "other"} & set(session_of(worker).tasks()) == {"fits"}
+        assert {"large", "fits", "other"} & set(session_of(worker).parts.tasks()) == {"fits"}
         load.end("fits")
         await claims(worker)
     assert load.ran == ["fits"]
@@ -226,7 +225,7 @@ async def test_a_large_job_gets_a_reservation_after_5_seconds(app: App, load: Lo
         capacity, now = capacity_of(worker), [0.0]
         capacity.planner.waits.clear()
         capacity.planner.clock = lambda: now[0]
-        turns = Turns(capacity, session_of(worker).storage, ["default"])
+        turns = Turns(capacity, session_of(worker).parts.storage, ["default"])
         await large.enqueue()
         for _ in range(4):
             await small.enqueue()
@@ -238,7 +237,7 @@ async def test_a_large_job_gets_a_reservation_after_5_seconds(app: App, load: Lo
         assert not capacity.reserved
         now[0] = TURN
         await turns.look()
-        assert capacity.reserved == session_of(worker).heartbeat.presence().reserved == "large"
+        assert capacity.reserved == session_of(worker).parts.heartbeat.presence().reserved == "large"
         for left in (3, 2, 1):
             load.end("small")
             await load.until(*["small"] * left)
@@ -256,7 +255,7 @@ async def test_no_turn_for_a_task_without_queued_jobs_or_behind_others(app: App,
     async with Worker(app, resources={"mb": 2}, concurrency=1, grace=0) as worker:
         await load.until("small")
         capacity = capacity_of(worker)
-        turns = Turns(capacity, session_of(worker).storage, ["default"])
+        turns = Turns(capacity, session_of(worker).parts.storage, ["default"])
         capacity.planner.waits["large"] = float("-inf")
         await turns.look()
         assert not capacity.reserved
@@ -282,7 +281,7 @@ async def test_lost_jobs_use_their_resources(app: App, fits: None) -> None:
     async with Worker(app, resources={"gpu": 1}, grace=0) as worker:
         capacity, session = capacity_of(worker), session_of(worker)
         await begun.until(lambda: begun.sent == 1, "the run")
-        session.heartbeat.lose(session.state.running[job.id])
+        session.parts.heartbeat.lose(session.state.running[job.id])
         await render.enqueue()
         await claims(worker, 2)
         assert capacity.use.used == {"gpu": 1}

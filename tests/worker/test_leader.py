@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit import Spy, Told, presences, work
 from tests.waiting import Signal, patient
-from treadle import App, BadOption, StorageUnavailable, UnknownName, Worker
+from treadle import App, BadOption, StorageUnavailable, Worker
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.server.doctor.common import checks
 from treadle.storage.contract import Storage
@@ -137,8 +137,7 @@ async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, st
 
 
 async def test_a_pause_of_every_queue_stops_no_leader(app: App, clock: HandClock) -> None:
-    with pytest.warns(UnknownName):
-        await app.queues.pause("treadle")
+    await app.queues.pause("treadle")
     follower = Candidate(app.storage, "two", "follower")
     assert await looked(follower) == [False]
     clock.advance(5.01)
@@ -251,14 +250,14 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock, look
     other = Candidate(app.storage, "other", "leader", LeaderDuties(("treadle.schedule", "treadle.schedule:job")))
     assert await looked(other) == [True]
     async with work(app, role="follower") as follower:
-        state = follower._core.session
-        assert state is not None
-        await looks.until(lambda: state.election._leaders is not None, "the duties of the leader")
-        assert not [name for name in state.tasks() if name.startswith("treadle.schedule")]
-        assert "job" in state.tasks()
+        session = follower._core.session
+        assert session is not None
+        await looks.until(lambda: session.parts.election._leaders is not None, "the duties of the leader")
+        assert not [name for name in session.parts.tasks() if name.startswith("treadle.schedule")]
+        assert "job" in session.parts.tasks()
         clock.advance(5.01)  # the other one has fallen silent
-        await looks.until(state.election.is_leader, "the follower's lead")
-        assert "treadle.schedule:job" in state.tasks()
+        await looks.until(session.parts.election.is_leader, "the follower's lead")
+        assert "treadle.schedule:job" in session.parts.tasks()
     assert await leading(app.storage) is None  # it has stopped
 
 
@@ -279,16 +278,16 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
 
     monkeypatch.setattr(StorageOutage, "answered", counted)
     async with work(app, role="follower") as follower, patient("rounds of the pruner"):
-        state = follower._core.session
-        assert state is not None
+        session = follower._core.session
+        assert session is not None
         pruned = asyncio.Queue[int]()
-        inner = state.storage.prune
+        inner = session.parts.storage.prune
 
         async def prune(limit: int) -> int:
             pruned.put_nowait(found := await inner(limit))
             return found
 
-        monkeypatch.setattr(state.storage, "prune", prune)
+        monkeypatch.setattr(session.parts.storage, "prune", prune)
         for _ in range(5):
             await rounds.get()
         assert pruned.empty()

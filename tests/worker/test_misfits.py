@@ -61,7 +61,7 @@ async def working(*workers: Worker) -> AsyncIterator[None]:
         for worker in workers:
             await stack.enter_async_context(worker)
             assert worker._core.session is not None
-            await worker._core.session.heartbeat.once()  # stored before any job is
+            await worker._core.session.parts.heartbeat.once()  # stored before any job is
         yield
 
 

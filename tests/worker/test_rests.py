@@ -15,7 +15,7 @@ from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.policy.judge import HOLD, Held
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
-from treadle.worker.rests import STEP, end_rests
+from treadle.worker.maintenance import STEP, end_rests
 from treadle_testkit.faults import Faulty, held
 from treadle_testkit.shows import shows
 

@@ -16,6 +16,7 @@ from treadle.core.model import Claim, Record, State
 from treadle.policy.guilt import guilt_of, is_suspect
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
+from treadle.worker import session
 from treadle_testkit.faults import Fault, Faulty
 from treadle_testkit.shows import shows
 
@@ -119,6 +120,37 @@ async def test_an_idle_worker_stops_during_an_outage(how: Literal["before", "los
     await failed.until(lambda: worker.health().storage_away is not None, "the outage")
     await worker.stop()  # it waited for grace and lease
     is_away = False
+    await app.close()
+
+
+@shows("an idle worker stops within seconds while no call of its storage returns, whatever its grace is")
+async def test_an_idle_worker_stops_while_its_storage_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as behind a firewall that drops packets: no call fails, so there is no outage."""
+    monkeypatch.setattr(session, "LOOK", 0.01)
+    monkeypatch.setattr(session, "HURRY", 0.01)
+    hangs, answers, held, verbs = False, asyncio.Event(), Signal(), set[str]()
+
+    def fault(verb: str, call: int) -> Fault | None:
+        if not hangs:
+            return None
+        verbs.add(verb)
+        held.send()
+        return Fault("held", verb, call, answers)
+
+    app = App(storage=Faulty(MemoryStorage(), fault, fused=False))
+
+    @app.task
+    async def t() -> None: ...
+
+    worker = Worker(app, grace=3600, lease=0.1, poll=0.01)
+    await worker.start()
+    await (await t.enqueue()).result(30)
+    hangs = True
+    await held.until(lambda: {"claim", "heartbeat"} <= verbs, "calls that hang")
+    assert worker.health().storage_away is None
+    await worker.stop()  # it waited for grace and lease, and to sign off for ever
+    assert worker.running == []
+    answers.set()
     await app.close()
 
 

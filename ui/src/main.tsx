@@ -25,21 +25,21 @@ const AHEAD = 1_500; // ms after the first page until the others are read
 
 const jobs = () => import("./jobs");
 const more = () => import("./more");
-const Job = lazy(() => jobs().then((found) => found.Job));
-const Jobs = lazy(() => jobs().then((found) => found.Jobs));
-const Activity = lazy(() => more().then((found) => found.Activity));
-const Failure = lazy(() => more().then((found) => found.Failure));
-const Failures = lazy(() => more().then((found) => found.Failures));
-const Health = lazy(() => more().then((found) => found.Health));
-const Limits = lazy(() => more().then((found) => found.Limits));
-const Queue = lazy(() => more().then((found) => found.Queue));
-const Queues = lazy(() => more().then((found) => found.Queues));
-const Schedule = lazy(() => more().then((found) => found.Schedule));
-const Schedules = lazy(() => more().then((found) => found.Schedules));
-const Worker = lazy(() => more().then((found) => found.Worker));
-const Workers = lazy(() => more().then((found) => found.Workers));
-const Workflow = lazy(() => more().then((found) => found.Workflow));
-const Workflows = lazy(() => more().then((found) => found.Workflows));
+const Job = lazy(() => jobs().then((module) => module.Job));
+const Jobs = lazy(() => jobs().then((module) => module.Jobs));
+const Activity = lazy(() => more().then((module) => module.Activity));
+const Failure = lazy(() => more().then((module) => module.Failure));
+const Failures = lazy(() => more().then((module) => module.Failures));
+const Health = lazy(() => more().then((module) => module.Health));
+const Limits = lazy(() => more().then((module) => module.Limits));
+const Queue = lazy(() => more().then((module) => module.Queue));
+const Queues = lazy(() => more().then((module) => module.Queues));
+const Schedule = lazy(() => more().then((module) => module.Schedule));
+const Schedules = lazy(() => more().then((module) => module.Schedules));
+const Worker = lazy(() => more().then((module) => module.Worker));
+const Workers = lazy(() => more().then((module) => module.Workers));
+const Workflow = lazy(() => more().then((module) => module.Workflow));
+const Workflows = lazy(() => more().then((module) => module.Workflows));
 
 /** The page of a path. The key makes another thing of the same kind a new page, with its own state. */
 function pageOf(path: string): JSX.Element {

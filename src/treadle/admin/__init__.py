@@ -1,78 +1,50 @@
 """Operations on stored jobs, workflows, limits and queues: `app.jobs`, `app.dead`, `app.workflows`, `app.limits`,
 `app.queues`, `app.metrics`, `app.audit` and `app.events`."""
 
-from treadle.admin.acts import cancelled, delete_now
-from treadle.admin.audit import Audit
-from treadle.admin.dead import Dead
-from treadle.admin.dropped_parts import dropped
-from treadle.admin.emptied import EmptiedWatch
-from treadle.admin.error_signature import signature
-from treadle.admin.estimate import Change, Estimate, QueuePlan, Range
-from treadle.admin.event_feed import EventFeed
-from treadle.admin.explain.wording import set_limit, start_worker
-from treadle.admin.filter_words import ENDED, UNFINISHED, words_of
-from treadle.admin.job_filters import query_of, text_of
-from treadle.admin.job_history import JobAttempt, JobHistory, Signal, Step
-from treadle.admin.job_search import Hide, Search, near_id
-from treadle.admin.jobs import Filter, Jobs
-from treadle.admin.limit_holds import LimitHolds
-from treadle.admin.limits import Limits
-from treadle.admin.metrics import MetricsReader
-from treadle.admin.moved_looks import Moved
-from treadle.admin.operations import AT_ONCE, Operation, Operations, TooManyOperations, Verb
-from treadle.admin.orphaned_workflows import OrphanedWorkflows
-from treadle.admin.queues import Queues
-from treadle.admin.selection import Selection
-from treadle.admin.workflow_graph import FOLD, Graph
-from treadle.admin.workflow_text import lines_of, mermaid_of
-from treadle.admin.workflows import MOST, WorkflowPage, Workflows
-
-__all__ = [
-    "AT_ONCE",
-    "ENDED",
-    "FOLD",
-    "MOST",
-    "UNFINISHED",
-    "Audit",
-    "Change",
-    "Dead",
-    "EmptiedWatch",
-    "Estimate",
-    "EventFeed",
-    "Filter",
-    "Graph",
-    "Hide",
-    "JobAttempt",
-    "JobHistory",
-    "Jobs",
-    "LimitHolds",
-    "Limits",
-    "MetricsReader",
-    "Moved",
-    "Operation",
-    "Operations",
-    "OrphanedWorkflows",
-    "QueuePlan",
-    "Queues",
-    "Range",
-    "Search",
-    "Selection",
-    "Signal",
-    "Step",
-    "TooManyOperations",
-    "Verb",
-    "WorkflowPage",
-    "Workflows",
-    "cancelled",
-    "delete_now",
-    "dropped",
-    "lines_of",
-    "mermaid_of",
-    "near_id",
-    "query_of",
-    "set_limit",
-    "signature",
-    "start_worker",
-    "text_of",
-    "words_of",
-]
+from treadle.admin.acts import cancelled as cancelled
+from treadle.admin.acts import delete_now as delete_now
+from treadle.admin.audit import Audit as Audit
+from treadle.admin.dead import Dead as Dead
+from treadle.admin.emptied import EmptiedWatch as EmptiedWatch
+from treadle.admin.estimate import Change as Change
+from treadle.admin.estimate import Estimate as Estimate
+from treadle.admin.estimate import QueuePlan as QueuePlan
+from treadle.admin.estimate import Range as Range
+from treadle.admin.event_feed import EventFeed as EventFeed
+from treadle.admin.explain.wording import set_limit as set_limit
+from treadle.admin.explain.wording import start_worker as start_worker
+from treadle.admin.failure_groups import signature as signature
+from treadle.admin.job_filters import ENDED as ENDED
+from treadle.admin.job_filters import UNFINISHED as UNFINISHED
+from treadle.admin.job_filters import query_of as query_of
+from treadle.admin.job_filters import text_of as text_of
+from treadle.admin.job_history import JobAttempt as JobAttempt
+from treadle.admin.job_history import JobHistory as JobHistory
+from treadle.admin.job_history import Signal as Signal
+from treadle.admin.job_history import Step as Step
+from treadle.admin.job_search import Hide as Hide
+from treadle.admin.job_search import Search as Search
+from treadle.admin.job_search import near_id as near_id
+from treadle.admin.jobs import Filter as Filter
+from treadle.admin.jobs import Jobs as Jobs
+from treadle.admin.limits import LimitHolds as LimitHolds
+from treadle.admin.limits import Limits as Limits
+from treadle.admin.limits import dropped as dropped
+from treadle.admin.metrics import MetricsReader as MetricsReader
+from treadle.admin.moved_looks import Moved as Moved
+from treadle.admin.operations import AT_ONCE as AT_ONCE
+from treadle.admin.operations import Operation as Operation
+from treadle.admin.operations import Operations as Operations
+from treadle.admin.operations import TooManyOperations as TooManyOperations
+from treadle.admin.operations import Verb as Verb
+from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkflows
+from treadle.admin.queues import Queues as Queues
+from treadle.admin.selection import Selection as Selection
+from treadle.admin.selection import words_of as words_of
+from treadle.admin.workflow_graph import FOLD as FOLD
+from treadle.admin.workflow_graph import Graph as Graph
+from treadle.admin.workflow_text import lines_of as lines_of
+from treadle.admin.workflow_text import mermaid_of as mermaid_of
+from treadle.admin.workflows import MOST as MOST
+from treadle.admin.workflows import WorkflowPage as WorkflowPage
+from treadle.admin.workflows import Workflows as Workflows

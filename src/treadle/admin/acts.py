@@ -7,18 +7,21 @@ a lost response is recognised, and of two operators who change the same job the 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from treadle.admin.audit import Receipt
+from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.query_model import Page
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
+from treadle.tasks.when import HasId
 from treadle.workflow import causes, fatal, rows_of
 from treadle.workflow.plan import plan_of
 
@@ -27,7 +30,7 @@ GROUP: Final = 250
 TRIES: Final = 5  # attempts to settle a job that changes between reading and settling
 
 Chosen = Callable[[Record], Outcome | None]
-"""The act for a job as it stands; None: it does not fit."""
+"""Returns the outcome of the act for a job in its present state; None: the act does not fit it."""
 Note = Callable[[Record, str | None], None]
 """Called with each job as it was before: None if it was changed, else the reason why it was not."""
 UNFIT: Final = "unfit"  # the reason of a job for which `Chosen` returned None
@@ -38,7 +41,7 @@ HELD: Final = "another open transaction holds it"
 class Acts:
     """Implements the changes of `app.jobs` to rows that were read.
 
-    note     see `noting`
+    note     called with every job that they change or pass over
     receipt  of the entry of the audit log for these acts
     """
 
@@ -51,11 +54,7 @@ class Acts:
         receipt: Receipt | None = None,
     ) -> None:
         self._client, self._storage, self._reach, self._note = client, storage, reach, note
-        self._receipt = receipt or Receipt()
-
-    def noting(self, note: Note) -> Acts:
-        """The same acts, which call `note` with every job that they change or pass over."""
-        return Acts(self._client, self._storage, self._reach, note)
+        self._receipt = receipt
 
     async def settle(
         self, rows: Sequence[Record], chosen: Chosen, raising: bool = False, named: bool = False
@@ -70,25 +69,11 @@ class Acts:
         acted: list[Record] = []
         pending, held = list(rows), set[str]()
         for _ in range(TRIES):
-            fitting, outcomes = self._outcomes(pending, chosen, nonce)
-            if not outcomes:
+            changed, held = await self._try(storage, pending, chosen, nonce, raising, acted)
+            if not changed:
                 return acted
-            changed, held = list[str](), set[str]()
-            answers = await self._receipt.settle(storage, outcomes)
-            for row, outcome, answer in zip(fitting, outcomes, answers, strict=True):
-                if answer.status == "applied":
-                    acted.append(row)
-                    self._tell(row, outcome)
-                elif answer.status == "stale" or answer.again:
-                    changed.append(row.job.id)
-                    if answer.again:
-                        held.add(row.job.id)
-                elif raising:
-                    raise _refused(row, answer.reason or "refused")
-                else:
-                    self._note(row, answer.reason or "refused")
             pending = []
-            for now in await storage.get(changed) if changed else ():
+            for now in await storage.get(changed):
                 if now is not None and dict(now.checkpoints).get(ACT) == nonce:
                     acted.append(now)  # settled by a call whose response was lost; the job has changed since
                     self._note(now, None)
@@ -97,30 +82,47 @@ class Acts:
         await self._give_up(storage, pending, held, raising, named or raising)
         return acted
 
-    def _outcomes(self, rows: Sequence[Record], chosen: Chosen, nonce: str) -> tuple[list[Record], list[Outcome]]:
-        """The rows for which the act fits, and its outcome for each of them."""
-        fitting, outcomes = list[Record](), list[Outcome]()
+    async def _try(
+        self, storage: Storage, rows: Sequence[Record], chosen: Chosen, nonce: str, raising: bool, acted: list[Record]
+    ) -> tuple[list[str], set[str]]:
+        """Settle these rows once, and add the settled ones to `acted` -> the jobs that have changed since they were
+        read, or that another transaction holds; and the latter."""
+        fitting, outcomes, changed, held = list[Record](), list[Outcome](), list[str](), set[str]()
         for row in rows:
-            outcome = chosen(row)
-            if outcome is None:
+            if (outcome := chosen(row)) is None:
                 self._note(row, UNFIT)
             else:
                 fitting.append(row)
                 outcomes.append(replace(outcome, checkpoints=((ACT, nonce),), reach=self._reach))
-        return fitting, outcomes
+        if not outcomes:
+            return changed, held
+        settle = storage.settle if self._receipt is None else partial(self._receipt.settle, storage)
+        for row, outcome, answer in zip(fitting, outcomes, await settle(outcomes), strict=True):
+            if answer.status == "applied":
+                acted.append(row)
+                self._tell(row, outcome)
+            elif answer.status == "stale" or answer.again:
+                changed.append(row.job.id)
+                if answer.again:
+                    held.add(row.job.id)
+            elif raising:
+                raise _refused(row, answer.reason or "refused")
+            else:
+                self._note(row, answer.reason or "refused")
+        return changed, held
 
     async def _give_up(
-        self, storage: Storage, left: Sequence[Record], held: set[str], raising: bool, named: bool
+        self, storage: Storage, changed: Sequence[Record], held: set[str], raising: bool, named: bool
     ) -> None:
         """Note the jobs that have changed, or were held by another transaction, at each try."""
-        for row in left:
+        for row in changed:
             self._note(row, HELD if row.job.id in held else CHANGED)
-        if left:
+        if changed:
             await check_stays(storage)
         if named and held:
             raise Locked(f"job {min(held)}", "its row or its key", sorted(held))
-        if left and raising:
-            raise Stale(left[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
+        if changed and raising:
+            raise Stale(changed[0].job.id, f"it changed {TRIES} times during this call; repeat the call")
 
     def _tell(self, row: Record, out: Outcome) -> None:
         self._note(row, None)
@@ -128,6 +130,10 @@ class Acts:
             self._client.tell("cancelled", row, out.error)
             if row.job.root is None:
                 self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
+
+    async def apply(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> int:
+        """Settle these rows -> how many were settled."""
+        return len(await self.settle(rows, chosen, raising))
 
     async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:
         """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs. `named`: see `settle`.
@@ -155,55 +161,45 @@ class Acts:
             if row.function_done or (row.state is State.WAITING and row.started_at is not None)
         }
         ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
-        found = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
-        found = [row for row in found if tree or not row.job.task]
-        seen.update(row.job.id for row in found)
-        return found
+        children = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
+        children = [row for row in children if tree or not row.job.task]
+        seen.update(row.job.id for row in children)
+        return children
 
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
         """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""
-        leaves: dict[str, Record] = {}
-        level, seen = list(rows), set[str]()
+        leaves, level, seen = dict[str, Record](), list(rows), set[str]()
         while level:
-            below: dict[str, Record] = {}
-            failed_of = await self._failed_children([row for row in level if row.reason == CHILDREN])
+            parents = list[Record]()
             for row in level:
                 seen.add(row.job.id)
-                failed = failed_of.get(row.job.id, ())
-                for child in failed:
-                    below[child.job.id] = child
-                if not failed:
+                if row.reason == CHILDREN:
+                    parents.append(row)
+                else:
                     leaves[row.job.id] = row
-            level = [row for id, row in below.items() if id not in seen]
+            level = await self._failed_children(parents, leaves, seen) if parents else []
         done, rest = 0, list(leaves.values())
         while rest:
             group, rest = rest[:GROUP], rest[GROUP:]
             done += len(await self.settle(group, reopened, raising))
         return done
 
-    async def _failed_children(self, parents: Sequence[Record]) -> dict[str, list[Record]]:
-        """For each of these jobs, the children because of which it failed."""
-        if not parents:
-            return {}
+    async def _failed_children(
+        self, parents: Sequence[Record], leaves: dict[str, Record], seen: set[str]
+    ) -> list[Record]:
+        """The children that are not seen yet and because of which these jobs failed. A job without any is a leaf."""
         children = {row.job.id: row for row in await self._rows([id for row in parents for id in row.after])}
-        return {row.job.id: _failed_of(row, children) for row in parents}
-
-    async def run_now(self, rows: Sequence[Record], raising: bool = False) -> int:
-        """Queue these scheduled jobs now -> their number."""
-        return len(await self.settle(rows, at_once, raising))
-
-    async def delete(self, rows: Sequence[Record], raising: bool = False) -> int:
-        """Delete these ended jobs -> their number."""
-        return len(await self.settle(rows, delete_now, raising))
+        below: dict[str, Record] = {}
+        for parent in parents:
+            own = [children[id] for id in dict.fromkeys(parent.after) if id in children]
+            failed = [child for child in causes(fatal(own, plan_of(parent))) if child.state.final]
+            below |= {child.job.id: child for child in failed}
+            if not failed:
+                leaves[parent.job.id] = parent
+        return [child for id, child in below.items() if id not in seen]
 
     async def _rows(self, ids: Sequence[str]) -> list[Record]:
         return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]
-
-
-def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:
-    """The children because of which this job failed."""
-    children = [rows[id] for id in dict.fromkeys(row.after) if id in rows]
-    return [child for child in causes(fatal(children, plan_of(row))) if child.state.final]
 
 
 def _refused(row: Record, reason: str) -> TreadleError:
@@ -250,3 +246,52 @@ def delete_now(row: Record) -> Outcome | None:
     if row.expires_at <= expires_at(row, row.state, row.ended_at, 0.0):
         return None  # already deleted
     return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)
+
+
+class Condition(NamedTuple):
+    """A condition that an act has for each job. `otherwise` says what to do with a job that does not meet it; "": the
+    act passes over the job."""
+
+    holds: Callable[[Record], bool]
+    otherwise: str = ""
+
+
+ANY: Final = Condition(lambda row: True)
+OPEN: Final = Condition(lambda row: not row.state.final)
+TO_REOPEN: Final = Condition(
+    lambda row: row.state in (State.FAILED, State.CANCELLED), "only failed and cancelled jobs can be reopened"
+)
+TO_RUN: Final = Condition(lambda row: row.state is State.READY, "only ready jobs can be run now")
+TO_DELETE: Final = Condition(lambda row: row.state.final, "cancel it first")
+
+
+class Listed(Protocol):
+    """The methods of `app.jobs` that find jobs."""
+
+    async def get(self, job: HasId | str) -> Record: ...
+    async def list(self, /, **words: Any) -> Page: ...
+
+
+async def matching(
+    jobs: Listed, filters: Mapping[str, Any], condition: Condition, progress: Callable[[int], object] | None
+) -> AsyncIterator[Sequence[Record]]:
+    """Yield the jobs that match the filters and meet the condition, in groups. `progress` is called after each group
+    with the number of jobs examined."""
+    examined, cursor = 0, None
+    while True:
+        page = await jobs.list(cursor=cursor, limit=GROUP, order="oldest", **filters)
+        yield [row for row in page.records if row.job.task and condition.holds(row) and not is_entry(row)]
+        examined, cursor = examined + len(page.records), page.cursor
+        if progress is not None:
+            progress(examined)
+        if cursor is None:
+            return
+
+
+async def refuse(jobs: Listed, job: HasId | str, condition: Condition) -> None:
+    """Raise Stale if the job does not meet the condition."""
+    row = await jobs.get(job)
+    if is_entry(row):
+        raise Stale(row.job.id, "an entry of the audit log, which cannot be changed")
+    if not condition.holds(row):
+        raise Stale(row.job.id, f"{row.state}: {condition.otherwise}")

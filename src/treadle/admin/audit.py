@@ -10,13 +10,13 @@ import asyncio
 import getpass
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from treadle.admin.moved_looks import Moved
@@ -78,7 +78,7 @@ class Begun(Struct, frozen=True):
         return Outcome(id=self.row.id, version=self.row.version, state=State.SUCCEEDED, result=_json(ending))
 
     def corrected(self, ending: Ending) -> Outcome:
-        """For an entry that the call of its act has completed with another ending."""
+        """Replaces the ending with which the call of the act has completed the entry."""
         return replace(
             self.completed(ending), version=self.row.version + 1, keep=KEEP, checkpoints=((ENDING, _json(ending)),)
         )
@@ -153,16 +153,24 @@ class Receipt:
 class _Recording(AbstractAsyncContextManager[Receipt]):
     """The block of `Audit.record`."""
 
-    def __init__(self, block: AbstractAsyncContextManager[Receipt]) -> None:
-        self._block = block
+    def __init__(self, audit: Audit, act: Act) -> None:
+        self._audit, self._act = audit, act
 
     async def __aenter__(self) -> Receipt:
-        return await self._block.__aenter__()
+        self._begun = await self._audit.begin(self._act)
+        self._receipt, self._before = Receipt(self._begun), open_entry.get()
+        open_entry.set(self._begun.row.id)
+        return self._receipt
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return await self._block.__aexit__(kind, error, tb)
+    ) -> None:
+        open_entry.set(self._before)
+        if isinstance(error, asyncio.CancelledError):
+            return  # whether the act was carried out is unknown, so its entry stays open
+        if error is not None:
+            self._receipt.error = f"{type(error).__name__}: {error}"
+        await self._audit.end(self._begun, self._receipt)
 
 
 class Audit:
@@ -193,60 +201,38 @@ class Audit:
         Raises StorageError if the entry cannot be stored; the block does not run then. If the entry cannot be completed
         after the block, a warning is logged and the entry stays open.
         """
-        return _Recording(self._recording(Act(by or whoami(), source, act, target, filter)))
-
-    @asynccontextmanager
-    async def _recording(self, act: Act) -> AsyncIterator[Receipt]:
-        begun = await self.begin(act)
-        receipt, before = Receipt(begun), open_entry.get()
-        open_entry.set(begun.row.id)
-        try:
-            yield receipt
-        except asyncio.CancelledError:
-            raise  # whether the act was carried out is unknown, so its entry stays open
-        except BaseException as error:
-            receipt.error = f"{type(error).__name__}: {error}"
-            await self.end(begun, receipt)
-            raise
-        finally:
-            open_entry.set(before)
-        await self.end(begun, receipt)
+        return _Recording(self, Act(by or whoami(), source, act, target, filter))
 
     async def begin(self, act: Act) -> Begun:
         """Store the entry of an act that begins now. Raises StorageError."""
-        found = Act(
-            _text(act.by),
-            act.source,
-            _text(act.act),
-            _text(act.target),
-            None if act.filter is None else _text(act.filter),
-        )
+        details = None if act.filter is None else _text(act.filter)
+        cut = replace(act, by=_text(act.by), act=_text(act.act), target=_text(act.target), filter=details)
         storage = await self._storage()
-        if found.source == "api" and storage.capabilities.remote:
-            found = replace(found, source="server")  # the other server has not seen the token
+        if cut.source == "api" and storage.capabilities.remote:
+            cut = replace(cut, source="server")  # the other server has not seen the token
         new = NewJob(
             id=f"{PREFIX}{self._new_id()}",
             task=TASK,
             queue=defaults.SYSTEM_QUEUE,
-            payload=msgspec.json.encode(found).decode(),
+            payload=msgspec.json.encode(cut).decode(),
             delay=defaults.MAX_DELAY,  # never queued
             keep=KEEP,
         )
         [row] = await storage.enqueue([new])
         await self._clean(storage)
-        return Begun(row, found)
+        return Begun(row, cut)
 
     async def end(self, begun: Begun, receipt: Receipt) -> None:
         """Complete an entry, and log its line. Never raises StorageError."""
         ending, act, row = receipt.ending(), begun.act, begun.row
-        words = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
+        line = f"{act.by} from {act.source}: {act.act} {act.target or '-'}"
         if act.filter is not None:
-            words += f" ({act.filter})"
+            line += f" ({act.filter})"
         if ending.done is not None:
-            words += f", {ending.done} done"
+            line += f", {ending.done} done"
         if ending.error is not None:
-            words += f", {ending.error}"
-        log.info("%s", in_line(words))
+            line += f", {ending.error}"
+        log.info("%s", in_line(line))
         if receipt.stored == ending:
             return
         outcome = begun.completed(ending) if receipt.stored is None else begun.corrected(ending)
@@ -311,18 +297,7 @@ def entry_of(row: Record) -> AuditEntry:
     except UNREADABLE:
         ending = Ending(error=row.result)
     return AuditEntry(
-        id=row.id,
-        at=row.created_at,
-        ended_at=row.ended_at,
-        by=act.by,
-        source=act.source,
-        act=act.act,
-        target=act.target,
-        filter=act.filter,
-        done=ending.done,
-        passed_over=ending.passed_over,
-        error=ending.error,
-        ids=ending.ids,
+        id=row.id, at=row.created_at, ended_at=row.ended_at, **structs.asdict(act), **structs.asdict(ending)
     )
 
 
@@ -348,5 +323,5 @@ def whoami() -> str:
 
 def _text(text: str) -> str:
     """A text of an entry: on one line, without secrets, and not too long."""
-    found = in_line(without_secrets(text[: 4 * LONGEST]))
-    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+    line = in_line(without_secrets(text[: 4 * LONGEST]))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

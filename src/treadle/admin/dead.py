@@ -42,16 +42,16 @@ class Dead:
         """Group the newest failed jobs by task, queue and error signature, the largest group first.
 
         `scan` is the number of jobs to look at, 1 to 10,000. `cursor` continues with earlier failures. Raises
-        BadOption. Warns (UnknownName) if no job matches and nothing uses the queue or the task.
+        BadOption.
         """
         name = task if task is None or isinstance(task, str) else task.name
         storage = await self._storage()
-        found = await read_groups(
+        groups = await read_groups(
             storage, scan=scan, queue=queue, task=name, cursor=cursor, queues=self._jobs.reach, shown=self._shown
         )
-        if not found.groups and cursor is None:
+        if not groups.groups and cursor is None:
             await self._jobs.names.nothing_found(queue, name, None)
-        return found
+        return groups
 
     async def retry(self, /, *, limit: int | None = None, progress: Told | None = None, **filters: Any) -> int:
         """Reopen all failed jobs that match, or the `limit` oldest -> how many jobs this call reopened.
@@ -65,15 +65,15 @@ class Dead:
         most: object = limit
         if isinstance(most, bool) or not isinstance(most, int) or limit < 1:
             raise BadOption("limit", f"expected 1 or more, or None for all, found {limit!r}")
-        done, looked, chosen = 0, 0, list[str]()
+        done, examined, chosen = 0, 0, list[str]()
         async for row in self._jobs.iterate(**filters):
             chosen.append(row.job.id)
             if len(chosen) == min(GROUP, limit - done):
                 done += await self._jobs.retry(ids=chosen, state=State.FAILED)
-                looked += len(chosen)
+                examined += len(chosen)
                 chosen.clear()
                 if progress is not None:
-                    progress(looked)
+                    progress(examined)
                 if done >= limit:
                     return done
         if chosen:

@@ -1,7 +1,7 @@
 """Notices that a storage was emptied: a flush, an eviction, a fail-over to an empty server, a dropped schema.
 
-Each storage keeps a mark among the rows of metrics, in a span that nobody else reads: there it costs no other call
-anything, and no list of jobs shows it. A process compares only with the marks that it has seen itself.
+Each storage keeps a mark among the rows of metrics, at a time that no other call reads: it makes no other call slower,
+and no list of jobs shows it. A process compares only with the marks that it has seen itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class EmptiedWatch:
         self.forget()
 
     def forget(self) -> None:
-        """Another storage is used from now on."""
+        """Forget what was seen, because another storage is used from now on."""
         self._known = frozenset[str]()
         self._seen_at = self._stored_at = 0.0
         self._noticed: float | None = None
-        self._is_new = False  # no call of `keep` has returned it
+        self._is_new = False  # whether `_noticed` is news that no call of `keep` has returned
 
     async def keep(self) -> bool:
         """Store a mark if there is none, and renew it. Returns whether the storage was emptied since the last call.
@@ -71,10 +71,10 @@ class EmptiedWatch:
         marks = await storage.read_metrics(AT, AT + SPAN)
         await self._compare(storage, marks)
         moments = [mark.emptied for row in marks if (mark := _read(row)).emptied is not None]
-        at = max([each for each in moments if self._now() - each < RECENT], default=self._noticed)
-        if at is None:
+        emptied_at = max([moment for moment in moments if self._now() - moment < RECENT], default=self._noticed)
+        if emptied_at is None:
             return None
-        return f"the storage was found empty at {moment_text(at)}, and the jobs that it had before are gone"
+        return f"the storage was found empty at {moment_text(emptied_at)}, and the jobs that it had before are gone"
 
     async def _compare(self, storage: Storage, marks: Sequence[MetricsRow]) -> None:
         """Compare with the marks seen before. A lost mark alone proves nothing: Redis may drop metrics, which are the

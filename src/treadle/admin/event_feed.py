@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Final
 
+from treadle.admin.job_filters import UNFINISHED
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import Clock
@@ -18,11 +19,12 @@ from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
-LISTENED: Final = 500  # the newest of them, whose endings wake the feed; the others are found by the next poll
+LISTENED: Final = (
+    500  # the newest of them, whose endings wake the feed; it finds the endings of others with the next poll
+)
 PAGE: Final = 500
 COUNTED: Final = 1_000  # jobs of each kind that a poll counts to find the queues in use
 AHEAD: Final = 60.0  # s that clocks may differ; a row created further in the future came from a wrong clock
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 
 class EventFeed:
@@ -41,7 +43,9 @@ class EventFeed:
         await self._begin(storage)
         while True:
             seen = await storage.glance(COUNTED)
-            queues = {each.name for each in seen.queues} | {queue for each in seen.workers for queue in each.queues}
+            queues = {queue.name for queue in seen.queues} | {
+                queue for worker in seen.workers for queue in worker.queues
+            }
             topics = [f"queue:{queue}" for queue in sorted(queues - {defaults.SYSTEM_QUEUE})]
             topics += [f"job:{id}" for id in islice(reversed(self._told), LISTENED)]
             await storage.watch(topics, defaults.RESULT_POLL)
@@ -65,8 +69,8 @@ class EventFeed:
 
     async def _look(self, storage: Storage) -> list[Event]:
         known, events = list(self._told), list[Event]()
-        for at in range(0, len(known), PAGE):
-            chunk = known[at : at + PAGE]
+        for start in range(0, len(known), PAGE):
+            chunk = known[start : start + PAGE]
             for id, row in zip(chunk, await storage.get(chunk), strict=True):
                 before = self._told[id]
                 if row is None or row.state.final:
@@ -87,7 +91,7 @@ class EventFeed:
         """The user's jobs created since the last poll, oldest first."""
         if self._latest > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
             self._latest, self._at_latest = self._now() - AHEAD, set()
-        found: list[Record] = []
+        rows: list[Record] = []
         latest, at_latest, cursor = self._latest, self._at_latest, None
         while True:
             page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
@@ -96,16 +100,16 @@ class EventFeed:
                 for row in page.records
                 if row.created_at > latest or (row.created_at == latest and row.job.id not in at_latest)
             ]
-            found += fresh
+            rows += fresh
             cursor = page.cursor
-            if cursor is None or len(fresh) < len(page.records) or len(found) >= TRACKED:
+            if cursor is None or len(fresh) < len(page.records) or len(rows) >= TRACKED:
                 break
-        self._note_newest(found)
-        told = [row for row in reversed(found) if _ours(row) and row.job.id not in self._new_ones]
-        self._new_ones.update(dict.fromkeys(row.job.id for row in told))
+        self._note_newest(rows)
+        new = [row for row in reversed(rows) if _ours(row) and row.job.id not in self._new_ones]
+        self._new_ones.update(dict.fromkeys(row.job.id for row in new))
         while len(self._new_ones) > TRACKED:
             del self._new_ones[next(iter(self._new_ones))]
-        return told
+        return new
 
     def _note_newest(self, rows: list[Record] | tuple[Record, ...]) -> None:
         newest = max((row.created_at for row in rows), default=self._latest)

@@ -17,12 +17,12 @@ from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.workflow import encoding_of
 
-FORMAT: Final = 1  # raised when a reader of the former one would misread a line
+FORMAT: Final = 1  # a higher number follows when a reader of this format would misread a line
 PAGE: Final = 200
 
 
 class Upstream(Struct, frozen=True, omit_defaults=True):
-    """A job that a history's job waited for. `of`: the tasks that encoded the result; `reason`: of one that did not
+    """A job that a history's job waited for. `of`: the tasks that encoded the result; `reason`: why it did not
     succeed."""
 
     id: str
@@ -135,13 +135,13 @@ async def histories(
             return
 
 
-async def _history(row: Record, storage: Storage, at: float, hide: Callable[[Record], Record]) -> History:
+async def _history(row: Record, storage: Storage, exported_at: float, hide: Callable[[Record], Record]) -> History:
     row = hide(row)
     job = row.job
     ups = [hide(up) for up in await _stored(storage, upstreams(row))]
     return History(
         format=FORMAT,
-        at=at,
+        at=exported_at,
         id=job.id,
         task=job.task,
         state=row.state,
@@ -170,11 +170,11 @@ async def _history(row: Record, storage: Storage, at: float, hide: Callable[[Rec
 
 async def _stored(storage: Storage, ids: Sequence[str]) -> list[Record]:
     """The rows with these ids that are still stored, with their results."""
-    found: list[Record] = []
+    rows: list[Record] = []
     for start in range(0, len(ids), PAGE):
         page = await storage.get(ids[start : start + PAGE])
-        found += [row for row in await whole(storage, page, "result") if row is not None]
-    return found
+        rows += [row for row in await whole(storage, page, "result") if row is not None]
+    return rows
 
 
 def line(history: History, hides: Hides | None) -> str:
@@ -204,13 +204,13 @@ def _without(text: str, hides: Hides) -> str:
 def _step(name: str, text: str, hides: Hides) -> str:
     """A checkpoint with the secrets of its value hidden; the order of the steps stays."""
     try:
-        found = msgspec.json.decode(text, type=dict[str, Raw])
+        fields = msgspec.json.decode(text, type=dict[str, Raw])
     except UNREADABLE:
         return text
     for field in ("value", "text"):
-        if field in found:
-            found[field] = hides.named(name, found[field])
-    return msgspec.json.encode(found).decode()
+        if field in fields:
+            fields[field] = hides.named(name, fields[field])
+    return msgspec.json.encode(fields).decode()
 
 
 _read = msgspec.json.Decoder(History).decode
@@ -219,7 +219,7 @@ _read = msgspec.json.Decoder(History).decode
 def read(lines: Sequence[str | bytes]) -> list[History]:
     """The histories in these lines of a file; empty lines are left out. Raises BadOption with the number of a line that
     is no history."""
-    found = []
+    histories = []
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -232,5 +232,5 @@ def read(lines: Sequence[str | bytes]) -> list[History]:
             raise BadOption(
                 "histories", f"line {number} has the format {history.format}, expected {FORMAT}: export again"
             )
-        found.append(history)
-    return found
+        histories.append(history)
+    return histories

@@ -15,6 +15,8 @@ from treadle.tasks.when import HasId
 KNOWN: Final = frozenset(
     {"state", "status", "task", "queue", "workflow", "parent", "label", "ids", "before", "since", "search"}
 )
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
+ENDED: Final = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 STATUSES: Final = ("queued", "scheduled", "blocked")
 MOST_SCANNED: Final = 10_000_000  # rows that one call may look at
 LONGEST: Final = 1_000  # characters of a text to search for
@@ -53,30 +55,28 @@ def query_of(filters: Mapping[str, Any], **rest: Any) -> Query:
 
 def text_of(filters: Mapping[str, Any]) -> str | None:
     """The text that the filters search for. Raises BadOption."""
-    found = filters.get("search")
-    if found is not None and (not isinstance(found, str) or not 0 < len(found) <= LONGEST):
-        raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {found!r:.80}")
-    return found
+    text = filters.get("search")
+    if text is not None and (not isinstance(text, str) or not 0 < len(text) <= LONGEST):
+        raise BadOption("search", f"expected a text of 1 to {LONGEST:,} characters, found {text!r:.80}")
+    return text
 
 
-def worker_of(given: object, filters: Mapping[str, Any]) -> str | None:
+def worker_of(worker: object, filters: Mapping[str, Any]) -> str | None:
     """The worker whose running jobs a list shows. Raises BadOption."""
-    if given is None:
+    if worker is None:
         return None
-    if not isinstance(given, str) or not given:
-        raise BadOption("worker", f"expected the name of a worker, found {given!r:.80}")
+    if not isinstance(worker, str) or not worker:
+        raise BadOption("worker", f"expected the name of a worker, found {worker!r:.80}")
     states = {filters.get("status"), *_states(filters.get("state"))} - {None, State.RUNNING}
     if states:
         raise BadOption("worker", f"only running jobs are a worker's, found {', '.join(sorted(map(str, states)))}")
-    return given
+    return worker
 
 
-def rows_of(scan: int | None) -> int | None:
-    """Raise BadOption unless this is a number of rows to look at."""
-    given: object = scan
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_SCANNED):
-        raise BadOption("scan", f"expected 1 to {MOST_SCANNED:,} rows, found {given!r}")
-    return scan
+def check_count(name: str, number: object, most: int, what: str) -> None:
+    """Raise BadOption unless this is an int from 1 to `most`."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= most:
+        raise BadOption(name, f"expected 1 to {most:,} {what}, found {number!r}")
 
 
 def _instant(name: str, value: Any) -> float | None:
@@ -96,8 +96,8 @@ def _status(value: Any) -> str | None:
 def _states(value: Any) -> tuple[State, ...]:
     if value is None:
         return ()
-    found: Iterable[Any] = [value] if isinstance(value, str) else value
+    states: Iterable[Any] = [value] if isinstance(value, str) else value
     try:
-        return tuple(State(each) for each in found)
+        return tuple(State(state) for state in states)
     except (TypeError, ValueError):
         raise BadOption("state", f"expected one or more of {', '.join(State)}, found {value!r}") from None

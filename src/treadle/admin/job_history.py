@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct, UnsetType, structs
 
 from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
@@ -16,7 +16,6 @@ from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
 from treadle.durable import Checkpoint, Failure, error_of, locks_of, read_entry
 from treadle.policy import attempts, run_log
-from treadle.policy.attempts import Attempt
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage import whole
@@ -57,7 +56,7 @@ class Step(Struct, frozen=True, kw_only=True):
     value  decoded as a result is, or its stored text if that cannot be decoded; for a step whose result could not be
            stored, the words of its error
     until  end of the sleep, or of the once-lock
-    done   whether later runs pass it: false for a sleep that lasts, a wait that timed out, a key that was released
+    done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key
     """
 
     name: str
@@ -109,18 +108,18 @@ async def read_history(storage: Storage, row: Record, decode: Decode, value: Dec
     """Read the history of this job. `decode` decodes the text that the task's own codec wrote, `value` that of
     Treadle's. Raises StorageError."""
     below = row.after if row.started_at is not None else ()
-    related = [each for each in await storage.get(below[:CHILDREN]) if each is not None] if below else []
+    related = [child for child in await storage.get(below[:CHILDREN]) if child is not None] if below else []
     children: dict[str, int] = {}
     for child in related:
         if child.job.parent == row.job.id and child.job.task:
             children[child.state] = children.get(child.state, 0) + 1
     steps = steps_of(row, decode, value)
-    waits = [each for each in related if each.job.parent == row.job.id and not each.job.task]
-    given = await whole(storage, await _signal_rows(storage, row), "result")
+    waits = [child for child in related if child.job.parent == row.job.id and not child.job.task]
+    sent = await whole(storage, await _signal_rows(storage, row), "result")
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps,
-        signals=_signals({each.job.id: each for each in (*given, *waits) if each is not None}, value),
+        signals=_signals({signal.job.id: signal for signal in (*sent, *waits) if signal is not None}, value),
         children=children,
         children_capped=len(below) > CHILDREN,
     )
@@ -128,43 +127,30 @@ async def read_history(storage: Storage, row: Record, decode: Decode, value: Dec
 
 def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
     """The last ten runs of a job, oldest first. Log lines are those of the last run of an attempt."""
-    lines, found = run_log.stored(row), list[JobAttempt]()
-    for each in reversed(attempts.of(row)):
-        log = lines.pop((each.number, each.reopening), None)
-        found.append(_attempt(each, () if log is None else log.lines))
-    return tuple(reversed(found))
-
-
-def _attempt(each: Attempt, lines: tuple[LogLine, ...]) -> JobAttempt:
-    return JobAttempt(
-        number=each.number,
-        reopening=each.reopening,
-        started_at=each.started_at,
-        ended_at=each.ended_at,
-        worker=each.worker,
-        outcome=each.outcome,
-        error=each.error,
-        reason=each.reason,
-        delay=each.delay,
-        logs=lines,
-    )
+    lines, runs = run_log.stored(row), list[JobAttempt]()
+    for attempt in reversed(attempts.of(row)):
+        log = lines.pop((attempt.number, attempt.reopening), None)
+        fields = structs.asdict(attempt)
+        del fields["run"]
+        runs.append(JobAttempt(**fields, logs=() if log is None else log.lines))
+    return tuple(reversed(runs))
 
 
 def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
     """The stored steps of a job. A checkpoint that is not a step is shown as its text."""
-    found = list[Step]()
+    steps = list[Step]()
     for name, text in row.checkpoints:
         if name.startswith(OURS):
             continue
         try:
-            found.append(_step(row, name, read_entry(text), decode, value))
+            steps.append(_step(row, name, read_entry(text), decode, value))
         except UNREADABLE:
-            found.append(Step(name=name, kind="step", value=text))
+            steps.append(Step(name=name, kind="step", value=text))
     marks = [
         Step(name=mark.key, kind="once", until=mark.until, done=not mark.given_back)
         for mark in locks_of(row.checkpoints)
     ]
-    return (*found, *marks)
+    return (*steps, *marks)
 
 
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
@@ -202,12 +188,12 @@ async def _signal_rows(storage: Storage, row: Record) -> list[Record]:
 
 
 def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
-    found = list[Signal]()
-    for each in sorted(rows.values(), key=lambda each: (each.created_at, each.job.id)):
-        name = signals.signal_name(each)
-        if name is None or (each.state.final and each.state is not State.SUCCEEDED):
+    shown = list[Signal]()
+    for row in sorted(rows.values(), key=lambda row: (row.created_at, row.job.id)):
+        name = signals.signal_name(row)
+        if name is None or (row.state.final and row.state is not State.SUCCEEDED):
             continue
-        given = each.state is State.SUCCEEDED
-        sent = value(each.result) if given and each.result is not None else None
-        found.append(Signal(name=name, given=given, value=sent, at=each.ended_at))
-    return tuple(found)
+        arrived = row.state is State.SUCCEEDED
+        sent = value(row.result) if arrived and row.result is not None else None
+        shown.append(Signal(name=name, given=arrived, value=sent, at=row.ended_at))
+    return tuple(shown)

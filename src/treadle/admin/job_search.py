@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
+from treadle.admin.audit import Receipt
 from treadle.core import ids
 from treadle.core.claim_ids import worker_name
 from treadle.core.long_numbers import has_digits
@@ -34,7 +36,7 @@ VALUES: Final = 100  # commas and brackets in searched arguments, and one more f
 NUMBER: Final = 300  # digits of a number in them
 PART: Final = 100_000  # characters that are searched before other work gets its turn: a millisecond
 DEEPEST: Final = 100  # levels of arguments that are searched
-PREFIX: Final = 8  # characters of an id that name it: 32 bits of its time
+PREFIX: Final = 8  # characters of an id with which a search finds it: 32 bits of its time
 UUID_LENGTH: Final = 36
 NEAR: Final = 1_000  # rows among which a similar id is looked for
 SLACK: Final = 60.0  # s by which the clock that made an id may differ from the storage's
@@ -103,18 +105,18 @@ def _texts(value: Any, name: str) -> Iterator[str]:
     """The texts of a value that are searched: `name=value` for each field of a mapping, and each item of a list."""
     look = [(value, name, 0)]
     while look:
-        each, name, depth = look.pop()
-        if isinstance(each, str):
-            yield name + each
+        part, name, depth = look.pop()
+        if isinstance(part, str):
+            yield name + part
         elif depth > DEEPEST:
             continue
-        elif isinstance(each, Mapping):
-            look += [(below, f"{key}=", depth + 1) for key, below in each.items()]
-        elif isinstance(each, list | tuple | set | frozenset):
+        elif isinstance(part, Mapping):
+            look += [(below, f"{key}=", depth + 1) for key, below in part.items()]
+        elif isinstance(part, list | tuple | set | frozenset):
             yield name
-            look += [(below, "", depth + 1) for below in each]
+            look += [(below, "", depth + 1) for below in part]
         else:
-            yield name + _text(each)
+            yield name + _text(part)
 
 
 def _text(value: object) -> str:
@@ -137,13 +139,13 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
     """
     if search is not None and query.cursor is None and (direct := await _by_id(storage, query, search.text)):
         return Page(tuple(row for row in direct if worker is None or is_run_by(row, worker)), scanned=len(direct))
-    left = scan_of(storage, query.scan)
+    budget = scan_of(storage, query.scan)
     records: list[Record] = []
     scanned, cursor, seen = 0, query.cursor, 0
     while True:
-        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(left, LOOKED)))
-        looked = page.scanned if page.scanned is not None else len(page.records)
-        scanned, left = scanned + looked, left - looked
+        page = await storage.find(replace(query, cursor=cursor, limit=STEP, scan=min(budget, LOOKED)))
+        examined = page.scanned if page.scanned is not None else len(page.records)
+        scanned, budget = scanned + examined, budget - examined
         for row in page.records:
             if search is not None and (seen := seen + len(row.job.payload) + len(row.error or "")) > PART:
                 seen = 0
@@ -156,14 +158,14 @@ async def find(storage: Storage, query: Query, search: Search | None, worker: st
                 cursor = None if is_last else cursor_of(row, query.order)
                 return Page(tuple(records), cursor, scanned=scanned, scanned_to=moment_of(row, query.order))
         cursor = page.cursor
-        if cursor is None or left <= 0 or not looked:
+        if cursor is None or budget <= 0 or not examined:
             return Page(tuple(records), cursor, scanned=scanned, scanned_to=page.scanned_to)
         await asyncio.sleep(0)
 
 
-def scan_of(storage: Storage, given: int | None) -> int:
+def scan_of(storage: Storage, scan: int | None) -> int:
     """The rows that a bounded query looks at."""
-    return storage.capabilities.scan if given is None else given
+    return storage.capabilities.scan if scan is None else scan
 
 
 async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...]:
@@ -173,10 +175,10 @@ async def _by_id(storage: Storage, query: Query, text: str) -> tuple[Record, ...
     [row] = await storage.get([text])
     if row is not None:
         return (row,) if matches(row, query) else ()
-    made = _made_with(query, text)
-    if made is None:
+    by_time = _made_with(query, text)
+    if by_time is None:
         return ()
-    page = await storage.find(replace(made, scan=scan_of(storage, query.scan)))
+    page = await storage.find(replace(by_time, scan=scan_of(storage, query.scan)))
     return tuple(row for row in page.records if row.job.id.startswith(text))[: query.limit]
 
 
@@ -202,3 +204,30 @@ async def near_id(storage: Storage, id: str, queues: Sequence[str] = ()) -> str:
         return ""
     page = await storage.find(replace(query, scan=NEAR))
     return near(id, {row.id for row in page.records if row.job.task and within(queues, row.job.queue)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobScope:
+    """Which jobs a view of `app.jobs` shows and changes, and what its searches may find. The default is all jobs, and
+    all that is stored of them.
+
+    queues                 the only queues whose jobs exist for the caller; (): all
+    hide, payloads, shown  what searches may find, see `Search`
+    receipt                of the entry of the audit log for its acts
+    """
+
+    queues: tuple[str, ...] = ()
+    hide: Hide | None = None
+    payloads: bool = True
+    shown: Callable[[Record], Record] | None = None
+    receipt: Receipt | None = None
+
+    def visible(self, row: Record | None) -> Record | None:
+        """The row; None if it is of another queue."""
+        return row if row is not None and within(self.queues, row.job.queue) else None
+
+    def search(self, text: str) -> Search:
+        return Search(text, self.hide, self.payloads, self.shown)
+
+
+ALL: Final = JobScope()

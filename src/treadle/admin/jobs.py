@@ -13,18 +13,16 @@ from typing import Any
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
+from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.audit import Receipt, is_entry, without_entries
-from treadle.admin.chosen_jobs import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
-from treadle.admin.explain.reading import Reader
-from treadle.admin.explain.unstored import explained
-from treadle.admin.job_filters import id_of, query_of, rows_of, text_of, worker_of
+from treadle.admin.explain.reading import Reader, explained
+from treadle.admin.job_filters import ENDED, MOST_SCANNED, UNFINISHED, check_count, id_of, query_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
-from treadle.admin.job_scope import ALL, JobScope
-from treadle.admin.job_search import Hide
+from treadle.admin.job_search import ALL, Hide, JobScope
 from treadle.admin.job_search import find as search_rows
-from treadle.admin.known_names import Names, warn
+from treadle.admin.known_names import Names, listener
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
@@ -44,8 +42,6 @@ from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
-UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
-ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Jobs:
@@ -171,8 +167,6 @@ class Jobs:
 
         Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
         started (running jobs, the earliest start first).
-
-        Warns (UnknownName) if no row matches and nothing uses the queue, the task or the label of the filter.
         """
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
@@ -181,7 +175,9 @@ class Jobs:
             raise BadOption("count", "cannot be combined with search, worker or scan, which look at a part of the rows")
         if worker is not None:
             filters["state"] = State.RUNNING
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=rows_of(scan))
+        if scan is not None:
+            check_count("scan", scan, MOST_SCANNED, "rows")
+        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=scan)
         storage = await self._storage()
         if text is not None or worker is not None:
             search = None if text is None else self._scope.search(text)
@@ -255,12 +251,12 @@ class Jobs:
         made one after the other.
         """
         facts, storage = await self._facts(job), await self._storage()
-        row, said = facts.row, explain(facts)
+        row, explanation = facts.row, explain(facts)
         if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
-            return Estimate(id=row.job.id, at=facts.now, explanation=said)
+            return Estimate(id=row.job.id, at=facts.now, explanation=explanation)
         seen = limits_within(await storage.glance(), self.reach)
         copy = await Copying(storage, self.reach).of_job(facts.waiting_row, seen, facts.ahead)
-        return await in_turn(lambda: estimates.estimate(copy, row, said, self.reach))
+        return await in_turn(lambda: estimates.estimate(copy, row, explanation, self.reach))
 
     async def _facts(self, job: HasId | str) -> Facts:
         storage = await self._storage()
@@ -318,7 +314,7 @@ class Jobs:
 
         Raises UnknownJob; Stale for a job that has ended; Signalled for a second signal of this name; ForeignRow if
         another caller has stored the signal's row; BadStep or BadOption for a name or a value that cannot be stored;
-        TooLarge. Warns (UnknownName) if the job waits for other signals.
+        TooLarge.
         """
         check_name(name)
         row = await self.get(job)
@@ -332,11 +328,11 @@ class Jobs:
             raise BadOption("signal", f"{name!r}: {error}") from None
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)
-        waits = await self._signals_of(row)
+        waits = await self._signals_of(row) if listener() is not None else ()
         await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self.reach)
-        if waits and name not in waits:
+        if (person := listener()) is not None and waits and name not in waits:
             named = ", ".join(map(repr, waits))
-            warn(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
+            person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
     async def run_now(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -347,7 +343,8 @@ class Jobs:
         """
         if job is None and filters:
             filters.setdefault("state", (State.READY,))
-        return await self._act(partial(self._acts.run_now, raising=job is not None), TO_RUN, job, filters, progress)
+        act = partial(self._acts.apply, chosen=acts.at_once, raising=job is not None)
+        return await self._act(act, TO_RUN, job, filters, progress)
 
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -358,7 +355,8 @@ class Jobs:
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", ENDED)
-        return await self._act(partial(self._acts.delete, raising=job is not None), TO_DELETE, job, filters, progress)
+        act = partial(self._acts.apply, chosen=acts.delete_now, raising=job is not None)
+        return await self._act(act, TO_DELETE, job, filters, progress)
 
     async def _act(
         self,
@@ -379,8 +377,7 @@ class Jobs:
             # Not through the client, whose calls share requests: its task takes two turns of the loop.
             [stored] = await (await self._storage()).get([id_of(job)])
             row = await self._visible(id_of(job), stored)
-            if condition.met(row) and not is_entry(row):
-                done = await act([row])
+            done = 0 if is_entry(row) else await act([row])
         if not done:
             await check_stays(await self._storage())
             if job is not None and condition.otherwise:

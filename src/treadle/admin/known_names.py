@@ -1,7 +1,7 @@
 """Warns people of mistyped names: finds names that nothing else uses, and the known name that is most similar.
 
-A check delays its call by 2 s at most, and ignores errors of the storage. No call that enqueues from
-Python is checked.
+Only calls inside `heard` are checked: those of the command line and over HTTP. A program may name a queue or a limit
+before anything else does. A check delays its call by 2 s at most, and ignores errors of the storage.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import sys
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from treadle.admin import names_in_use
 from treadle.core import defaults
 from treadle.core.clock import monotonic
-from treadle.core.errors import TreadleError, UnknownName, is_ours
+from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import NewJob
-from treadle.core.query_model import Query, Stats
+from treadle.core.model import NewJob, State
+from treadle.core.query_model import Count, Order, Query, Stats
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.ranges import OWN
 from treadle.core.similar_names import closest, near
@@ -45,6 +43,7 @@ Name = tuple[str, str]
 """("task", "queue" or "limit", name)"""
 _NUMBER: Final = re.compile(r"\d+")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def has_rule(limit: str, rules: Iterable[str]) -> bool:
@@ -64,9 +63,14 @@ def without_rule(tasks: Mapping[str, TaskCore], rules: frozenset[str]) -> Iterat
 
 
 class Heard(Struct):
-    """Warnings that are returned to a remote caller. `visible`: whether a warning may name this queue."""
+    """Warnings for the person who makes a call.
+
+    visible  whether a warning may name this queue
+    tell     called with each warning about a name
+    """
 
     visible: Visible
+    tell: Callable[[str], object]
     words: list[str]
 
     @property
@@ -78,27 +82,32 @@ _heard: ContextVar[Heard | None] = ContextVar("treadle_heard", default=None)
 
 
 @contextmanager
-def heard(visible: Visible | None = None) -> Iterator[Heard]:
-    """Collect the warnings of the calls inside the block, instead of passing them to Python's `warnings`."""
-    found = Heard(visible or _all, [])
-    mark = _heard.set(found)
+def heard(visible: Visible = lambda name: True, tell: Callable[[str], object] | None = None) -> Iterator[Heard]:
+    """A person has typed the names in the calls inside the block: check them. `tell`: instead of keeping the warnings
+    in `words`."""
+    words: list[str] = []
+    collected = Heard(visible, tell or words.append, words)
+    mark = _heard.set(collected)
     try:
-        yield found
+        yield collected
     finally:
         _heard.reset(mark)
 
 
-def warn(words: str | None, kind: type[UserWarning] = UnknownName) -> None:
-    """Issue a warning that points at the user's code, or collect it for `heard`; do nothing for None."""
-    if words is None:
-        return
-    if (collected := _heard.get()) is not None:
-        collected.words.append(words)
-        return
-    frame, depth = sys._getframe(1), 3
-    while frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename):
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(words, kind, stacklevel=depth)
+def listener() -> Heard | None:
+    """The collector of this call's warnings; None: a program makes the call."""
+    return _heard.get()
+
+
+def for_people(check: Callable[Concatenate[Names, P], Awaitable[str | None]]) -> Callable[..., Awaitable[None]]:
+    """The check, which is made only if a person has typed the name, and passes the warning on that it returns."""
+
+    @wraps(check)
+    async def checked(self: Names, *args: P.args, **kwargs: P.kwargs) -> None:
+        if (collected := _heard.get()) is not None and (warning := await _soon(check(self, *args, **kwargs))):
+            collected.tell(warning)
+
+    return checked
 
 
 # --- the names in use
@@ -138,7 +147,7 @@ class Known(Struct, frozen=True):
 
     def unused(self, kind: str, name: str) -> str:
         """The warning for a name that is not in use."""
-        return _unused(kind, name, near(name, self.shown(kind, _seen())))
+        return _unused(kind, name, near(name, self.shown(kind, _visible())))
 
 
 class Names:
@@ -157,6 +166,8 @@ class Names:
         Each name is checked once. The names in use are read once in 10 s, and again before a warning. Raises
         StorageError.
         """
+        if (collected := _heard.get()) is None:
+            return
         new = (name for job in jobs for name in _of(job) if name not in self._met)
         strange = set(itertools.islice(new, NEW))
         if not strange:
@@ -169,11 +180,11 @@ class Names:
         self._met |= strange
         if known is None:
             return
-        unknown = (each for each in sorted(strange) if not known.has(*each))
+        unknown = (name for name in sorted(strange) if not known.has(*name))
         for kind, name in list(itertools.islice(unknown, WARNED)):
-            words = self._mistyped(known, kind, name)
-            if words is not None and not await _soon(self._appeared(kind, name, begun)):
-                warn(words)
+            warning = self._mistyped(known, kind, name)
+            if warning is not None and not await _soon(self._appeared(kind, name, begun)):
+                collected.tell(warning)
             await asyncio.sleep(0)
         for job in jobs:
             (self._known or known).add(job)
@@ -181,18 +192,16 @@ class Names:
     def _mistyped(self, known: Known, kind: str, name: str) -> str | None:
         if known.has(kind, name):
             return None
-        like = closest(name, known.shown(kind, _seen()))
+        like = closest(name, known.shown(kind, _visible()))
         if like is None or _NUMBER.sub("0", name) == _NUMBER.sub("0", like):  # tenant-2 is not a mistyped tenant-1
             return None
         return _unused(kind, name, f"; did you mean {like!r}?")
 
     # --- listing
 
-    async def nothing_found(self, queue: str | None, task: str | None, label: str | None) -> None:
+    @for_people
+    async def nothing_found(self, queue: str | None, task: str | None, label: str | None) -> str | None:
         """Warn of the queue, task or label of a filter that matched no job, if nothing uses it."""
-        warn(await _soon(self._nothing_found(queue, task, label)))
-
-    async def _nothing_found(self, queue: str | None, task: str | None, label: str | None) -> str | None:
         for kind, name in (("queue", queue), ("task", task)):
             if name is None or (kind, name) in self._met:
                 continue
@@ -207,7 +216,7 @@ class Names:
         if (await storage.find(Query(label=label, queue=queue, limit=1))).records:
             return None
         newest = await storage.find(Query(queue=queue, task=task, limit=LABELLED))
-        like = near(label, {each for row in newest.records for each in row.job.labels})
+        like = near(label, {other for row in newest.records for other in row.job.labels})
         return f"no job has the label {label!r}{like}" if like else None  # a label that no job has yet may be correct
 
     async def _appeared(self, kind: str, name: str, since: float) -> bool:
@@ -215,76 +224,66 @@ class Names:
         return await self._occurs(kind, name) or (await self._all_known(monotonic() - since)).has(kind, name)
 
     async def _occurs(self, kind: str, name: str) -> bool:
-        return await names_in_use.occurs(await self._storage(), kind, name)
+        return await occurs(await self._storage(), kind, name)
 
     # --- pausing
 
+    @for_people
     async def unused_queue(self, name: str) -> str | None:
-        """The warning for a queue that nothing uses; None if it is used, or if the check fails."""
-        return await _soon(self._unused_queue(name))
-
-    async def unused_limit(self, name: str) -> str | None:
-        """The warning for a limit that nothing uses; None if it is used, or if the check fails."""
-        return await _soon(self._unused_limit(name))
-
-    async def not_paused(self, what: str, name: str) -> str | None:
-        """The warning for resuming a queue or limit that is not paused."""
-        return await _soon(self._not_paused(what, name))
-
-    async def no_rule(self, name: str) -> str | None:
-        """The warning for removing the rule of a limit that has none."""
-        return await _soon(self._no_rule(name))
-
-    async def new_rule(self, name: str) -> str | None:
-        """The warning for the first rule of a limit whose name is similar to one in use."""
-        return await _soon(self._new_rule(name))
-
-    async def _unused_queue(self, name: str) -> str | None:
+        """Warn of a queue that nothing uses."""
         known = used(self._tasks, Stats(limits=await self._rules()))
         if name in known.queues:
             return None
         storage = await self._storage()
         if (await storage.find(Query(queue=name, order="queue", limit=1))).records:
             return None
-        known = used(self._tasks, await names_in_use.read(storage))
+        known = used(self._tasks, await read_names(storage))
         return None if name in known.queues or await self._occurs("queue", name) else known.unused("queue", name)
 
-    async def _unused_limit(self, name: str) -> str | None:
+    @for_people
+    async def unused_limit(self, name: str) -> str | None:
+        """Warn of a limit that nothing uses."""
         if name == ALL:
             return None  # it holds for each queue without a limit of its own
         known = used(self._tasks, Stats(limits=await self._rules()))
         return None if known.has("limit", name) else known.unused("limit", name)
 
-    async def _not_paused(self, what: str, name: str) -> str | None:
+    @for_people
+    async def not_paused(self, what: str, name: str) -> str | None:
+        """Warn of a queue or limit that is resumed and not paused."""
         prefix, uses = OF if what == "queue" else "", await self._rules()
         shut = {use.key.removeprefix(prefix) for use in uses if use.rule.slots == 0 and use.key.startswith(prefix)}
         pause = QueueRules(uses).pause_of(name) if what == "queue" else None
         if pause is not None and pause.key == ALL:
             return f"the queue {name!r} stays paused: the limit {ALL!r} is, which holds for queues without their own"
-        return None if name in shut else f"the {what} {name!r} is not paused{near(name, filter(_seen(), shut))}"
+        return None if name in shut else f"the {what} {name!r} is not paused{near(name, filter(_visible(), shut))}"
 
-    async def _no_rule(self, name: str) -> str | None:
+    @for_people
+    async def no_rule(self, name: str) -> str | None:
+        """Warn of a limit whose rule is removed and that has none."""
         known = {use.key for use in await self._rules()}
-        return None if name in known else f"there is no limit {name!r}{near(name, filter(_seen(), known))}"
+        return None if name in known else f"there is no limit {name!r}{near(name, filter(_visible(), known))}"
 
-    async def _all_known(self, age: float) -> Known:
-        """The names in use, at most `age` seconds old, and those of all tasks that are declared now."""
-        known = self._known
-        if known is None or monotonic() - known.at > age or known.declared != len(self._tasks):
-            known = self._known = used(self._tasks, await names_in_use.read(await self._storage()))
-        return known
-
-    async def _new_rule(self, name: str) -> str | None:
+    @for_people
+    async def new_rule(self, name: str) -> str | None:
+        """Warn of the first rule of a limit whose name is similar to one in use."""
         rules = await self._rules()
         if any(use.key == name for use in rules):
             return None
         kind, _, queue = name.partition(":")
         if kind != "queue":
             known = used(self._tasks, Stats(limits=rules))
-            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule applies to all partitions
+            holds = any(limit.partition(":")[0] == name for limit in known.limits)  # a rule applies to all partitions
             return None if holds else self._mistyped(known, "limit", name)
         known = await self._all_known(STALE)
         return None if await self._occurs("queue", queue) else self._mistyped(known, "queue", queue)
+
+    async def _all_known(self, age: float) -> Known:
+        """The names in use, at most `age` seconds old, and those of all tasks that are declared now."""
+        known = self._known
+        if known is None or monotonic() - known.at > age or known.declared != len(self._tasks):
+            known = self._known = used(self._tasks, await read_names(await self._storage()))
+        return known
 
     async def _rules(self) -> tuple[LimitUse, ...]:
         return await (await self._storage()).limits(use=False)
@@ -294,26 +293,26 @@ def used(tasks: Mapping[str, TaskCore], stats: Stats) -> Known:
     """The names that code and the storage use. A paused limit counts as used."""
     keys = {use.key for use in stats.limits if not use.key.startswith(OWN)}
     queues = {key.removeprefix("queue:") for key in keys if key.startswith("queue:")}
-    found = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
+    queues_of = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
     for count in stats.counts:
         if count.queue == defaults.SYSTEM_QUEUE:
             continue
         if count.task:
-            found.setdefault(count.task, set()).add(frozenset((count.queue,)))
+            queues_of.setdefault(count.task, set()).add(frozenset((count.queue,)))
         queues.add(count.queue)
     for worker in stats.workers:
         queues.update(worker.queues)
         for name in worker.tasks:
-            found.setdefault(name, set()).add(frozenset(worker.queues))
+            queues_of.setdefault(name, set()).add(frozenset(worker.queues))
     queues |= {task.queue for task in tasks.values()}
     limits = keys | {limit for task in tasks.values() for limit in limits_of(task)}
-    return Known(found, queues, limits, len(tasks), monotonic())
+    return Known(queues_of, queues, limits, len(tasks), monotonic())
 
 
 def limits_of(task: TaskCore) -> Iterable[str]:
     """The limits that a task names in code."""
-    found: Iterable[str] = task.declared.constants.get("limits", ())
-    return found
+    limits: Iterable[str] = task.declared.constants.get("limits", ())
+    return limits
 
 
 def _unused(kind: str, name: str, like: str) -> str:
@@ -336,10 +335,39 @@ async def _soon(look: Awaitable[T]) -> T | None:
         return None
 
 
-def _seen() -> Visible:
+def _visible() -> Visible:
     collected = _heard.get()
-    return _all if collected is None else collected.visible
+    return (lambda name: True) if collected is None else collected.visible
 
 
-def _all(name: str) -> bool:
-    return True
+NEWEST: Final = 1_000  # newest jobs whose tasks and queues are read
+SEARCHED: Final = 10_000  # newest jobs among which one name is searched
+LOOKS: Final[tuple[tuple[Order, int], ...]] = (("queue", 1), ("newest", SEARCHED))
+
+
+async def read_names(storage: Storage) -> Stats:
+    """The queues with unfinished or failed jobs, the queues and tasks of the newest jobs, the workers and the limits.
+
+    Each count stands for a name; its numbers mean nothing. A name that only older jobs have is missing: see `occurs`.
+    """
+    seen = await storage.glance(NEWEST)
+    rows = [
+        row
+        for queue in storage.capabilities.queues or (None,)  # a bound token must name one
+        for row in (await storage.find(Query(queue=queue, limit=NEWEST, scan=NEWEST))).records
+    ]
+    names = {(row.job.queue, row.job.task) for row in rows} | {(queue.name, "") for queue in seen.queues}
+    counts = tuple(Count(queue=queue, task=task, state=State.READY, jobs=1) for queue, task in sorted(names))
+    return Stats(counts=counts, workers=seen.workers, limits=seen.limits)
+
+
+async def occurs(storage: Storage, kind: str, name: str) -> bool:
+    """Whether a queued job, or one of the newest jobs, has this queue or task."""
+    if kind == "task" and not storage.capabilities.queues:
+        return bool((await storage.find(Query(task=name, limit=1, scan=SEARCHED))).records)
+    if kind != "queue":
+        return False
+    for order, scan in LOOKS:
+        if (await storage.find(Query(queue=name, limit=1, order=order, scan=scan))).records:
+            return True
+    return False

@@ -43,7 +43,7 @@ class Layout(Struct, frozen=True):
 def order_of(ids: Sequence[str], edges: Sequence[Edge]) -> tuple[list[str], dict[str, list[str]]]:
     """The ids in an order in which edges lead forward, and the successors of each. Edges to unknown ids, loops,
     repeated edges, and those that close a cycle are left out."""
-    place = {id: at for at, id in enumerate(ids)}
+    place = {id: index for index, id in enumerate(ids)}
     downs: dict[str, list[str]] = {id: [] for id in place}
     missing = dict.fromkeys(place, 0)
     for a, b in dict.fromkeys(edges):
@@ -65,8 +65,8 @@ def order_of(ids: Sequence[str], edges: Sequence[Edge]) -> tuple[list[str], dict
             missing[down] -= 1
             if not missing[down]:
                 ready.append(down)
-    at = {id: number for number, id in enumerate(order)}
-    return order, {id: [down for down in downs[id] if at[down] > at[id]] for id in order}
+    index = {id: number for number, id in enumerate(order)}
+    return order, {id: [down for down in downs[id] if index[down] > index[id]] for id in order}
 
 
 def reduced(order: Sequence[str], downs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -74,13 +74,13 @@ def reduced(order: Sequence[str], downs: Mapping[str, Sequence[str]]) -> dict[st
 
     Reachability is one integer of bits per node: 5,000 nodes with 10,000 edges take 5 ms.
     """
-    bit = {id: 1 << at for at, id in enumerate(order)}
-    at = {id: number for number, id in enumerate(order)}
+    bit = {id: 1 << index for index, id in enumerate(order)}
+    number = {id: index for index, id in enumerate(order)}
     reached: dict[str, int] = {}
     kept: dict[str, list[str]] = {}
     for id in reversed(order):
         below, own = 0, list[str]()
-        for down in sorted(downs[id], key=at.__getitem__):
+        for down in sorted(downs[id], key=number.__getitem__):
             if not below & bit[down]:
                 own.append(down)
                 below |= reached[down]
@@ -170,13 +170,13 @@ def _near(chains: Mapping[Edge, Sequence[str]]) -> Nears:
 
 def _untangle(columns: list[list[str]], nears: Nears) -> None:
     """Sort each column by the medians of its neighbours' rows, in place."""
-    row = {id: float(at) for ids in columns for at, id in enumerate(ids)}
+    row = {id: float(index) for ids in columns for index, id in enumerate(ids)}
     for sweep in range(SWEEPS):
         near = nears[sweep % 2]
         for ids in columns if sweep % 2 == 0 else reversed(columns):
-            wanted = {id: _median([row[each] for each in near.get(id, ())], row[id]) for id in ids}
+            wanted = {id: _median([row[neighbour] for neighbour in near.get(id, ())], row[id]) for id in ids}
             ids.sort(key=lambda id: (wanted[id], row[id]))
-            row.update((id, float(at)) for at, id in enumerate(ids))
+            row.update((id, float(index)) for index, id in enumerate(ids))
 
 
 def _median(rows: list[float], own: float) -> float:
@@ -191,18 +191,18 @@ def _middles(columns: Sequence[Sequence[str]], nears: Nears, heights: Mapping[st
     """The vertical middle of each id. The first is at its half height or below."""
     middle: dict[str, float] = {}
     for ids in columns:
-        at = 0.0
+        y = 0.0
         for id in ids:
             height = heights.get(id, LANE)
-            middle[id] = at + height / 2
-            at += height + GAP_Y
+            middle[id] = y + height / 2
+            y += height + GAP_Y
     for sweep in range(SWEEPS):
         near = nears[sweep % 2]
         for ids in columns if sweep % 2 == 0 else reversed(columns):
-            wanted = [_mean([middle[each] for each in near.get(id, ())], middle[id]) for id in ids]
+            wanted = [_mean([middle[neighbour] for neighbour in near.get(id, ())], middle[id]) for id in ids]
             middle.update(zip(ids, apart(wanted, [heights.get(id, LANE) for id in ids]), strict=True))
     top = min((middle[id] - heights.get(id, LANE) / 2 for id in middle), default=0.0)
-    return {id: at - top for id, at in middle.items()}
+    return {id: y - top for id, y in middle.items()}
 
 
 def _mean(values: Sequence[float], own: float) -> float:
@@ -215,8 +215,8 @@ def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     Pool adjacent violators: boxes that would overlap form a block, which lies at the mean of what its boxes want.
     """
     offset, offsets = 0.0, list[float]()
-    for at, height in enumerate(heights):
-        offset += (heights[at - 1] + height) / 2 + GAP_Y if at else 0.0
+    for number, height in enumerate(heights):
+        offset += (heights[number - 1] + height) / 2 + GAP_Y if number else 0.0
         offsets.append(offset)
     blocks: list[tuple[float, int]] = []  # the sum of the wanted places less the offsets, and the number of boxes
     for want, offset in zip(wanted, offsets, strict=True):

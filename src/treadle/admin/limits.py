@@ -6,15 +6,24 @@ its own, so changes by operators, deployments and holding jobs never undo each o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from treadle.admin.known_names import Names, warn
+from msgspec import json
+from msgspec.structs import asdict, replace
+
+from treadle.admin.explain.wording import set_limit
+from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
-from treadle.core.errors import BadOption
+from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.limit_model import Declare, Limit, LimitUse, Pause, Resume
+from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.core.ranges import LONGEST, OWN, check_bound
+from treadle.execution import SystemTask
+from treadle.policy.judge import HOLD, Held
+from treadle.policy.retry import seconds
+from treadle.storage import rule_for
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 
@@ -47,44 +56,25 @@ class Limits:
         later claim and enqueue.
 
         A paused limit stays paused, and has the new rule when it is resumed. Raises BadOption for an invalid rule.
-        Warns (UnknownName) if there is no rule to remove, or if the name of a new rule is unused and similar to a name
-        in use.
         """
         for rule in limits:
             check(rule)
-        found = [await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name) for rule in limits]
-        await self.change(*limits)
-        for words in found:
-            warn(words)
-
-    async def change(self, *limits: Limit) -> None:
-        """Like `set`, without warnings, for callers that check the names themselves. Raises BadOption."""
         for rule in limits:
-            check(rule)
+            await (self.names.no_rule if rule.empty else self.names.new_rule)(rule.name)
         await (await self._storage()).set_limits(limits)
 
     async def pause(self, name: str) -> None:
-        """Start no job that names this limit until it is resumed. Its rule is kept.
-
-        Warns (UnknownName) if nothing uses the name.
-        """
-        words = await self.names.unused_limit(name_of(name, "limit name"))
-        await self.shut(name)
-        warn(words)
+        """Start no job that names this limit until it is resumed. Its rule is kept. Nothing need use the name yet."""
+        await self.names.unused_limit(name_of(name, "limit name"))
+        await (await self._storage()).set_limits([Pause(name)])
 
     async def resume(self, name: str) -> None:
         """Resume a paused limit with its current rule. A rule of 0 slots is removed.
 
-        A hold that a job asked for (`Defer(limit=)`) continues. Warns (UnknownName) if the limit is not paused.
+        A hold that a job asked for (`Defer(limit=)`) continues.
         """
-        words = await self.names.not_paused("limit", name_of(name, "limit name"))
-        await self.shut(name, False)
-        warn(words)
-
-    async def shut(self, name: str, shut: bool = True) -> None:
-        """Pause or resume without warnings, for callers that check the name themselves."""
-        name = name_of(name, "limit name")
-        await (await self._storage()).set_limits([Pause(name) if shut else Resume(name)])
+        await self.names.not_paused("limit", name_of(name, "limit name"))
+        await (await self._storage()).set_limits([Resume(name)])
 
     async def hold(self, name: str, until: float, held: bool) -> None:
         """Hold a limit until this time, or end a hold that lasts no longer than this time."""
@@ -96,9 +86,9 @@ class Limits:
 
         A paused limit has 0 slots. `use=False` counts nothing, so that the time does not depend on the number of jobs.
         """
-        found = await (await self._storage()).limits(use)
+        uses = await (await self._storage()).limits(use)
         await self._moved.looked("app.limits.list")
-        return [each for each in found if not each.key.startswith(OWN)]
+        return [use for use in uses if not use.key.startswith(OWN)]
 
     async def store(self) -> None:
         """Store the declared rules, and a rule whose absence shows that the storage was emptied.
@@ -110,17 +100,12 @@ class Limits:
 
     async def is_stored(self) -> bool:
         """Whether the storage has that rule, and so the declared ones. Reads only the rules."""
-        return any(each.key == STORED.name for each in await (await self._storage()).limits(use=False))
+        return any(use.key == STORED.name for use in await (await self._storage()).limits(use=False))
 
     @property
     def declarations(self) -> Mapping[str, Limit]:
         """The rules that code declares, by name."""
         return self._declared
-
-    @property
-    def declares(self) -> bool:
-        """Whether code declares any rule."""
-        return bool(self._declared)
 
 
 def check(rule: Limit) -> None:
@@ -145,10 +130,83 @@ def check(rule: Limit) -> None:
     per = cast("Any", rule.per)
     if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per <= LONGEST:
         raise BadOption(option, f"per: expected more than 0 s and at most 31 days, found {per!r}")
-    for name, value, words in (("how", rule.how, ("window", "bucket")), ("hold", rule.hold, ("running", "ended"))):
-        if value not in words:
-            raise BadOption(option, f"{name}: expected {words[0]!r} or {words[1]!r}, found {value!r}")
+    for name, value, allowed in (("how", rule.how, ("window", "bucket")), ("hold", rule.hold, ("running", "ended"))):
+        if value not in allowed:
+            raise BadOption(option, f"{name}: expected {allowed[0]!r} or {allowed[1]!r}, found {value!r}")
     if rule.burst is not None and rule.how == "window":
         raise BadOption(option, 'burst needs how="bucket"')
     if rule.max_waiting is not None or rule.when_full != "refuse":
         check_bound(rule)
+
+
+def _read(text: str) -> Held:
+    """Decode and check the limit and the seconds of a hold."""
+    held = json.decode(text, type=Held)
+    name_of(held.limit, "limit")
+    seconds(held.seconds, "seconds")
+    return held
+
+
+class LimitHolds:
+    """Pauses a limit for a time when a job asks for it: `raise Defer(30, limit="smtp")`. A newer hold replaces the
+    older one of a limit.
+
+    A hold is a job that is stored with the deferral. Its first run pauses the limit; it becomes due again when the time
+    is over by the storage's clock, and then resumes the limit. No version fences a change of a limit, so a stalled run
+    can pause the limit after another run has resumed it. Maintenance ends such a pause (`treadle.worker.maintenance`).
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.task = SystemTask(HOLD, self.run)
+
+    async def run(self, record: Record, now: float) -> Outcome:
+        """Pause or resume the limit, depending on `now`, the storage's time. Both are idempotent."""
+        try:
+            held = _read(record.job.payload)
+        except UNREADABLE as error:
+            text = f"the payload of this row is no request to let a limit rest: {error}"
+            return Outcome(
+                id=record.job.id, version=record.version, state=State.FAILED, attempt=1, reason=ABORTED, error=text
+            )
+        until = record.created_at + held.seconds
+        remaining = until - now
+        await self._limits.hold(held.limit, until, remaining > 0)
+        if remaining > 0:
+            return Outcome(id=record.job.id, version=record.version, state=State.READY, delay=remaining)
+        return Outcome(id=record.job.id, version=record.version, state=State.SUCCEEDED, result="null")
+
+
+PARTS: Final = ("slots", "rate", "how", "burst", "hold", "max_waiting", "when_full")
+OF_RATE: Final = ("how", "burst")  # without a rate they mean nothing
+
+
+def dropped(uses: Iterable[LimitUse], rule: Limit, given: Collection[str] = ()) -> str | None:
+    """The parts of the rule that applied to this name before, and that the new rule has not, for the person who sets
+    it: a rule is replaced whole. None if there are none.
+
+    uses   the limits before the change
+    given  names of parts that the caller chose, also if they are the default
+    """
+    rules = {use.key: use.unpaused for use in uses}
+    before = rule_for(rules, rule.name)
+    if before is None or rule.empty:
+        return None
+    plain, old, new = asdict(Limit("")), asdict(before), asdict(rule)
+    lost: dict[str, Any] = {
+        part: old[part]
+        for part in PARTS
+        if part not in given and old[part] != new[part] == plain[part] and not (part in OF_RATE and rule.rate is None)
+    }
+    if before.rate is None:
+        lost = {part: value for part, value in lost.items() if part not in OF_RATE}
+    if rule.max_waiting is None and "max_waiting" not in lost:
+        lost.pop("when_full", None)
+    if not lost:
+        return None
+    kept = {part: old[part] for part in lost}
+    if "rate" in lost:
+        kept |= {"per": before.per} | {part: old[part] for part in OF_RATE}
+    source = "it had" if before.name == rule.name else f"it had from the rule {before.name!r}"
+    named = ", ".join(f"{part.replace('_', '-')} {value}" for part, value in lost.items())
+    return f"a rule is replaced whole: {source} {named} before; {set_limit(replace(rule, **kept))} keeps this"

@@ -57,8 +57,7 @@ class MetricsReader:
 
         since, until  the range, as aware datetimes or seconds since 1970; default: the last hour, until now
         step          seconds between two points, 60 at least; None: at most 300 points. See `Metrics.step`
-        Raises BadOption, StorageError. Warns (UnknownName) if there are none, and nothing uses the queue or the
-        task.
+        Raises BadOption, StorageError.
         """
         builder = await self._built(since, until, step, None, queue, task)
         return builder.metrics()
@@ -103,12 +102,12 @@ class MetricsReader:
         start = end - HOUR if since is None else _instant("since", since)
         if not start < end:
             raise BadOption("since", f"expected an instant before {end:.0f}, found {start:.0f}")
-        asked = None if step is None else seconds(step, "step")
+        wanted = None if step is None else seconds(step, "step")
         if by not in (None, "queue", "task"):
             raise BadOption("by", f"expected 'queue' or 'task', found {by!r}")
         rows = await (await self._storage()).read_metrics(start, end)
         await self._moved.looked("app.metrics")
-        length = step_for(start, end, asked, rows)
+        length = step_for(start, end, wanted, rows)
         builder = SeriesBuilder(start, end, length, by, queue, task, self._queues)
         for number, row in enumerate(rows, 1):
             builder.add(row)

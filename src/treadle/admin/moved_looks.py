@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from treadle.admin.known_names import warn
+from treadle.admin.known_names import listener
 from treadle.core.clock import monotonic
-from treadle.core.errors import OldRows, StorageError
+from treadle.core.errors import OldRows, StorageError, is_ours
 from treadle.storage import NOT_HERE, MoveState, mark_of, refusal, words
 from treadle.storage.contract import Storage
 
@@ -31,11 +33,17 @@ class Moved:
 
     async def looked(self, call: str) -> None:
         """Warn (OldRows) if the rows that this call returns are old. Raises nothing."""
-        if (found := await self.words()) is not None:
+        if (warning := await self.words()) is not None:
             if not self._logged:
                 self._logged = True
-                log.warning("%s", found)
-            warn(f"{call}: {found}", OldRows)
+                log.warning("%s", warning)
+            if (collected := listener()) is not None:
+                collected.words.append(f"{call}: {warning}")
+                return
+            frame, depth = sys._getframe(), 2
+            while frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename):
+                frame, depth = frame.f_back, depth + 1
+            warnings.warn(f"{call}: {warning}", OldRows, stacklevel=depth)
 
     async def words(self) -> str | None:
         """The warning about a storage that is part of a move; None if its jobs are here, or if the read fails."""
@@ -53,10 +61,10 @@ class Moved:
             self._read = monotonic()  # set before reading, so that concurrent calls do not read it too
             try:
                 async with asyncio.timeout(READING):
-                    found = await mark_of(await self._storage())
+                    mark = await mark_of(await self._storage())
             except (StorageError, TimeoutError):
-                found = self._mark
-            self._mark = found if found is not None and found.role in NOT_HERE else None
+                mark = self._mark
+            self._mark = mark if mark is not None and mark.role in NOT_HERE else None
         return self._mark
 
     def forget(self) -> None:

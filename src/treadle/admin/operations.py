@@ -29,20 +29,11 @@ from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
-AT_ONCE: Final = 4  # operations of one process that run at once; beyond that only each caller's first one
-MOST: Final = 32  # with those
+AT_ONCE: Final = 4  # operations that one process runs at once; beyond that it runs each caller's first one only
+MOST: Final = 32  # operations that it runs at once in all
 KEPT: Final = 3_600.0  # s for which an ended operation is listed
 LISTED: Final = 200  # ended operations that are listed
 STOPPING: Final = 5.0  # s that operations get to stop when the process ends
-
-UNFIT_WORDS: Final[Mapping[State, str]] = {
-    State.WAITING: "it is waiting",
-    State.READY: "it is ready",
-    State.RUNNING: "it is running",
-    State.SUCCEEDED: "it has succeeded",
-    State.FAILED: "it has failed",
-    State.CANCELLED: "it was cancelled",
-}
 
 Verb = Literal["retry", "cancel", "run_now", "delete"]
 RunState = Literal["running", "done", "stopped", "failed"]
@@ -183,8 +174,8 @@ class Operations:
 
     def _forget(self) -> None:
         ended = [run.shown for run in self._runs.values() if run.shown.ended_at is not None]
-        old = [each.id for each in ended if self._now() - (each.ended_at or 0.0) > KEPT]
-        for id in {*old, *(each.id for each in ended[:-LISTED])}:
+        old = [operation.id for operation in ended if self._now() - (operation.ended_at or 0.0) > KEPT]
+        for id in {*old, *(operation.id for operation in ended[:-LISTED])}:
             del self._runs[id]
 
     def _tell(self, run: _Run) -> None:
@@ -215,8 +206,8 @@ class Operations:
 
     async def _all(self, run: _Run) -> bool:
         """Act on all rows -> False if it was stopped before."""
-        own = Acts(self._client, self._storage, run.selection.queues).noting(run.note)
-        async for rows, looked, others in run.selection.read(await self._storage()):
+        own = Acts(self._client, self._storage, run.selection.queues, run.note)
+        async for rows, examined, others in run.selection.read(await self._storage()):
             if self._stops(run):
                 return False
             for reason, count in others.items():
@@ -228,7 +219,7 @@ class Operations:
                 if self._stops(run) and start + acts.GROUP < len(rows):
                     self._update(run, scanned=run.shown.scanned + start + len(part))
                     return False
-            self._update(run, scanned=run.shown.scanned + looked)
+            self._update(run, scanned=run.shown.scanned + examined)
             await asyncio.sleep(0)
         return True
 
@@ -240,13 +231,9 @@ class Operations:
         if run.shown.act == "cancel":
             await own.cancel(rows, run.tree)
         elif run.shown.act == "retry":
-            fits = [row for row in rows if row.state in (State.FAILED, State.CANCELLED)]
-            for row in rows:
-                if row.state not in (State.FAILED, State.CANCELLED):
-                    run.note(row, acts.UNFIT)
-            await own.reopen(fits, raising=False)
+            await own.reopen(rows, raising=False)
         else:
-            await (own.run_now(rows) if run.shown.act == "run_now" else own.delete(rows))
+            await own.settle(rows, acts.at_once if run.shown.act == "run_now" else acts.delete_now)
 
     def _update(self, run: _Run, **fields: object) -> None:
         receipt = run.receipt
@@ -262,5 +249,5 @@ def _visible(run: _Run, queues: tuple[str, ...]) -> bool:
 def _reason(row: Record, reason: str) -> str:
     """The reason in a form that many jobs share, so that reasons can be counted."""
     if reason == acts.UNFIT:
-        return UNFIT_WORDS[row.state]
+        return f"it {'was' if row.state is State.CANCELLED else 'has' if row.state.final else 'is'} {row.state}"
     return "its key is held by another job" if " is held by " in reason else reason

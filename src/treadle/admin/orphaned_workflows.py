@@ -1,4 +1,4 @@
-"""Emits `workflow.orphaned` when a workflow has ended that no process has ever waited for.
+"""Emits `workflow.orphaned` when a workflow ends for which no process has ever waited.
 
 A process that waits stores a note: a row of the workflow that no worker runs. A process that emits the event stores the
 same note first, so only one process emits it.

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from treadle.admin import job_search
 from treadle.admin.audit import is_entry
 from treadle.admin.failure_groups import GroupKey, Shown, as_stored, key_of
-from treadle.admin.filter_words import words_of
+from treadle.admin.job_filters import ENDED, UNFINISHED
 from treadle.admin.job_search import Search
+from treadle.core.clock import moment
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
@@ -82,33 +83,33 @@ class Selection(Struct, frozen=True, kw_only=True):
             cursor: str | None = None
             while True:
                 page = await self._page(storage, replace(query, cursor=cursor))
-                looked = len(page.records) if page.scanned is None or self.queues else page.scanned
-                yield [row for row in page.records if self._may(row) and self._in_group(row)], looked, {}
+                examined = len(page.records) if page.scanned is None or self.queues else page.scanned
+                yield [row for row in page.records if self._may(row) and self._in_group(row)], examined, {}
                 cursor = page.cursor
                 if cursor is None:
                     break
 
     async def preview(self, storage: Storage) -> Preview:
         """Count the jobs, up to 10,000 matches, looking at as many rows as a bounded query does."""
-        matches, looked, samples = 0, 0, list[Record]()
+        matches, examined, samples = 0, 0, list[Record]()
         async for rows, more, _ in self.read(storage):
             samples += rows[: SAMPLES - len(samples)]
-            matches, looked = matches + len(rows), looked + more
-            if matches >= MATCHED or looked >= storage.capabilities.scan:
+            matches, examined = matches + len(rows), examined + more
+            if matches >= MATCHED or examined >= storage.capabilities.scan:
                 return Preview(matches=min(matches, MATCHED), capped=True, samples=samples)
             await asyncio.sleep(0)
         unknown: Sequence[str] = ()
         if self.ids:
-            found = await storage.get(self.ids)
-            unknown = [id for id, row in zip(self.ids, found, strict=True) if row is None or not self._may(row)]
+            known = await storage.get(self.ids)
+            unknown = [id for id, row in zip(self.ids, known, strict=True) if row is None or not self._may(row)]
         return Preview(matches=matches, capped=False, samples=samples, unknown=unknown)
 
     def _bounded(self) -> Query:
         before = self.before if self.query.before is None else min(self.before, self.query.before)
-        found = replace(self.query, before=before, order="oldest", limit=STEP, scan=LOOKED)
+        query = replace(self.query, before=before, order="oldest", limit=STEP, scan=LOOKED)
         if self.group is None:
-            return found
-        return replace(found, queue=self.group.queue, task=self.group.task, state=(State.FAILED,))
+            return query
+        return replace(query, queue=self.group.queue, task=self.group.task, state=(State.FAILED,))
 
     def _queries(self) -> Iterator[Query]:
         """One query, or one for each queue of the caller."""
@@ -127,3 +128,42 @@ class Selection(Struct, frozen=True, kw_only=True):
 
     def _in_group(self, row: Record) -> bool:
         return self.group is None or key_of(self.shown(row)) == self.group
+
+
+ACTS: Final = {"retry": "Reopen", "cancel": "Cancel", "run_now": "Queue now", "delete": "Delete"}
+
+
+def words_of(query: Query, text: str | None = None, signature: str | None = None) -> str:
+    """`failed jobs of task 'mail' in queue 'default', created before 2026-11-25 14:02 UTC`."""
+    parts = [f"{_kind(query)} jobs"]
+    for value, label in (
+        (query.task, "of task"),
+        (query.queue, "in queue"),
+        (query.label, "with the label"),
+        (query.root, "of workflow"),
+        (query.parent, "that are children of"),
+        (text, "with the text"),
+        (signature, "with the error"),
+    ):
+        if value is not None:
+            parts.append(f"{label} {value!r}")
+    jobs = " ".join(parts)
+    times = [("since", query.since), ("before", query.before)]
+    return jobs + "".join(f", created {word} {_moment(bound)}" for word, bound in times if bound is not None)
+
+
+def _kind(query: Query) -> str:
+    if query.ready is not None:
+        return query.ready
+    if not query.state:
+        return "all"
+    if set(query.state) == set(UNFINISHED):
+        return "unfinished"
+    return "ended" if set(query.state) == set(ENDED) else " or ".join(query.state)
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g} s since 1970"

@@ -97,14 +97,14 @@ class _Run:
         self,
         source: OpenStorage,
         target: OpenStorage,
-        found: Sequence[MoveState | None],
+        marks: Sequence[MoveState | None],
         move: str,
         wait: float = WAIT,
-        told: Told = lambda *_: None,
+        progress: Told = lambda *_: None,
     ) -> None:
         self.source, self.target, self.move = source, target, move
-        self._wait, self._told = max(wait, PATIENT), told
-        self._turn = 1 + max((mark.turn for mark in found if mark is not None), default=0)
+        self._wait, self._told = max(wait, PATIENT), progress
+        self._turn = 1 + max((mark.turn for mark in marks if mark is not None), default=0)
         self._run = str(uuid.uuid4())
         self._steps = itertools.count(1)
 
@@ -145,7 +145,7 @@ class _Run:
 
 
 async def move(
-    source: OpenStorage, target: OpenStorage, *, wait: float = WAIT, step: int = STEP, told: Told = lambda *_: None
+    source: OpenStorage, target: OpenStorage, *, wait: float = WAIT, step: int = STEP, progress: Told = lambda *_: None
 ) -> Moved:
     """Move every job and rule, compare both storages, and open the target. Resumes a move that was interrupted.
 
@@ -163,21 +163,21 @@ async def move(
     resumed = arriving is not None and _resumes(source, leaving, arriving)
     if resumed:
         assert arriving is not None
-        run = _Run(source, target, (leaving, arriving), arriving.move, wait, told)
+        run = _Run(source, target, (leaving, arriving), arriving.move, wait, progress)
         await run.mark_target("filling", arriving.cursor, arriving.jobs)
     else:
-        run = await _begin(source, target, leaving, arriving, wait, told)
+        run = await _begin(source, target, leaving, arriving, wait, progress)
     if leaving is None or leaving.role != "gone":
         await _close(run, undo=not resumed and (leaving is None or leaving.role != "closing"))
-        await _settled(source.storage, wait, told)
+        await _settled(source.storage, wait, progress)
         await run.mark_source("gone")
     running = await _running(source.storage)
-    await _carry(run, arriving if resumed else None, step, told)
-    found = await compare(source, target, step=step, told=told)
-    if not found.same:
-        raise MoveFailed(_differing(source, target, found))
-    await run.mark_target("arrived", jobs=found.target.jobs)
-    return Moved(found.source.jobs, running, found.source.rules, found.source.digest, resumed)
+    await _carry(run, arriving if resumed else None, step, progress)
+    comparison = await compare(source, target, step=step, progress=progress)
+    if not comparison.same:
+        raise MoveFailed(_differing(source, target, comparison))
+    await run.mark_target("arrived", jobs=comparison.target.jobs)
+    return Moved(comparison.source.jobs, running, comparison.source.rules, comparison.source.digest, resumed)
 
 
 async def _close(run: _Run, undo: bool) -> None:
@@ -206,13 +206,13 @@ async def _begin(
     leaving: MoveState | None,
     arriving: MoveState | None,
     wait: float = WAIT,
-    told: Told = lambda *_: None,
+    progress: Told = lambda *_: None,
 ) -> _Run:
     """Mark the target of a new move, or of one whose target has been emptied since."""
     await _check_free(source, target, leaving, arriving)
     going_on = leaving is not None and leaving.role in LEAVING
     name = leaving.move if leaving and going_on else str(uuid.uuid4())
-    run = _Run(source, target, (leaving, arriving), name, wait, told)
+    run = _Run(source, target, (leaving, arriving), name, wait, progress)
     await run.mark_target("filling")
     return run
 
@@ -266,19 +266,19 @@ async def _check_free(
         )
 
 
-async def _settled(storage: Storage, wait: float, told: Told) -> None:
+async def _settled(storage: Storage, wait: float, progress: Told) -> None:
     """Wait until no job is running, at most `wait` seconds."""
     until = monotonic() + wait
     while (running := await _running(storage)) and monotonic() < until:
-        told("closing", running, None)
+        progress("closing", running, None)
         await asyncio.sleep(LOOK)
 
 
 async def _running(storage: Storage) -> int:
-    return sum(each.running for each in (await storage.glance()).queues)
+    return sum(queue.running for queue in (await storage.glance()).queues)
 
 
-async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> None:
+async def _carry(run: _Run, since: MoveState | None, step: int, progress: Told) -> None:
     """Copy the rows. `since`: the mark of an earlier run, with its progress."""
     source, target = run.source, run.target
     total = sum(count.jobs for count in (await source.storage.stats()).counts)
@@ -286,49 +286,49 @@ async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> N
     reached, first = cursor, cursor is None
     while cursor is not None or first:
         load = await source.movable.unload(cursor, step)
-        moved = tuple(replace(each, record=handed_over(each.record)) for each in load.jobs)
+        moved = tuple(replace(job, record=handed_over(job.record)) for job in load.jobs)
         cursor, done, first = load.cursor, done + len(moved), False
         # The last load returns no cursor: keep the previous one, so that a resumed run repeats only that load.
         reached = cursor or reached
-        given, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
-        await run.patiently(target, functools.partial(target.movable.load, given, mark))
-        told("carrying", done, total)
+        target_load, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
+        await run.patiently(target, functools.partial(target.movable.load, target_load, mark))
+        progress("carrying", done, total)
 
 
 async def compare(
-    source: OpenStorage, target: OpenStorage, *, step: int = STEP, told: Told = lambda *_: None
+    source: OpenStorage, target: OpenStorage, *, step: int = STEP, progress: Told = lambda *_: None
 ) -> Comparison:
     """Read both storages and compare them. A running job counts as the ready job that it is moved as.
 
     The result is meaningful only while neither storage is written to.
     """
-    return Comparison(await _side(source, step, told), await _side(target, step, told))
+    return Comparison(await _side(source, step, progress), await _side(target, step, progress))
 
 
-async def _side(place: OpenStorage, step: int, told: Told) -> Side:
+async def _side(place: OpenStorage, step: int, progress: Told) -> Side:
     total = sum(count.jobs for count in (await place.storage.stats()).counts)
     counts, sum_, rules, done = Counter[tuple[str, str, str]](), 0, 0, 0
     cursor, first = None, True
     while cursor is not None or first:
         load = await place.movable.unload(cursor, step)
         rules += len(load.rules)
-        counts.update(_kind(each) for each in load.jobs)
+        counts.update(_kind(job) for job in load.jobs)
         sum_ = (sum_ + digest(load.jobs)) % 2**128
         cursor, first, done = load.cursor, False, done + len(load.jobs)
-        told("comparing", done, total)
+        progress("comparing", done, total)
         await asyncio.sleep(0)
     return Side(dict(counts), f"{sum_:032x}", rules)
 
 
-def _kind(each: Carried) -> tuple[str, str, str]:
-    row = handed_over(each.record)
+def _kind(carried: Carried) -> tuple[str, str, str]:
+    row = handed_over(carried.record)
     return row.job.queue, row.job.task, str(row.state)
 
 
-def _differing(source: OpenStorage, target: OpenStorage, found: Comparison) -> str:
+def _differing(source: OpenStorage, target: OpenStorage, comparison: Comparison) -> str:
     listed = "; ".join(
         f"{queue}/{task or 'promise'} {state}: {one:,} and {other:,}"
-        for queue, task, state, one, other in found.differences()[:5]
+        for queue, task, state, one, other in comparison.differences()[:5]
     )
     return (
         f"{source.name} and {target.name} do not hold the same jobs ({listed or 'equal counts, different contents'}). "

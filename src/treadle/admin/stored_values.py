@@ -13,22 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import progress_of as progress
 from treadle.core.stored_text import placeholder
 from treadle.serialization import MARK, call_codec, has_mark
-
-__all__ = [
-    "arguments",
-    "as_json",
-    "carried",
-    "carried_call",
-    "is_shown_as_stored",
-    "progress",
-    "raw",
-    "shown",
-    "utf8",
-    "value",
-]
 
 SMALL: Final = 64 * 2**10  # bytes of a text whose tagged values are decoded
 TAGS: Final = 64  # tagged values that are decoded in any such text, and one more for each EACH bytes
@@ -40,8 +26,8 @@ raw = msgspec.json.Decoder(msgspec.Raw).decode
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments as plain values, or the payload as the only argument. Of arguments that cannot
     be read here, the words say where they are."""
-    if (words := placeholder(payload)) is not None:
-        return (words,), {}
+    if (where := placeholder(payload)) is not None:
+        return (where,), {}
     try:
         return call_codec.decode_foreign_call(payload)
     except Exception:
@@ -50,8 +36,8 @@ def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def value(text: str | None) -> Any:
     """The decoded result, or its text if it cannot be decoded."""
-    if text is None or (words := placeholder(text)) is not None:
-        return None if text is None else words
+    if text is None or (where := placeholder(text)) is not None:
+        return None if text is None else where
     try:
         return call_codec.decode_any(text)
     except Exception:
@@ -92,8 +78,8 @@ def carried_call(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call as encoded JSON, or the payload as the only argument."""
     try:
-        return [msgspec.Raw(encode(each)) for each in args], {
-            utf8(name): msgspec.Raw(encode(each)) for name, each in kwargs.items()
+        return [msgspec.Raw(encode(arg)) for arg in args], {
+            utf8(name): msgspec.Raw(encode(arg)) for name, arg in kwargs.items()
         }
     except Exception:
         return [utf8(payload)], {}

@@ -13,10 +13,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from treadle.admin import stored_values
 from treadle.admin.layered_layout import Edge, layout, order_of, reduced
 from treadle.core.errors import error_line
-from treadle.core.model import Record, State
+from treadle.core.model import Record, State, progress_of
 from treadle.workflow.plan import CONCLUDED, FLOW
 from treadle.workflow.signals import signal_name
 
@@ -120,7 +119,7 @@ def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]
     """The ids in an order in which arrows lead forward, what each job leads to, and whether these are all arrows."""
     edges: list[Edge] = []
     children = {id: _children(row, jobs) for id, row in jobs.items()}
-    continued = {id for id, found in children.items() if found and jobs[id].job.task != FLOW}
+    continued = {id for id, below in children.items() if below and jobs[id].job.task != FLOW}
     ends = _Ends(children, jobs)
     for id, row in jobs.items():
         for up in _ups(row)[: max(0, ARROWS - len(edges))]:
@@ -138,7 +137,7 @@ def _arrows(jobs: Mapping[str, Record]) -> tuple[list[str], dict[str, list[str]]
 
 
 def _ups(row: Record) -> Sequence[str]:
-    """The jobs that a job waited for before it ran; those that a joint waits for."""
+    """The jobs that a job waited for before it ran, or that a joint waits for."""
     return row.after if row.job.task == FLOW or not row.function_done else row.job.after
 
 
@@ -163,23 +162,23 @@ class _Ends:
         return self._found[id]
 
     def _look(self, id: str) -> list[str]:
-        found: list[str] = []
-        left, seen = list(self._children[id]), {id}
-        while left:
-            one = left.pop()
+        ends: list[str] = []
+        pending, seen = list(self._children[id]), {id}
+        while pending:
+            one = pending.pop()
             if one in seen:
                 continue
             seen.add(one)
             below = self._children[one]
-            self._left -= 1 + sum(len(_ups(self._jobs[each])) for each in below)
-            if len(found) > ENDS or self._left < 0:
+            self._left -= 1 + sum(len(_ups(self._jobs[child])) for child in below)
+            if len(ends) > ENDS or self._left < 0:
                 return []
-            waited = {up for each in below for up in _ups(self._jobs[each])}
+            waited = {up for child in below for up in _ups(self._jobs[child])}
             if below:
-                left += [each for each in below if each not in waited]
+                pending += [child for child in below if child not in waited]
             else:
-                found.append(one)
-        return found if len(found) <= ENDS else []
+                ends.append(one)
+        return ends if len(ends) <= ENDS else []
 
 
 # --- folding
@@ -283,5 +282,5 @@ def _note(row: Record, signal: str | None) -> str | None:
         return error_line(row.error) or row.reason
     if row.state is State.READY and row.queue_position is None and row.blocked_on is not None:
         return f"blocked by {row.blocked_on}"
-    share, text = stored_values.progress(row.note) if row.state is State.RUNNING else (None, None)
+    share, text = progress_of(row.note) if row.state is State.RUNNING else (None, None)
     return text if share is None else f"{share:.0%} {text or ''}".strip()

@@ -37,7 +37,7 @@ class Line(Struct, frozen=True):
 def lines_of(graph: Graph) -> list[Line]:
     """The nodes column by column, from top to bottom, numbered from 1."""
     nodes = _ordered(graph)
-    number = {node.id: at for at, node in enumerate(nodes, 1)}
+    number = {node.id: index for index, node in enumerate(nodes, 1)}
     ups: dict[str, list[int]] = {node.id: [] for node in nodes}
     for edge in graph.edges:
         ups[edge.end].append(number[edge.start])
@@ -58,15 +58,15 @@ def lines_of(graph: Graph) -> list[Line]:
 def mermaid_of(graph: Graph) -> str:
     """The text of a Mermaid flowchart. No text of a job can change its structure."""
     nodes = _ordered(graph)
-    number = {node.id: at for at, node in enumerate(nodes, 1)}
+    number = {node.id: index for index, node in enumerate(nodes, 1)}
     lines = ["flowchart LR"]
     for node in nodes:
-        at = number[node.id]
+        index = number[node.id]
         if node.kind == "joint":
-            lines.append(f"  n{at}(( )):::{node.state}")
+            lines.append(f"  n{index}(( )):::{node.state}")
             continue
         many = f" x {node.jobs:,}" if node.jobs > 1 else ""
-        lines.append(f'  n{at}["{_escaped(_name(node))}{many}<br/>{_states(node)}"]:::{node.state}')
+        lines.append(f'  n{index}["{_escaped(_name(node))}{many}<br/>{_states(node)}"]:::{node.state}')
     lines += [f"  n{number[edge.start]} --> n{number[edge.end]}" for edge in graph.edges]
     lines += [f"  classDef {state} {CLASSES[state]}" for state in sorted({str(node.state) for node in nodes})]
     return "\n".join(lines)
@@ -87,4 +87,4 @@ def _states(node: Node) -> str:
 def _escaped(text: str) -> str:
     """The text with every character but letters, digits and a few signs as a code that Mermaid shows as it is."""
     cut = text if len(text) <= 80 else f"{text[:77]}..."
-    return "".join(each if _PLAIN.fullmatch(each) else f"#{ord(each)};" for each in cut)
+    return "".join(char if _PLAIN.fullmatch(char) else f"#{ord(char)};" for char in cut)

@@ -99,13 +99,14 @@ class Workflows:
         if not 1 <= limit <= MOST:
             raise BadOption("limit", f"expected 1 to {MOST}, found {limit!r}")
         storage = await self._storage()
-        left = min(storage.capabilities.scan, SCAN) if scan is None else scan
+        most = min(storage.capabilities.scan, SCAN) if scan is None else scan
         query = query_of({"state": state, "queue": queue}, cursor=cursor, limit=STEP)
-        found: builtins.list[Workflow] = []
-        looked, budget, scanned_to = 0, BUDGET, None
+        await self._moved.looked("app.workflows.list")
+        workflows: builtins.list[Workflow] = []
+        examined, budget, scanned_to = 0, BUDGET, None
         while True:
-            page = await storage.find(replace(query, scan=min(left - looked, LOOKED)))
-            looked += page.scanned if page.scanned is not None else len(page.records)
+            page = await storage.find(replace(query, scan=min(most - examined, LOOKED)))
+            examined += page.scanned if page.scanned is not None else len(page.records)
             for row in page.records:
                 scanned_to = row.created_at
                 if not is_root(row) or not in_reach(self._reach, row.job.queue):
@@ -113,15 +114,13 @@ class Workflows:
                 one = await self._counted(storage, row)
                 if one.jobs < 2:
                     continue
-                found.append(one)
+                workflows.append(one)
                 budget -= one.jobs
-                if len(found) == limit or budget <= 0:
+                if len(workflows) == limit or budget <= 0:
                     more = page.cursor is not None or row is not page.records[-1]
-                    await self._moved.looked("app.workflows.list")
-                    return _page(found, cursor_of(row, "newest") if more else None, looked, row.created_at)
-            if page.cursor is None or looked >= left or not page.scanned:
-                await self._moved.looked("app.workflows.list")
-                return _page(found, page.cursor, looked, page.scanned_to or scanned_to)
+                    return _page(workflows, cursor_of(row, "newest") if more else None, examined, row.created_at)
+            if page.cursor is None or examined >= most or not page.scanned:
+                return _page(workflows, page.cursor, examined, page.scanned_to or scanned_to)
             query = replace(query, cursor=page.cursor)
             await asyncio.sleep(0)
 
@@ -177,7 +176,7 @@ class Workflows:
         rows: builtins.list[Record] = []
         while True:
             page = await storage.find(Query(root=root, order="oldest", limit=STEP, cursor=cursor))
-            rows += [each for each in page.records if in_reach(self._reach, each.job.queue)]
+            rows += [row for row in page.records if in_reach(self._reach, row.job.queue)]
             cursor = page.cursor
             if cursor is None or len(rows) >= DRAWN:
                 await self._moved.looked("app.workflows.graph")
@@ -192,7 +191,7 @@ def is_root(row: Record) -> bool:
     return bool(job.root is None and job.task and not own and row.function_done and row.after)
 
 
-def _page(found: Sequence[Workflow], cursor: str | None, scanned: int, scanned_to: float | None) -> WorkflowPage:
+def _page(workflows: Sequence[Workflow], cursor: str | None, scanned: int, scanned_to: float | None) -> WorkflowPage:
     return WorkflowPage(
-        workflows=found, cursor=cursor, scanned=scanned, scanned_to=None if cursor is None else scanned_to
+        workflows=workflows, cursor=cursor, scanned=scanned, scanned_to=None if cursor is None else scanned_to
     )

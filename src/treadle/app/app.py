@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from treadle.admin import Audit, Dead, EventFeed, Jobs, Limits, MetricsReader, Queues, Workflows
 from treadle.app.core import AppCore, injectors
 from treadle.app.declare import Declarations
+from treadle.app.decorators import EnqueueOptions
 from treadle.app.storage_choice import StorageChoice
 from treadle.app.sync import Portal
 from treadle.concurrency.spawn import answers_coroutine
@@ -33,9 +34,8 @@ from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
 from treadle.tasks.declaration import names_to_hide
-from treadle.tasks.options import Seconds, Sizes
+from treadle.tasks.options import Sizes
 from treadle.tasks.task import Task
-from treadle.tasks.when import HasId, When
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ class App(Declarations):
         keys: Keys | None = None,
         redact: Sequence[str] = (),
     ) -> None:
-        if sum(given is not None for given in (url, storage, ports)) > 1:
+        if sum(source is not None for source in (url, storage, ports)) > 1:
             raise BadOption("storage", "give only one of url=, storage= and ports=")
         three_ports, space = (None if ports is None else three(ports)), name_of_space(namespace, ports)
         by_url = storage is None and ports is None
@@ -227,52 +227,32 @@ class App(Declarations):
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before. Returns its argument."""
-        found = middleware.check(layer)
-        found.added(self)
-        self._core.layers.append(found)
+        checked = middleware.check(layer)
+        checked.added(self)
+        self._core.layers.append(checked)
         return layer
 
     # --- sending
 
     @overload
     def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
-        self,
-        spec: Continuation[T, W],
-        /,
-        *,
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
-        within: Any = None,
+        self, spec: Continuation[T, W], /, **options: Unpack[EnqueueOptions]
     ) -> Coroutine[Any, Any, Job[T, W]]: ...
     @overload
     def enqueue(
-        self,
-        specs: Iterable[Continuation[T, W]],
-        /,
-        *,
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
-        within: Any = None,
+        self, specs: Iterable[Continuation[T, W]], /, **options: Unpack[EnqueueOptions]
     ) -> Coroutine[Any, Any, list[Job[T, W]]]: ...
     @overload
     def enqueue(
         self,
         *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
-        within: Any = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...
     @answers_coroutine
     def enqueue(
         self,
         *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
-        within: Any = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Coroutine[Any, Any, Any]:
         """Store specs and flows in one round trip, all or none; the jobs are durable when it returns.
 
@@ -287,7 +267,7 @@ class App(Declarations):
         the same specs is safe.
         """
         unbegun: list[Any] = []
-        work = self._core.enqueue(specs, after, when, wait_timeout, within, unbegun)
+        work = self._core.enqueue(specs, unbegun, **options)
         return report_dropped("jobs", work, unbegun)
 
     # --- life
@@ -359,7 +339,7 @@ def _wrap(blobs: object, offload: object, keys: object) -> Wrapping | None:
     return Wrapping.of(blobs, offload, keys)
 
 
-def _checked_outbox(given: object) -> Outbox:
+def _checked_outbox(outbox: object) -> Outbox:
     from treadle.outbox import check_outbox  # most apps have no outbox
 
-    return check_outbox(given)
+    return check_outbox(outbox)

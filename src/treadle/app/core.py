@@ -29,6 +29,7 @@ from treadle.admin import (
     Workflows,
 )
 from treadle.admin.known_names import Names, without_rule
+from treadle.app.decorators import WaitOptions
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import clock as clocks
 from treadle.core.errors import BadOption, StorageUnavailable, UnknownTask
@@ -177,16 +178,13 @@ class AppCore:
     async def enqueue(
         self,
         specs: Sequence[Any],
-        after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None,
-        wait_timeout: Seconds | None = None,
+        unbegun: list[Any],
         within: Any = None,
-        unbegun: list[Any] | None = None,
+        **waits: Unpack[WaitOptions],
     ) -> Any:
         """See `App.enqueue`. `unbegun`: see `report_dropped`."""
-        if unbegun:
-            unbegun.clear()
-        flat, single = self.flatten(specs, after, when, wait_timeout)
+        unbegun.clear()
+        flat, single = self.flatten(specs, **waits)
         jobs = await self.client.send(flat, within) if flat else []
         return jobs[0] if single else jobs
 
@@ -207,8 +205,8 @@ class AppCore:
         """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
         because opening could wait for that very transaction."""
         if self.choice.outbox is not None and self.outbox_tasks is not None and not is_of_run(within):
-            found: Bound = self.outbox_tasks.within(self.choice.outbox, within)
-            return found if self.choice.wrap is None else self.choice.wrap.bound(found)
+            outbox: Bound = self.outbox_tasks.within(self.choice.outbox, within)
+            return outbox if self.choice.wrap is None else self.choice.wrap.bound(outbox)
         return bound_to(self.storage, within)
 
     @property
@@ -219,10 +217,10 @@ class AppCore:
     def _open_outbox(self) -> OutboxTasks:
         from treadle.outbox import OutboxTasks  # most apps have no outbox
 
-        found = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop, lambda: self.url)
-        self.when_forked.append(found.forget)
-        self.when_closing.append(found.close)
-        return found
+        tasks = OutboxTasks(lambda: self.choice.outbox, self.opened, lambda: self.loop, lambda: self.url)
+        self.when_forked.append(tasks.forget)
+        self.when_closing.append(tasks.close)
+        return tasks
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """For each of these jobs, in order, its result, or the exception that says why it has none."""
@@ -251,7 +249,7 @@ class AppCore:
 
     async def opened(self) -> Storage:
         """The storage, opened at its first use. The app then stays open until `close`, or until its event loop ends."""
-        return guarded(await self.life.opened())
+        return guarded(self.life.at_hand() or await self.life.opened())
 
     @property
     def storage(self) -> Storage:
@@ -346,8 +344,8 @@ class AppCore:
         if any(task.declared.constants.get("limits") for task in self.tasks.values()):
             rules = frozenset(use.key for use in await self.limits.list(use=False))
             for name, limit, guess in without_rule(self.tasks, rules):
-                words = "task %s: its limit %r has no rule, so it holds jobs back only while it is paused or rests%s"
-                log.warning(words, name, limit, guess)
+                warning = "task %s: its limit %r has no rule, so it holds jobs back only while it is paused or rests%s"
+                log.warning(warning, name, limit, guess)
 
     async def prepare_again(self) -> bool:
         """Store them again if the storage has lost them, for example a server that was restarted empty. Returns whether
@@ -374,7 +372,7 @@ class AppCore:
             )
 
     def _declares(self) -> bool:
-        return self.limits.declares or self.schedules.declares
+        return bool(self.limits.declarations or self.schedules.declarations)
 
     def _next_id(self) -> str:
         return self.maker.new_id()  # which a test replaces

@@ -94,8 +94,8 @@ class Declarations:
         """Make a function (async or not) the handler that receives the payload of each delayed job when it is due:
         `@app.delayed_handler`. Jobs come from `POST /` of the delayed protocol, or from any program as task
         "delayed.job". Raises BadTask as `task` does."""
-        made: Any = self.task(name=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE)
-        task: Task[[Any], Any, R] = made(function)
+        decorate: Any = self.task(name=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE)
+        task: Task[[Any], Any, R] = decorate(function)
         return task
 
     def cron(
@@ -149,8 +149,8 @@ class Declarations:
         """Run a task at the instants that a function returns: its argument is an aware datetime, its result the next
         one after it, or None for never again. If it raises, the error is reported and the function is called again a
         minute later. See `cron`."""
-        found: object = ask
-        if not callable(found):
+        function: object = ask
+        if not callable(function):
             raise BadOption(
                 "schedule", f"expected a function that takes a datetime and returns the next one, found {ask!r}"
             )
@@ -201,11 +201,11 @@ class Declarations:
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
-        found = name or name_of_function(function)
-        old = self._core.declared.get(found)
+        chosen = name or name_of_function(function)
+        old = self._core.declared.get(chosen)
         if old is not None and not _is_redefined(old, function):
-            raise BadTask(f"a task named {found!r} is already registered; give one of the two name=")
-        return found
+            raise BadTask(f"a task named {chosen!r} is already registered; give one of the two name=")
+        return chosen
 
     def batch(
         self,
@@ -264,13 +264,13 @@ class Declarations:
         `@app.reducer` or `@app.reducer("merge")`. Raises BadOption for a name taken twice."""
 
         def register(reduce: Any) -> Any:
-            found: str = function if isinstance(function, str) else reduce.__name__
-            old = self._core.reducers.get(name_of(found, "reducer"))
+            name: str = function if isinstance(function, str) else reduce.__name__
+            old = self._core.reducers.get(name_of(name, "reducer"))
             if old is not None and not _is_redefined(old, reduce):
-                raise BadOption("reducer", f"a reducer named {found!r} is already registered; choose another name")
+                raise BadOption("reducer", f"a reducer named {name!r} is already registered; choose another name")
             if not callable(reduce) or inspect.iscoroutinefunction(reduce):
                 raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
-            self._core.reducers[found] = reduce
+            self._core.reducers[name] = reduce
             return reduce
 
         return register if isinstance(function, str) else register(function)

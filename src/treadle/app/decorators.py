@@ -1,16 +1,18 @@
-"""The types of the decorators `@app.task(...)`, `@app.cron(...)` and the like, for type checkers.
+"""The types of the decorators `@app.task(...)`, `@app.cron(...)` and the like, and of options, for type checkers.
 
 With them, a checker knows the parameters and the result of a task that is declared with options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypedDict, TypeVar, overload
 
 from treadle.core.errors import BadTask
 from treadle.core.job import Continuation, JobSpec, Value
+from treadle.tasks.options import Seconds
 from treadle.tasks.task import Task
+from treadle.tasks.when import HasId, When
 from treadle.workflow import Flow
 
 P = ParamSpec("P")
@@ -18,6 +20,20 @@ R = TypeVar("R")
 C = TypeVar("C")
 W = TypeVar("W")
 V = TypeVar("V", bound=Value)
+
+
+class WaitOptions(TypedDict, total=False):
+    """Options that make all jobs of a call wait."""
+
+    after: HasId | str | Iterable[HasId | str] | None
+    when: When | None
+    wait_timeout: Seconds | None
+
+
+class EnqueueOptions(WaitOptions, total=False):
+    """The options of `app.enqueue`."""
+
+    within: Any
 
 
 class Decorator:

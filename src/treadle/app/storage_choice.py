@@ -46,12 +46,12 @@ class StorageChoice:
 
     def make(self) -> Storage:
         """The storage object; for a url or ports, a new one each time."""
-        made = self._plain()
+        storage = self._plain()
         if self.counts is not None:
-            made = TimedStorage(made, self.counts)
+            storage = TimedStorage(storage, self.counts)
         if self.look:
-            made = LookOnly(made)
-        return made if self.wrap is None else self.wrap.storage(made)
+            storage = LookOnly(storage)
+        return storage if self.wrap is None else self.wrap.storage(storage)
 
     def _plain(self) -> Storage:
         if self.storage is not None:

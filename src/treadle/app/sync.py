@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from treadle.app.core import AppCore
+from treadle.app.decorators import EnqueueOptions
 from treadle.app.sync_views import (
     SyncAudit,
     SyncDead,
@@ -57,27 +58,34 @@ class Portal:
         core.client.portal = self
         self._forget()
         core.when_forked.append(self._forget)
+        # the calls of app.jobs, app.dead and the like, without await
+        self.jobs, self.dead = SyncJobs(self, core.jobs), SyncDead(self, core.dead)
+        self.queues, self.limits = SyncQueues(self, core.queues), SyncLimits(self, core.limits)
+        self.workflows, self.schedules = SyncWorkflows(self, core.workflows), SyncSchedules(self, core.schedules)
+        self.audit, self.metrics = SyncAudit(self, core.audit), SyncMetrics(self, core.metrics)
 
     def _forget(self) -> None:
         """Drop loop and thread, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = 0  # how often `close` was called
 
     @overload
-    def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
+    def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
+        self, spec: JobSpec[T], /, **options: Unpack[EnqueueOptions]
+    ) -> Job[T, T]: ...
     @overload
-    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Any) -> list[Job[T, T]]: ...
+    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Unpack[EnqueueOptions]) -> list[Job[T, T]]: ...
     @overload
-    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
-    def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
+    def enqueue(
+        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Unpack[EnqueueOptions]
+    ) -> list[Job[Any, Any]]: ...
+    def enqueue(self, *specs: Any, **options: Any) -> Any:
         """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
         within = options.pop("within", None)
-        _check_sync(within)
         flat, single = self._core.flatten(specs, **options)
         jobs = self._send(flat, within) if flat else []
         return jobs[0] if single else jobs
@@ -108,40 +116,6 @@ class Portal:
         """As `job.result`."""
         return self._again(lambda: _result(job, timeout))
 
-    # --- the calls of app.jobs, app.dead ... without await
-
-    @property
-    def jobs(self) -> SyncJobs:
-        return SyncJobs(self, self._core.jobs)
-
-    @property
-    def dead(self) -> SyncDead:
-        return SyncDead(self, self._core.dead)
-
-    @property
-    def queues(self) -> SyncQueues:
-        return SyncQueues(self, self._core.queues)
-
-    @property
-    def audit(self) -> SyncAudit:
-        return SyncAudit(self, self._core.audit)
-
-    @property
-    def workflows(self) -> SyncWorkflows:
-        return SyncWorkflows(self, self._core.workflows)
-
-    @property
-    def limits(self) -> SyncLimits:
-        return SyncLimits(self, self._core.limits)
-
-    @property
-    def metrics(self) -> SyncMetrics:
-        return SyncMetrics(self, self._core.metrics)
-
-    @property
-    def schedules(self) -> SyncSchedules:
-        return SyncSchedules(self, self._core.schedules)
-
     # --- any call
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -170,27 +144,25 @@ class Portal:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         ownership = self._core.life.ownership
-        there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
-        loop = ownership.loop if ownership is not None and there else self._start()
-        _check_not_on(loop)
-        if ownership is not None and there and ownership.state in ("opening", "open"):
-            return ownership.call(lambda: work).result()
-        mine = self._start()
-        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not begun after `close`
+        if ownership is not None and not ownership.is_over and ownership.loop is not self._loop:
+            _check_not_on(ownership.loop)
+            if ownership.takes_calls:
+                return ownership.call(lambda: work).result()
+        own = self._start()
+        _check_not_on(own)
+        return LoopCall(own, lambda: work, lambda: self._loop is own).result()  # not begun after `close`
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""
-        life, closed = self._core.life, self._closed
+        life = self._core.life
+        closes = life.closes
         for _ in range(TRIES):
-            before, moves = life.ownership, life.moves
+            moves = life.moves
             try:
                 return self._made(make())
             except (StorageUnavailable, LoopEnded) as error:
-                now = life.ownership
-                leaves = any(each is not None and each.state == "closing" for each in (before, now))
-                ended = isinstance(error, LoopEnded) or leaves or life.moves != moves
-                shut = any(each is not None and each.why == "closed" for each in (before, now))
-                if not ended or shut or self._closed != closed:
+                has_moved = isinstance(error, LoopEnded) or life.moves != moves
+                if not has_moved or life.closes != closes:
                     if isinstance(error, LoopEnded):
                         raise StorageUnavailable(ENDED) from None
                     raise
@@ -202,7 +174,6 @@ class Portal:
         nothing."""
         with self._lock:
             loop, thread = self._loop, self._thread
-            self._closed += 1
         if loop is None or thread is None:
             return
         _check_not_on(self._core.life.owner, loop)
@@ -211,11 +182,9 @@ class Portal:
                 LoopCall(loop, self._core.close, lambda: self._loop is loop).result()
         finally:
             with self._lock:
-                mine = self._loop is loop
-                if mine:
+                if self._loop is loop:
                     self._loop = self._thread = self._core.life.own_loop = None
-            if mine:
-                loop.call_soon_threadsafe(loop.stop)
+                    loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -240,10 +209,10 @@ class Portal:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:

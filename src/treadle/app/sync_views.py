@@ -129,7 +129,6 @@ class SyncLimits(View[Limits]):
 
     list = _reads(Limits.list)
     set = Waits(Limits.set)
-    change = Waits(Limits.change)
     pause = Waits(Limits.pause)
     resume = Waits(Limits.resume)
 

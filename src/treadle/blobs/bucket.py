@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import IO, Final, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import aiohttp
 from msgspec import Struct
 from yarl import URL
 
 from treadle.blobs.credentials import Source, source_of
-from treadle.blobs.signing import NOTHING, escaped, sign
+from treadle.blobs.signing import NOTHING, escaped, query_string, sign
 from treadle.core.clock import wall
 from treadle.core.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
 from treadle.core.redaction import shown
@@ -86,16 +86,16 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Buc
         raise BadUrl(f"blobs: expected {known}, found {shown(url)!r}")
     region = query.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     region = region or "us-east-1"
-    given = query.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    if given is not None and urlsplit(given).scheme not in ("http", "https"):
-        raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {shown(given)!r}")
+    endpoint = query.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {shown(endpoint)!r}")
     prefix = parts.path.strip("/")
     place = BucketAddress(
-        endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"),
+        endpoint=(endpoint or f"https://s3.{region}.amazonaws.com").rstrip("/"),
         bucket=parts.netloc,
         prefix=f"{prefix}/" if prefix else "",
         region=region,
-        by_path=given is not None or "." in parts.netloc,
+        by_path=endpoint is not None or "." in parts.netloc,
     )
     return place, source_of(environment)
 
@@ -179,8 +179,8 @@ class Bucket:
             async with self._request("PUT", to, headers) as answer:
                 if answer.status == 412 or not await self._exists(answer):
                     return False
-                said = await _read(answer, LONGEST)  # the server sends blanks while it copies
-                if b"<Error>" in said:  # errors after the headers arrive with status 200
+                body = await _read(answer, LONGEST)  # the server sends blanks while it copies
+                if b"<Error>" in body:  # errors after the headers arrive with status 200
                     raise _Refused(500, "copy")
                 return True
 
@@ -206,13 +206,13 @@ class Bucket:
         async def ask() -> list[tuple[str, int, float]]:
             async with self._request("GET", None, query=query) as answer:
                 await self._check(answer)
-                now, said = _time(answer.headers.get("Date")), await _read(answer, LONGEST)
-            found = list[tuple[str, int, float]]()
-            for key, moment, size in ITEM.findall(said):
+                now, body = _time(answer.headers.get("Date")), await _read(answer, LONGEST)
+            objects = list[tuple[str, int, float]]()
+            for key, moment, size in ITEM.findall(body):
                 name = unquote(key.decode(errors="replace"))
                 age = now - datetime.fromisoformat(moment.decode(errors="replace")).timestamp()
-                found.append((name.removeprefix(prefix), int(size), max(0.0, age)))
-            return found
+                objects.append((name.removeprefix(prefix), int(size), max(0.0, age)))
+            return objects
 
         return await self._again(ask)
 
@@ -241,19 +241,19 @@ class Bucket:
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
             self._session = aiohttp.ClientSession(timeout=limit, auto_decompress=False)
-        asked = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
-        url = URL(f"{base.scheme}://{host}{path}{'?' if asked else ''}{asked}", encoded=True)
+        asking = f"?{query_string(query)}" if query else ""
+        url = URL(f"{base.scheme}://{host}{path}{asking}", encoded=True)
         async with self._session.request(method, url, headers=signed, data=content, allow_redirects=False) as answer:
             yield answer
 
     async def _check(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status >= 300:
-            said = await _read(answer, ERROR)
-            found, place = CODE.search(said), REGION.search(said)
+            body = await _read(answer, ERROR)
+            named, place = CODE.search(body), REGION.search(body)
             region = answer.headers.get("x-amz-bucket-region") or (place[1].decode() if place else "")
             elsewhere = region not in ("", self._place.region)
             advice = f"; the bucket is in another region: add region={region} to its URL" if elsewhere else ""
-            code = found[1].decode(errors="replace") if found else answer.reason or ""
+            code = named[1].decode(errors="replace") if named else answer.reason or ""
             raise _Refused(answer.status, code, advice)
 
     async def _exists(self, answer: aiohttp.ClientResponse) -> bool:
@@ -293,10 +293,10 @@ class Bucket:
 
 async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
     """The body, or its beginning if it is longer than `most` by a piece."""
-    said = b""
-    while len(said) < most and (piece := await answer.content.read(min(PIECE, most))):
-        said += piece
-    return said
+    body = b""
+    while len(body) < most and (piece := await answer.content.read(min(PIECE, most))):
+        body += piece
+    return body
 
 
 def _time(text: str | None) -> float:

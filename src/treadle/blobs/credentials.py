@@ -29,13 +29,13 @@ class Source(Protocol):
 class Chain:
     """The credentials of a botocore session, renewed when they expire."""
 
-    def __init__(self, found: Any) -> None:
-        self._found = found
+    def __init__(self, session_credentials: Any) -> None:
+        self._session_credentials = session_credentials
 
     async def current(self) -> Credentials:
         """Raises StorageUnavailable if expired credentials cannot be renewed now."""
         try:
-            frozen = await asyncio.to_thread(self._found.get_frozen_credentials)
+            frozen = await asyncio.to_thread(self._session_credentials.get_frozen_credentials)
         except Exception as error:  # botocore's own, and those of its HTTP client
             raise StorageUnavailable(f"the credentials for S3 could not be renewed: {error}") from error
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
@@ -58,12 +58,12 @@ def source_of(environment: Mapping[str, str] = os.environ) -> Source:
     except ImportError:
         raise BadUrl(MISSING) from None
     try:
-        found = Session().get_credentials()
+        credentials = Session().get_credentials()
     except BotoCoreError as error:
         raise BadUrl(f"blobs: botocore found no credentials for S3: {error}") from error
-    if found is None:
+    if credentials is None:
         raise BadUrl(
             "blobs: botocore found no credentials for S3. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
             "AWS_PROFILE, or give this machine a role"
         )
-    return Chain(found)
+    return Chain(credentials)

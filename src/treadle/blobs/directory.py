@@ -11,16 +11,18 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
 from treadle.core.errors import StorageFull, StorageUnavailable
 from treadle.core.private_files import make_folder
 
 log = logging.getLogger("treadle")
+
+T = TypeVar("T")
 
 PIECE: Final = 256 * 1024  # bytes read or written at once, in a thread
 MOST: Final = 256 * 2**20  # bytes of one blob, by default
@@ -37,8 +39,8 @@ class DirectoryBlobs:
         self._folder, self._limit, self._sha1 = Path(folder), limit, sha1
         self._aside = self._folder / "quarantine"
         self._incoming = self._folder / "incoming"
-        for each in (self._folder, self._aside, self._incoming):
-            make_folder(each)
+        for subfolder in (self._folder, self._aside, self._incoming):
+            make_folder(subfolder)
 
     async def close(self) -> None:
         """Do nothing: no files stay open."""
@@ -48,27 +50,24 @@ class DirectoryBlobs:
         return self._folder / address[:2] / address
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
-        try:
+        with refusals(self._folder):
             descriptor, name = tempfile.mkstemp(dir=self._incoming)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
         sha, old, size = hashlib.sha256(), hashlib.sha1(usedforsecurity=False), 0
         try:
-            with os.fdopen(descriptor, "wb", buffering=0) as out:
-                async for piece in content:
-                    size += len(piece)
-                    if size > self._limit:
-                        raise TooBig("the blob", size, self._limit)
-                    if piece:
-                        await asyncio.to_thread(append, out, piece, sha)
-                        if self._sha1:
-                            await asyncio.to_thread(old.update, piece)
-                address = sha.hexdigest()
-                is_new = await asyncio.to_thread(self._keep, out, name, address)
-            if self._sha1:
-                await asyncio.to_thread(self._note, old.hexdigest(), address)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
+            with refusals(self._folder):
+                with os.fdopen(descriptor, "wb", buffering=0) as out:
+                    async for piece in content:
+                        size += len(piece)
+                        if size > self._limit:
+                            raise TooBig("the blob", size, self._limit)
+                        if piece:
+                            await asyncio.to_thread(append, out, piece, sha)
+                            if self._sha1:
+                                await asyncio.to_thread(old.update, piece)
+                    address = sha.hexdigest()
+                    is_new = await asyncio.to_thread(self._keep, out, name, address)
+                if self._sha1:
+                    await asyncio.to_thread(self._note, old.hexdigest(), address)
         finally:
             with suppress(OSError):
                 os.unlink(name)
@@ -103,20 +102,18 @@ class DirectoryBlobs:
     async def find(self, sha1: str) -> str | None:
         if not self._sha1:
             raise BadAddress("this store keeps no index of SHA-1: ask for the blob by its SHA-256")
-        try:
-            return await asyncio.to_thread((self._folder / "sha1" / sha1).read_text)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise refusal(error, self._folder) from error
+        return await self._if_there(Path.read_text, self._folder / "sha1" / sha1)
 
     async def size(self, address: str) -> int | None:
-        try:
-            return (await asyncio.to_thread(os.stat, self.path(address))).st_size
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise refusal(error, self._folder) from error
+        stat = await self._if_there(Path.stat, self.path(address))
+        return None if stat is None else stat.st_size
+
+    async def _if_there(self, look: Callable[[Path], T], path: Path) -> T | None:
+        with refusals(self._folder):
+            try:
+                return await asyncio.to_thread(look, path)
+            except FileNotFoundError:
+                return None
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
@@ -124,18 +121,16 @@ class DirectoryBlobs:
         path = self.path(address)
         try:
             with await asyncio.to_thread(open, path, "rb", 0) as file:
-                found = await asyncio.to_thread(_digest_of, file)
-                if found != address:
-                    await asyncio.to_thread(self._set_aside, path, found)
+                digest = await asyncio.to_thread(_digest_of, file)
+                if digest != address:
+                    await asyncio.to_thread(self._set_aside, path, digest)
                     raise Corrupt(f"the file of {address} is corrupt; it was moved to {self._aside}")
                 yield File(file)
-        except FileNotFoundError:
-            raise NoBlob(f"there is no blob {address}") from None
-        except IsADirectoryError:
+        except (FileNotFoundError, IsADirectoryError):
             raise NoBlob(f"there is no blob {address}") from None
 
-    def _set_aside(self, path: Path, found: str) -> None:
-        log.error("%s does not match its name (it has the SHA-256 %s); moving it to %s", path, found, self._aside)
+    def _set_aside(self, path: Path, digest: str) -> None:
+        log.error("%s does not match its name (it has the SHA-256 %s); moving it to %s", path, digest, self._aside)
         with suppress(FileNotFoundError):
             os.replace(path, self._aside / f"{path.name}.{os.urandom(4).hex()}")
 
@@ -181,8 +176,12 @@ def _flush(folder: Path) -> None:
         os.close(descriptor)
 
 
-def refusal(error: OSError, folder: Path | str) -> Exception:
-    """The error of the library for an error of the disk."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return StorageFull(f"no room for blobs in {folder}: {error.strerror}")
-    return StorageUnavailable(f"blobs in {folder}: {error.strerror or error}")
+@contextmanager
+def refusals(folder: Path | str) -> Iterator[None]:
+    """Raise StorageFull or StorageUnavailable for an error of the disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise StorageFull(f"no room for blobs in {folder}: {error.strerror}") from error
+        raise StorageUnavailable(f"blobs in {folder}: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from treadle.blobs.directory import _flush, refusal
+from treadle.blobs.directory import _flush, refusals
 from treadle.core.clock import wall
 from treadle.core.private_files import make_folder
 
@@ -86,66 +86,61 @@ class FolderObjects:
 
     def _put(self, name: str, content: bytes) -> None:
         target = self._folder / name
-        try:
+        with refusals(self._folder):
             if self._get(name) == content and _touch(target):
                 return
             make_folder(self._folder / INCOMING)
             make_folder(target.parent)
-            descriptor, made = tempfile.mkstemp(dir=self._folder / INCOMING)
+            descriptor, path = tempfile.mkstemp(dir=self._folder / INCOMING)
             try:
                 with os.fdopen(descriptor, "wb") as out:
                     out.write(content)
                     out.flush()
                     os.fsync(out.fileno())
-                self._rename(made, target)
+                self._rename(path, target)
             finally:
                 with suppress(OSError):
-                    os.unlink(made)
+                    os.unlink(path)
             for folder in (target.parent, target.parent.parent, self._folder):  # new names survive a crash, too
                 _flush(folder)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
 
-    def _rename(self, made: str, target: Path) -> None:
+    def _rename(self, path: str, target: Path) -> None:
         for _ in range(3):
             try:
-                os.replace(made, target)
+                os.replace(path, target)
                 return
             except FileNotFoundError:  # `_delete` has removed the empty folder meanwhile
                 make_folder(target.parent)
-        os.replace(made, target)
+        os.replace(path, target)
 
     def _get(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except OSError as error:
-            raise refusal(error, self._folder) from error
+        with refusals(self._folder):
+            try:
+                return (self._folder / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
 
     def _delete(self, names: Sequence[str], age: float) -> None:
-        try:
+        with refusals(self._folder):
             make_folder(self._folder / INCOMING)
             now = self._now() if names else 0.0
             for name in names:
                 self._delete_one(self._folder / name, now - age)
-        except OSError as error:
-            raise refusal(error, self._folder) from error
 
     def _delete_one(self, target: Path, before: float) -> None:
         """Delete a file that was last written by then. A `put` may touch it between any check and the deletion, so it
         is renamed first: a `put` that comes later writes a new file, and one that came earlier shows in its time."""
-        aside = self._folder / INCOMING / f"{os.urandom(8).hex()}.deleted"
+        renamed = self._folder / INCOMING / f"{os.urandom(8).hex()}.deleted"
         try:
             if target.stat().st_mtime > before:
                 return
-            os.rename(target, aside)
+            os.rename(target, renamed)
         except (FileNotFoundError, NotADirectoryError):
             return
-        if aside.stat().st_mtime > before:
-            self._rename(str(aside), target)
+        if renamed.stat().st_mtime > before:
+            self._rename(str(renamed), target)
             return
-        aside.unlink()
+        renamed.unlink()
         with suppress(OSError):  # it still has other files
             target.parent.rmdir()
 
@@ -158,17 +153,15 @@ class FolderObjects:
             return wall()
 
     def _page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
-        found, now = list[ObjectEntry](), self._now()
-        try:
+        entries, now = list[ObjectEntry](), self._now()
+        with refusals(self._folder):
             for name in self._names(after):
                 with suppress(FileNotFoundError):
                     stat = (self._folder / name).stat()
-                    found.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
-                if len(found) == limit:
+                    entries.append(ObjectEntry(name, stat.st_size, max(0.0, now - stat.st_mtime)))
+                if len(entries) == limit:
                     break
-        except OSError as error:
-            raise refusal(error, self._folder) from error
-        return found
+        return entries
 
     def _names(self, after: str) -> Iterator[str]:
         first, _, rest = after.partition("/")

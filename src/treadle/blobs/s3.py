@@ -16,10 +16,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import IO, Final, Self
 
-from treadle.blobs.address import address_of
 from treadle.blobs.bucket import Bucket, read_url
-from treadle.blobs.directory import MOST, File, append, refusal
-from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
+from treadle.blobs.directory import MOST, File, append, refusals
+from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig, address_of
 
 log = logging.getLogger("treadle")
 
@@ -53,25 +52,22 @@ class S3Blobs:
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
         sha, mark, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
         old = hashlib.sha1(usedforsecurity=False)
-        try:
-            with await asyncio.to_thread(_spool) as spool:
-                async for piece in content:
-                    size += len(piece)
-                    if size > self._limit:
-                        raise TooBig("the blob", size, self._limit)
-                    mark.update(piece)
-                    if self._sha1:
-                        old.update(piece)
-                    await asyncio.to_thread(append, spool, piece, sha)
-                address = sha.hexdigest()
-                known = await self._bucket.head(self.name(address))
-                # The ETag of an object that was put in one request is its MD5. If it differs, because the object is
-                # corrupt or the server computes ETags differently, the object is put again.
-                is_new = known is None or (known.size, known.etag) != (size, f'"{mark.hexdigest()}"')
-                if is_new:
-                    await self._bucket.put(self.name(address), spool, size, address)
-        except OSError as error:
-            raise refusal(error, tempfile.gettempdir()) from error
+        with refusals(tempfile.gettempdir()), await asyncio.to_thread(_spool) as spool:
+            async for piece in content:
+                size += len(piece)
+                if size > self._limit:
+                    raise TooBig("the blob", size, self._limit)
+                mark.update(piece)
+                if self._sha1:
+                    old.update(piece)
+                await asyncio.to_thread(append, spool, piece, sha)
+            address = sha.hexdigest()
+            known = await self._bucket.head(self.name(address))
+            # The ETag of an object that was put in one request is its MD5. If it differs, because the object is
+            # corrupt or the server computes ETags differently, the object is put again.
+            is_new = known is None or (known.size, known.etag) != (size, f'"{mark.hexdigest()}"')
+            if is_new:
+                await self._bucket.put(self.name(address), spool, size, address)
         if self._sha1:
             text = address.encode()
             await self._bucket.put(
@@ -82,26 +78,22 @@ class S3Blobs:
     async def find(self, sha1: str) -> str | None:
         if not self._sha1:
             raise BadAddress("this store keeps no index of SHA-1: ask for the blob by its SHA-256")
-        found = io.BytesIO()
-        came = await self._bucket.fetch(f"sha1/{sha1}", found)
-        return None if came is None else address_of(found.getvalue().decode())
+        into = io.BytesIO()
+        came = await self._bucket.fetch(f"sha1/{sha1}", into)
+        return None if came is None else address_of(into.getvalue().decode())
 
     async def size(self, address: str) -> int | None:
-        found = await self._bucket.head(self.name(address))
-        return None if found is None else found.size
+        head = await self._bucket.head(self.name(address))
+        return None if head is None else head.size
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
         """Download and verify the whole blob, then read from the local file."""
-        try:
+        with refusals(tempfile.gettempdir()):
             spool = await asyncio.to_thread(_spool)
-        except OSError as error:
-            raise refusal(error, tempfile.gettempdir()) from error
         with spool:
-            try:
+            with refusals(tempfile.gettempdir()):
                 came = await self._bucket.fetch(self.name(address), spool)
-            except OSError as error:
-                raise refusal(error, tempfile.gettempdir()) from error
             if came is None:
                 raise NoBlob(f"there is no blob {address}")
             digest, etag = came
@@ -110,10 +102,10 @@ class S3Blobs:
                 raise Corrupt(f"the object of {address} is corrupt; it was moved to {self._bucket}quarantine/")
             yield File(spool)
 
-    async def _set_aside(self, address: str, found: str, etag: str) -> None:
-        log.error("%s%s holds other bytes than its name says (sha256 %s)", self._bucket, self.name(address), found)
-        aside = f"quarantine/{address}.{os.urandom(4).hex()}"
-        if await self._bucket.copy(self.name(address), aside, etag):
+    async def _set_aside(self, address: str, digest: str, etag: str) -> None:
+        log.error("%s%s holds other bytes than its name says (sha256 %s)", self._bucket, self.name(address), digest)
+        quarantined = f"quarantine/{address}.{os.urandom(4).hex()}"
+        if await self._bucket.copy(self.name(address), quarantined, etag):
             await self._bucket.delete(self.name(address), etag)
 
 

@@ -52,8 +52,8 @@ class BucketObjects:
         async def one(name: str) -> None:
             async with turn:
                 if age:
-                    found = await self._bucket.head(name)
-                    if found is None or found.age < age:
+                    head = await self._bucket.head(name)
+                    if head is None or head.age < age:
                         return
                 await self._bucket.delete(name)
 
@@ -69,4 +69,4 @@ class BucketObjects:
             raise StorageUnavailable(f"blobs in {self}: no complete response within {LONGEST:.0f} s") from None
 
     async def page(self, after: str, limit: int) -> Sequence[ObjectEntry]:
-        return [ObjectEntry(*each) for each in await self._bucket.list(after, limit)]
+        return [ObjectEntry(*entry) for entry in await self._bucket.list(after, limit)]

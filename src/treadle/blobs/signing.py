@@ -33,6 +33,11 @@ def escaped(path: str) -> str:
     return quote(path, safe="/~")
 
 
+def query_string(query: Mapping[str, str]) -> str:
+    """A query as it is signed and sent."""
+    return "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
+
+
 def sign(
     method: str,
     host: str,
@@ -57,9 +62,8 @@ def sign(
         sent["x-amz-security-token"] = who.token
     lines = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
     names = ";".join(sorted(lines))
-    asked = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
-    told = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
-    request = "\n".join((method, path, asked, told, names, digest))
+    header_lines = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
+    request = "\n".join((method, path, query_string(query), header_lines, names, digest))
     scope = f"{day}/{region}/{SERVICE}/aws4_request"
     text = "\n".join((ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
     key = f"AWS4{who.secret}".encode()

@@ -16,7 +16,7 @@ from treadle.cli.listing import picked
 from treadle.cli.output import age, iso, lasts, plural, shortened, stamp
 from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE, error_line, readable
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, error_of, read_entry
@@ -59,7 +59,7 @@ def json_of(text: str | None) -> Any:
 
 def note_of(row: Record) -> str:
     """The progress that the task noted, such as `40% half`."""
-    share, text = stored_values.progress(row.note)
+    share, text = progress_of(row.note)
     return (text or "") if share is None else f"{share:.0%} {text}".strip()
 
 

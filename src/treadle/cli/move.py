@@ -65,7 +65,7 @@ async def _run(source: str, target: str, mode: str, wait: float, step: int, json
             return await _abort(old, new)
         with contextlib.closing(_Progress()) as progress:
             if mode == "check":
-                return _compared(await storage_move.compare(old, new, step=step, told=progress), json_)
+                return _compared(await storage_move.compare(old, new, step=step, progress=progress), json_)
             return await _move(old, new, wait, step, progress, json_)
 
 
@@ -82,7 +82,7 @@ async def _plan(old: OpenStorage, json_: bool) -> int:
 
 async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: _Progress, json_: bool) -> int:
     try:
-        done = await storage_move.move(old, new, wait=wait, step=step, told=progress)
+        done = await storage_move.move(old, new, wait=wait, step=step, progress=progress)
     except storage_move.AlreadyMoved as error:
         note(str(error))
         done = None

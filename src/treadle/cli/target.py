@@ -9,7 +9,6 @@ import functools
 import os
 import re
 import shlex
-import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
-from treadle.core.errors import OldRows, UnknownName
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
@@ -92,6 +90,8 @@ class Target:
         without migrating it."""
         import asyncio
 
+        from treadle.admin.known_names import heard
+
         app = self.app
         self.check_there(make)
 
@@ -100,12 +100,9 @@ class Target:
                 await note_move(app)
                 return await act(app)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UnknownName)
-            warnings.simplefilter("ignore", OldRows)  # the note of `move_of` reports it
-            warnings.showwarning = _shown_as_note(warnings.showwarning)
-            with app._core.looking() if look else nullcontext():
-                return asyncio.run(work())
+        # The note of `move_of` reports that rows are old.
+        with heard(tell=lambda text: note(f"warning: {text}")), app._core.looking() if look else nullcontext():
+            return asyncio.run(work())
 
     def check_there(self, make: bool = False) -> None:
         """Raise Stop if the SQLite file is missing. With `make`, print a note instead."""
@@ -123,18 +120,6 @@ class Target:
                 f"there is no database {file}; give --url or --app, or create it: `treadle storage migrate`",
             )
         note(f"treadle: creating the database {file}")
-
-
-def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Show warnings about unknown names as notes; pass the others on."""
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, UnknownName):
-            note(f"warning: {message}")
-        else:
-            otherwise(message, category, *rest, **more)
-
-    return show
 
 
 async def move_of(app: App) -> str | None:

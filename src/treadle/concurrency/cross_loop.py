@@ -49,7 +49,7 @@ class LoopCall(Generic[T]):
         self._answer: Future[T] = Future()
         self._task: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
-        self._asked = clock.monotonic()
+        self._since = clock.monotonic()
         self._stopped: float | None = None  # since when the loop does not run
         try:
             loop.call_soon_threadsafe(self._begin)  # in a copy of the caller's context
@@ -133,7 +133,7 @@ class LoopCall(Generic[T]):
             self._stopped = now
         elif now - self._stopped > STOPPED:
             raise stopped()
-        if not self._begun and now - self._asked > BLOCKED:
+        if not self._begun and now - self._since > BLOCKED:
             raise StorageUnavailable(
                 f"the event loop on which this app is open has started no call for {BLOCKED:.0f} s: code on it blocks, "
                 "or waits for this very call; await there, or call blocking code with asyncio.to_thread"

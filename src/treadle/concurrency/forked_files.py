@@ -51,11 +51,11 @@ def take_locks(path: str) -> None:
     place = _place(path) if _inherited else None
     if place is None or place not in _inherited or _locked.get(place) == os.getpid():
         return
-    found = _inherited[place]
-    if found.is_written:
+    file = _inherited[place]
+    if file.is_written:
         raise StorageError(f"{path}: this process was forked in the middle of a transaction; {CURE}")
     _lock(path, *SHARED)  # from here on no process deletes the log
-    if found.log_index is None or _place(f"{path}-shm") != found.log_index:
+    if file.log_index is None or _place(f"{path}-shm") != file.log_index:
         raise StorageError(
             f"{path}: the parent of this process had it open at the fork, and has closed it since; {CURE}"
         )
@@ -72,7 +72,7 @@ def _lock(path: str, start: int, count: int) -> None:
 
 def _place(path: str) -> Place | None:
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino

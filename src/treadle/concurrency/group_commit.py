@@ -27,15 +27,15 @@ class Request:
     def __init__(self) -> None:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def reply(self, found: Any) -> None:
+    def reply(self, answer: Any) -> None:
         """Set the caller's result, or raise an Exception there. Does nothing if the caller is gone."""
         if self.answer.done() or self.answer.get_loop().is_closed():
             return
-        if isinstance(found, Exception):
-            self.answer.set_exception(found)
+        if isinstance(answer, Exception):
+            self.answer.set_exception(answer)
             self.answer.exception()  # marked as retrieved, in case the caller is cancelled first
         else:
-            self.answer.set_result(found)
+            self.answer.set_result(answer)
 
 
 R = TypeVar("R", bound=Request)
@@ -46,8 +46,10 @@ class GroupCommit(Generic[R]):
 
     name       the target, for errors
     carry_out  carries out a group and replies to each request; if it raises an Exception, requests without a reply get
-    it pick       takes the next group from the waiting requests; default: all of them left       called on the next
-    event loop if one was closed during a step"""
+               that
+    pick       takes the next group from the waiting requests; default: all of them
+    left       called on the next event loop if one was closed during a step
+    """
 
     def __init__(
         self,
@@ -88,15 +90,6 @@ class GroupCommit(Generic[R]):
                 await self.in_thread(lambda: None)
             else:
                 return
-
-    async def stop(self) -> None:
-        """Cancel the current group. Callers that wait for a reply get an error."""
-        waiting, task = self._waiting, self._task
-        self._drop()
-        self._refuse(waiting, "it was closed")
-        if task is not None and task.get_loop() is asyncio.get_running_loop():
-            task.cancel()
-            await asyncio.wait([task])
 
     def _check_loop(self) -> None:
         """Drop the state of an event loop that was closed during a step."""

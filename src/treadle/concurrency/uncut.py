@@ -57,19 +57,19 @@ class UncutCalls:
 async def ended_or_cut(tasks: Collection[asyncio.Task[Any]], hurry: asyncio.Event, patience: float) -> None:
     """Wait until the tasks have ended. Those that run `patience` s after `hurry` was set are cancelled, and all if this
     is cancelled."""
-    hurried, left = asyncio.Task(hurry.wait()), set(tasks)
+    hurried, running = asyncio.Task(hurry.wait()), set(tasks)
     try:
-        while left and not hurried.done():
-            await asyncio.wait([*left, hurried], return_when=asyncio.FIRST_COMPLETED)
-            left = {task for task in left if not task.done()}
-        if left:
-            _, left = await asyncio.wait(left, timeout=patience)
+        while running and not hurried.done():
+            await asyncio.wait([*running, hurried], return_when=asyncio.FIRST_COMPLETED)
+            running = {task for task in running if not task.done()}
+        if running:
+            _, running = await asyncio.wait(running, timeout=patience)
     finally:
         hurried.cancel()
-        for task in left:
+        for task in running:
             task.cancel()
-    if left:
-        await asyncio.wait(left)
+    if running:
+        await asyncio.wait(running)
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:

@@ -14,88 +14,56 @@ from msgspec import Struct, StructMeta
 from treadle.core.errors import BadOption
 
 FIRST_TOO: Final = "attempts=, which also counts the first attempt"
-ELSEWHERE: Final[dict[str, dict[str, str]]] = {
+_NAMES: Final[dict[str, dict[str, str]]] = {  # our class -> the right name -> names of other job queues
     "Retry": {
-        "max_retries": FIRST_TOO,
-        "retries": FIRST_TOO,
-        "num_retries": FIRST_TOO,
-        "retry": FIRST_TOO,
-        "max_attempts": "attempts=",
-        "max_tries": "attempts=",
-        "tries": "attempts=",
-        "times": FIRST_TOO,
-        "countdown": "base=",
-        "delay": "base=",
-        "default_retry_delay": "base=",
-        "retry_delay": "base=",
-        "min_backoff": "base=",
-        "backoff": "base= and factor=",
-        "retry_backoff": "base= and factor=",
-        "interval": "base=",
-        "interval_start": "base=",
-        "interval_step": "factor=",
-        "multiplier": "factor=",
-        "exponent": "factor=",
-        "backoff_factor": "factor=",
-        "max_backoff": "max=",
-        "retry_backoff_max": "max=",
-        "interval_max": "max=",
-        "max_delay": "max=",
-        "retry_jitter": "jitter=",
+        FIRST_TOO: "max_retries retries num_retries retry times",
+        "attempts=": "max_attempts max_tries tries",
+        "base=": "countdown delay default_retry_delay retry_delay min_backoff interval interval_start",
+        "base= and factor=": "backoff retry_backoff",
+        "factor=": "interval_step multiplier exponent backoff_factor",
+        "max=": "max_backoff retry_backoff_max interval_max max_delay",
+        "jitter=": "retry_jitter",
     },
     "Limit": {
-        "concurrency": "slots=",
-        "max_concurrency": "slots=",
-        "max_running": "slots=",
-        "max_workers": "slots=",
-        "limit": "slots= or rate=",
-        "max_length": "max_waiting=",
-        "maxlen": "max_waiting=",
-        "max_size": "max_waiting=",
-        "maxsize": "max_waiting=",
-        "max_queued": "max_waiting=",
-        "overflow": "when_full=",
-        "on_full": "when_full=",
-        "max": "slots=",
-        "key": "name=",
-        "rate_limit": "rate= and per=",
-        "max_calls": "rate=",
-        "calls": "rate=",
-        "count": "rate=",
-        "period": "per=",
-        "interval": "per=",
-        "duration": "per=",
-        "window": "per=",
-        "seconds": "per=",
-        "bucket": 'how="bucket"',
-        "strategy": "how=",
-        "until": "hold=",
+        "slots=": "concurrency max_concurrency max_running max_workers max",
+        "slots= or rate=": "limit",
+        "max_waiting=": "max_length maxlen max_size maxsize max_queued",
+        "when_full=": "overflow on_full",
+        "name=": "key",
+        "rate= and per=": "rate_limit",
+        "rate=": "max_calls calls count",
+        "per=": "period interval duration window seconds",
+        'how="bucket"': "bucket",
+        "how=": "strategy",
+        "hold=": "until",
     },
     "Key": {
-        "name": "key=",
-        "id": "key=",
-        "ttl": "window=",
-        "expires": "window=",
-        "timeout": "window=",
-        "period": "window=",
-        "unique_for": "window=",
-        "on_conflict": "conflict=",
-        "scope": "shared=",
-        "unique_until": "until=",
+        "key=": "name id",
+        "window=": "ttl expires timeout period unique_for",
+        "conflict=": "on_conflict",
+        "shared=": "scope",
+        "until=": "unique_until",
     },
     "Redrive": {
-        "max_retries": "max_times=",
-        "retries": "max_times=",
-        "attempts": "max_times=",
-        "interval": "every=",
-        "base": "backoff=",
-        "delay": "backoff=",
-        "max": "longest=",
-        "max_backoff": "longest=",
-        "count": "limit=",
+        "max_times=": "max_retries retries attempts",
+        "every=": "interval",
+        "backoff=": "base delay",
+        "longest=": "max max_backoff",
+        "limit=": "count",
     },
-    "When": {"n": "required=", "need": "required=", "needs": "required=", "count": "required=", "status": "of="},
-    "Sizes": {"args": "payload=", "arguments": "payload=", "results": "result=", "meta": "headers="},
+    "When": {
+        "required=": "n need needs count",
+        "of=": "status",
+    },
+    "Sizes": {
+        "payload=": "args arguments",
+        "result=": "results",
+        "headers=": "meta",
+    },
+}
+ELSEWHERE: Final = {
+    kind: {name: right for right, names in by_right.items() for name in names.split()}
+    for kind, by_right in _NAMES.items()
 }
 
 
@@ -106,7 +74,9 @@ def refuse_unknown(what: str, given: Collection[str], known: Collection[str]) ->
             close = difflib.get_close_matches(name, known, 1)
             meant = ELSEWHERE.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
             hint = f"; did you mean {meant}?" if meant else ""
-            raise BadOption(what, f"unknown argument {name}={hint}; expected {', '.join(f'{each}=' for each in known)}")
+            raise BadOption(
+                what, f"unknown argument {name}={hint}; expected {', '.join(f'{parameter}=' for parameter in known)}"
+            )
 
 
 class _Meta(StructMeta):

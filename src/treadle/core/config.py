@@ -10,13 +10,13 @@ from pathlib import Path
 from treadle.core.errors import BadUrl
 
 
-def storage_url(given: str | None, beside: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The URL to use: `given`, otherwise TREADLE_URL, otherwise `treadle.db` in the folder of the file `beside`, or in
+def storage_url(url: str | None, beside: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The URL to use: `url`, otherwise TREADLE_URL, otherwise `treadle.db` in the folder of the file `beside`, or in
     the current folder. Raises BadUrl."""
-    if given is not None:
-        if not isinstance(given, str):
-            raise BadUrl(f"expected a URL such as 'sqlite:///jobs.db', found {given!r}")
-        return given
+    if url is not None:
+        if not isinstance(url, str):
+            raise BadUrl(f"expected a URL such as 'sqlite:///jobs.db', found {url!r}")
+        return url
     named = environment.get("TREADLE_URL")
     if named:
         return named

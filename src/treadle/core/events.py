@@ -82,34 +82,34 @@ def reaped(record: Record) -> Event:
 Listener = Callable[[Event], Awaitable[None] | None]
 
 
-class _Wake:
+class _Wakeup:
     """Wakes one reader on its event loop, from any thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._come: asyncio.Event | None = None
+        self._event: asyncio.Event | None = None
 
-    def listen(self) -> asyncio.Event:
-        """The event that the next `up` sets. Called by the reader before it looks for what has come."""
+    def armed(self) -> asyncio.Event:
+        """The event that the next `set` sets. Called by the reader before it looks for what has come."""
         loop = asyncio.get_running_loop()
-        if self._come is None or self._loop is not loop:
-            self._loop, self._come = loop, asyncio.Event()
-        self._come.clear()
-        return self._come
+        if self._event is None or self._loop is not loop:
+            self._loop, self._event = loop, asyncio.Event()
+        self._event.clear()
+        return self._event
 
-    def up(self) -> bool:
+    def set(self) -> bool:
         """Wake the reader, if it waits. False: its event loop has ended."""
-        come, loop = self._come, self._loop
-        if come is None or loop is None or come.is_set():
+        event, loop = self._event, self._loop
+        if event is None or loop is None or event.is_set():
             return True
         try:
             if asyncio.get_running_loop() is loop:
-                come.set()
+                event.set()
                 return True
         except RuntimeError:
             pass  # a thread without an event loop
         try:
-            loop.call_soon_threadsafe(come.set)
+            loop.call_soon_threadsafe(event.set)
         except RuntimeError:
             return False
         return True
@@ -132,10 +132,10 @@ class Emitter:
 
     def off(self, name: str, listener: Listener) -> None:
         """Remove the listener. Does nothing if it was not registered."""
-        found = self._listeners.get(name, [])
-        if listener in found:
-            found.remove(listener)
-            if not found:
+        listeners = self._listeners.get(name, [])
+        if listener in listeners:
+            listeners.remove(listener)
+            if not listeners:
                 del self._listeners[name]
                 self.silent = not self._listeners
 
@@ -169,20 +169,20 @@ class Emitter:
     def stream(self) -> AsyncIterator[Event]:
         """Every event of this process from this call on, whichever thread and event loop it happens in. A reader more
         than 10,000 events behind loses the oldest."""
-        events, wake = deque[Event](maxlen=10_000), _Wake()
+        events, wake = deque[Event](maxlen=10_000), _Wakeup()
 
         def take(event: Event) -> None:
             events.append(event)
-            if not wake.up():
+            if not wake.set():
                 self.off("*", take)  # the reader's loop has ended
 
         async def read() -> AsyncIterator[Event]:
             try:
                 while True:
-                    come = wake.listen()
+                    arrived = wake.armed()
                     while events:
                         yield events.popleft()
-                    await come.wait()
+                    await arrived.wait()
             finally:
                 self.off("*", take)
 
@@ -193,8 +193,8 @@ class Emitter:
         """Wait up to `timeout` seconds for the async listeners that still run on this event loop."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         until = loop.time() + timeout
-        while (left := until - loop.time()) > 0:
+        while (rest := until - loop.time()) > 0:
             others = [task for task in list(self._tasks) if task is not me and task.get_loop() is loop]
             if not others:
                 return
-            await asyncio.wait(others, timeout=left)
+            await asyncio.wait(others, timeout=rest)

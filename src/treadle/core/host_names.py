@@ -44,8 +44,8 @@ def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 def is_loopback(host: str | None) -> bool:
     """Whether only this machine can reach the address."""
-    found = address_of((host or "").partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None) or found
+    address = address_of((host or "").partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None) or address
     return host == "localhost" or (mapped is not None and mapped.is_loopback)
 
 

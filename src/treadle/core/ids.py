@@ -52,9 +52,9 @@ class UuidV7:
             now = self._clock()
             if now >= self._until or self._at == _BLOCK:
                 self._next_block(int(now * 1000) << 12)
-            at = self._at
-            self._at = at + 1
-            return f"{self._head}{_LAST[at]}{self._tail}"
+            moment = self._at
+            self._at = moment + 1
+            return f"{self._head}{_LAST[moment]}{self._tail}"
 
     def _next_block(self, now: int) -> None:
         last = self._block

@@ -24,7 +24,7 @@ class Injected:
 def call_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a call, without the parameters that the worker fills. Raises TypeError and ValueError."""
     whole = inspect.signature(function)
-    kept = [each for each in whole.parameters.values() if not isinstance(each.default, Injected)]
+    kept = [parameter for parameter in whole.parameters.values() if not isinstance(parameter.default, Injected)]
     return whole if len(kept) == len(whole.parameters) else whole.replace(parameters=kept)
 
 
@@ -34,28 +34,28 @@ def injected_names(function: Callable[..., Any]) -> tuple[str, ...]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return ()
-    return tuple(each.name for each in parameters if isinstance(each.default, Injected))
+    return tuple(parameter.name for parameter in parameters if isinstance(parameter.default, Injected))
 
 
 def refuse_misplaced(name: str, parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -> None:
     """Raise BadDependency for a parameter with the marker of another library, or with `depends(...)` in its annotation:
     the worker would not fill it. `name` is that of the function."""
-    for each in parameters:
-        metadata = getattr(hints.get(each.name), "__metadata__", ())
-        for marker in (each.default, *metadata):
+    for parameter in parameters:
+        metadata = getattr(hints.get(parameter.name), "__metadata__", ())
+        for marker in (parameter.default, *metadata):
             provider = getattr(getattr(marker, "dependency", None), "__name__", "provider")
             if type(marker).__name__ in FOREIGN and hasattr(marker, "dependency"):
                 raise BadDependency(
                     name,
-                    f"the parameter {each.name!r} has {type(marker).__name__}(...) of "
+                    f"the parameter {parameter.name!r} has {type(marker).__name__}(...) of "
                     f"{type(marker).__module__.partition('.')[0]}, which a worker does not resolve: write "
-                    f"`{each.name}: ... = depends({provider})` with `from treadle import depends`",
+                    f"`{parameter.name}: ... = depends({provider})` with `from treadle import depends`",
                 )
-            if isinstance(marker, Injected) and marker is not each.default:
+            if isinstance(marker, Injected) and marker is not parameter.default:
                 raise BadDependency(
                     name,
-                    f"the annotation of the parameter {each.name!r} contains {marker!r}, expected it as the default: "
-                    f"write `{each.name}: ... = {marker!r}`",
+                    f"the annotation of the parameter {parameter.name!r} contains {marker!r}, expected it as the "
+                    f"default: write `{parameter.name}: ... = {marker!r}`",
                 )
 
 

@@ -126,19 +126,15 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
     def with_headers(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:
         """The same spec with these headers added, also to the parts of a flow or a chain. A header that exists already
         gets the new value."""
-
-        def merged(new: NewJob) -> NewJob:
-            return replace(new, headers=tuple({**dict(new.headers), **headers}.items()))
-
-        first = self if self._first is None else self._first
-        others = tuple([merged(new) for new in self.others])
-        return replace(self, new=merged(self.new), others=others, _first=first, _sent=False)
+        return self._mapped(lambda new: replace(new, headers=tuple({**dict(new.headers), **headers}.items())))
 
     def inheriting(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:
         """The same spec with these headers added. A header that a job of it has already keeps its value."""
-        first = self if self._first is None else self._first
-        others = tuple([inheriting(new, headers) for new in self.others])
-        return replace(self, new=inheriting(self.new, headers), others=others, _first=first, _sent=False)
+        return self._mapped(lambda new: inheriting(new, headers))
+
+    def _mapped(self, change: Callable[[NewJob], NewJob]) -> JobSpec[T_co, W_co]:
+        first, others = self if self._first is None else self._first, tuple([change(new) for new in self.others])
+        return replace(self, new=change(self.new), others=others, _first=first, _sent=False)
 
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"

@@ -19,8 +19,8 @@ def lazy_names(
     def get(name: str) -> object:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=None)
-        found = namespace[name] = getattr(import_module(places[name]), name)
-        return found
+        object = namespace[name] = getattr(import_module(places[name]), name)
+        return object
 
     def listed() -> list[str]:
         return sorted({*namespace, *places})

@@ -32,9 +32,9 @@ def has_digits(text: str | bytes, most: int) -> bool:
     return any(True for _ in _runs(text, most))
 
 
-def unreadable(error: Exception, content: bytes | bytearray | memoryview, words: str | None = None) -> str:
-    """The words for JSON that was not decoded: those of the error, unless such a number is its cause."""
-    return WORDS if has_long_number(bytes(content).decode(errors="replace")) else words or str(error)
+def unreadable(error: Exception, content: bytes | bytearray | memoryview, problem: str | None = None) -> str:
+    """Why JSON was not decoded: such a number if there is one, otherwise `problem`, otherwise the text of the error."""
+    return WORDS if has_long_number(bytes(content).decode(errors="replace")) else problem or str(error)
 
 
 def _runs(text: str | bytes, most: int) -> Iterator[tuple[int, int]]:
@@ -42,11 +42,11 @@ def _runs(text: str | bytes, most: int) -> Iterator[tuple[int, int]]:
     it."""
     digits: Any = _digits if isinstance(text, str) else _digits_of_bytes
     end = 0
-    for at in range(most, len(text), most + 1):
-        if at < end or not text[at : at + 1].isdigit():
+    for place in range(most, len(text), most + 1):
+        if place < end or not text[place : place + 1].isdigit():
             continue
-        start = at - digits(text[max(end, at - most) : at][::-1]).end()
-        end = digits(text, at).end()
+        start = place - digits(text[max(end, place - most) : place][::-1]).end()
+        end = digits(text, place).end()
         if end - start > most:
             yield start, end
 

@@ -147,11 +147,11 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
 
 def progress_of(note: str | None) -> tuple[float | None, str | None]:
     """The progress in a note, and its text. A note of another form has only a text."""
-    if note is None or (words := readable(note)) is not note:
-        return None, None if note is None else words
+    if note is None or (plain := readable(note)) is not note:
+        return None, None if note is None else plain
     try:
-        found = msgspec.json.decode(note)
-        return float(found["progress"]) if "progress" in found else None, str(found["text"])
+        progress = msgspec.json.decode(note)
+        return float(progress["progress"]) if "progress" in progress else None, str(progress["text"])
     except Exception:  # another program may have written it
         return None, note
 

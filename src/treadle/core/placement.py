@@ -63,24 +63,26 @@ def label_text(name: str, value: str) -> str:
 
 def needs_of(task: str, requires: Requires, uses: Amounts | None) -> Needs | None:
     """The arguments `requires` and `uses` of a task, checked; None: it needs nothing. Raises BadOption."""
-    found = Needs(task, _requirements(requires), tuple(amounts(uses or {}, "uses", least=1).items()))
-    return found if found.requires or found.uses else None
+    needs = Needs(task, _requirements(requires), tuple(amounts(uses or {}, "uses", least=1).items()))
+    return needs if needs.requires or needs.uses else None
 
 
 def labels_of(labels: Labels) -> dict[str, str]:
     """The argument `labels` of a worker, checked: a label without a value has "". Raises BadOption."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, value in _pairs(labels, "labels"):
         if not isinstance(value, str):
             raise BadOption("labels", f"{name}: expected one value as a text, found {value!r:.60}")
-        if found.setdefault(name, value) != value:
-            raise BadOption("labels", f"{name}: a worker has one value of a label, found {found[name]!r} and {value!r}")
-    return found
+        if by_name.setdefault(name, value) != value:
+            raise BadOption(
+                "labels", f"{name}: a worker has one value of a label, found {by_name[name]!r} and {value!r}"
+            )
+    return by_name
 
 
-def amounts(given: Amounts, option: str, least: int = 0) -> dict[str, int]:
+def amounts(resources: Amounts, option: str, least: int = 0) -> dict[str, int]:
     """Resources and their amounts, checked. Raises BadOption."""
-    mapping: object = given
+    mapping: object = resources
     if not isinstance(mapping, Mapping):
         raise BadOption(option, f'expected amounts by resource, such as {{"memory_mb": 2048}}, found {mapping!r:.60}')
     _at_most(option, mapping)
@@ -113,7 +115,7 @@ def fitting_runs(uses: Iterable[tuple[str, int]], free: Mapping[str, int]) -> in
 def runs_of_any(uses: Iterable[Iterable[tuple[str, int]]], free: Mapping[str, int]) -> int:
     """How many runs fit into what is free, whichever of these each of them is."""
     largest: dict[str, int] = {}
-    for name, amount in (pair for each in uses for pair in each):
+    for name, amount in (pair for pairs in uses for pair in pairs):
         largest[name] = max(amount, largest.get(name, 0))
     return fitting_runs(largest.items(), free)
 
@@ -125,37 +127,37 @@ def similar(name: str, known: Iterable[str]) -> str:
 
 
 def _requirements(requires: Requires) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    found: dict[str, tuple[str, ...]] = {}
+    requirements: dict[str, tuple[str, ...]] = {}
     for name, value in _pairs(requires, "requires"):
         if isinstance(value, str):
             values: tuple[str, ...] = (value,) if value else ()
         elif isinstance(value, Sequence) and value:
             _at_most("requires", value)
-            values = tuple(dict.fromkeys(_value(each, "requires") for each in value))
+            values = tuple(dict.fromkeys(_value(one, "requires") for one in value))
         else:
             anything = f'for any value write requires=["{name}"]'
             raise BadOption(
                 "requires", f"{name}: expected a value or a list of values, found {value!r:.60}; {anything}"
             )
-        if name in found:
+        if name in requirements:
             raise BadOption("requires", f'{name}: named twice; to accept several values write {{"{name}": (..., ...)}}')
-        found[name] = values
-    return tuple(found.items())
+        requirements[name] = values
+    return tuple(requirements.items())
 
 
-def _pairs(given: object, option: str) -> list[tuple[str, object]]:
+def _pairs(labels: object, option: str) -> list[tuple[str, object]]:
     """The names and values of labels, from a mapping or from texts "name" and "name=value"."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
         example = '{"gpu": "a100"} or ["gpu=a100", "ssd"]'
-        raise BadOption(option, f"expected labels such as {example}, found {given!r:.60}")
+        raise BadOption(option, f"expected labels such as {example}, found {labels!r:.60}")
     pairs: list[tuple[str, object]] = []
-    if isinstance(given, Mapping):
-        pairs += [(_name(name, option), value) for name, value in given.items()]
+    if isinstance(labels, Mapping):
+        pairs += [(_name(name, option), value) for name, value in labels.items()]
     else:
-        for each in given:
-            if not isinstance(each, str):
-                raise BadOption(option, f'expected labels as "name" or "name=value", found {each!r:.60}')
-            name, sign, value = each.partition("=")
+        for pair in labels:
+            if not isinstance(pair, str):
+                raise BadOption(option, f'expected labels as "name" or "name=value", found {pair!r:.60}')
+            name, sign, value = pair.partition("=")
             pairs.append((_name(name, option), _value(value, option) if sign else ""))
     _at_most(option, pairs)
     for _, given_value in pairs:
@@ -164,8 +166,8 @@ def _pairs(given: object, option: str) -> list[tuple[str, object]]:
     return pairs
 
 
-def _at_most(option: str, found: Iterable[object]) -> None:
-    number = len(list(found))
+def _at_most(option: str, values: Iterable[object]) -> None:
+    number = len(list(values))
     if number > MOST_WORDS:
         raise BadOption(option, f"expected at most {MOST_WORDS}, found {number:,}")
 

@@ -109,8 +109,10 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
         an_id("id", job.id)
     if not 0 < len(job.queue) <= defaults.MAX_NAME or not job.queue.isprintable():
         a_name("queue", job.queue)
-    if job.task:
-        _check_task(job.task)
+    task = job.task
+    if task and (len(task) > defaults.MAX_NAME or " " in task or not task.isprintable()):
+        a_name("task", task)
+        raise BadOption("task", f"expected a name without spaces, found {shown(task)}")
     if len(job.payload) > MOST_DIGITS or not job.payload.isascii():
         a_text("payload", job.payload, defaults.MAX_PAYLOAD, json=True)
     if job.priority:
@@ -140,13 +142,6 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
 
 _is_id = ids.VALID.fullmatch
 _MOST: Final = defaults.MAX_DELAY
-
-
-def _check_task(name: str) -> None:
-    if len(name) > defaults.MAX_NAME or not name.isprintable():
-        a_name("task", name)
-    if " " in name:
-        raise BadOption("task", f"expected a name without spaces, found {shown(name)}")
 
 
 def _check_words(job: NewJob) -> None:
@@ -184,8 +179,8 @@ def _check_admission(job: NewJob) -> None:
                 "limits", f"{shown(name)}: names that begin with {OWN!r} are Treadle's own; choose another name"
             )
         if name.partition(":")[0] == "queue":
-            words = "the limit of a queue applies to all its jobs; do not name it in limits="
-            raise BadOption("limits", f"{shown(name)}: {words}")
+            problem = "the limit of a queue applies to all its jobs; do not name it in limits="
+            raise BadOption("limits", f"{shown(name)}: {problem}")
         a_count("cost", cost, 1)
     if job.lane is not None:
         a_name("lane", job.lane)
@@ -233,7 +228,7 @@ def check_outcome(out: Outcome) -> None:
 def check_checkpoints(checkpoints: Pairs) -> None:
     at_most("checkpoints", checkpoints, 2 * defaults.MAX_STEPS)
     if checkpoints:
-        a_text("checkpoints", "".join([each for pair in checkpoints for each in pair]), MOST_CHECKPOINTS)
+        a_text("checkpoints", "".join([text for pair in checkpoints for text in pair]), MOST_CHECKPOINTS)
         for name, text in checkpoints:
             if has_long_number(text):
                 raise BadOption("checkpoints", f"{shown(name)}: {WORDS}")
@@ -346,7 +341,7 @@ def check_presence(worker: Presence) -> None:
 
 def _check_place(worker: Presence) -> None:
     at_most("labels", worker.labels, MOST_WORDS)
-    labels_of([label_text(*each) for each in worker.labels])
+    labels_of([label_text(*label) for label in worker.labels])
     at_most("resources", worker.resources, MOST_WORDS)
     amounts({name: has for name, has, _ in worker.resources}, "resources")
     amounts({name: used for name, _, used in worker.resources}, "resources")
@@ -391,9 +386,9 @@ def check_metrics(row: MetricsRow) -> None:
         raise TooLarge("data", len(row.data), MOST_METRICS)
 
 
-def check_ids(option: str, found: Iterable[str], most: int = MOST_CALL) -> None:
+def check_ids(option: str, all_ids: Iterable[str], most: int = MOST_CALL) -> None:
     """Raise BadOption or TooLarge for more ids than one call takes, or for an id that is too long."""
-    at_most(option, named := list(found), most)
+    at_most(option, named := list(all_ids), most)
     joined = "".join(named)
     if not joined.isascii() or len(joined) > defaults.MAX_NAME:
         for id in named:

@@ -19,28 +19,11 @@ FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may c
 WEB: Final = ("http", "https")  # the user name may be the token
 
 # Options whose values identify a storage or set its behaviour. All other values may be secrets.
-HARMLESS: Final = frozenset(
-    {
-        "ns",
-        "shards",
-        "schema",
-        "pool",
-        "timeout",
-        "prepare",
-        "synchronous",
-        "shared",
-        "db",
-        "user",
-        "host",
-        "port",
-        "dbname",
-        "sslmode",
-        "connect_timeout",
-        "region",
-        "ca",
-        "max_answer",
-    }
+_HARMLESS = (
+    "ns shards schema pool timeout prepare synchronous shared db user host port dbname "
+    "sslmode connect_timeout region ca max_answer"
 )
+HARMLESS: Final = frozenset(_HARMLESS.split())
 
 HIDDEN: Final = "***"
 # Parts of the names of values that are secret.
@@ -111,11 +94,11 @@ def in_line(text: str) -> str:
 
 def in_json(document: str) -> str:
     """The JSON document with those control characters escaped that JSON permits in strings; its meaning is the same."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def shown(url: str) -> str:
@@ -133,11 +116,11 @@ def shown(url: str) -> str:
     authority, slash, path = place.partition("/")
     if scheme.lower() in FILES and not authority:
         return in_line(f"{scheme}://{place}{_options(mark, query)}")
-    who, at, hosts = authority.rpartition("@")
+    who, sign, hosts = authority.rpartition("@")
     # An unquoted `/`, `#` or `?` in a password ends the authority early: the apparent path may be part of the password.
     if "@" in rest[len(authority) :] or not HOSTS.fullmatch(hosts):
         return f"{scheme}://..."
-    return in_line(f"{scheme}://{_user(scheme, who)}{at}{hosts}{slash}{path}{_options(mark, query)}")
+    return in_line(f"{scheme}://{_user(scheme, who)}{sign}{hosts}{slash}{path}{_options(mark, query)}")
 
 
 def _user(scheme: str, who: str) -> str:
@@ -146,11 +129,11 @@ def _user(scheme: str, who: str) -> str:
 
 
 def _options(mark: str, query: str) -> str:
-    words = [
+    shown_options = [
         (name if NAME.fullmatch(name) else "***", value if name in HARMLESS else "***")
         for name, value in parse_qsl(query, keep_blank_values=True)
     ]
-    return mark + urlencode(words, quote_via=quote, safe="*/:@") if words else ""
+    return mark + urlencode(shown_options, quote_via=quote, safe="*/:@") if shown_options else ""
 
 
 def origin(url: str) -> str:
@@ -228,24 +211,24 @@ class TextMask:
     def hidden(self, text: str, effort: Effort) -> str:
         """The text without secrets. Raises TooMuch."""
         parts, end = list[str](), 0
-        for at in self._places(folded(text), effort):
-            if at < end:
+        for start in self._places(folded(text), effort):
+            if start < end:
                 continue
-            found = self._option(text, end, at, effort) or self.pattern.match(text, at)
-            if found is not None:
+            match = self._option(text, end, start, effort) or self.pattern.match(text, start)
+            if match is not None:
                 effort.spend(PLACE)
-                parts += text[end : found.start()], masked(found)
-                end = found.end()
+                parts += text[end : match.start()], masked(match)
+                end = match.end()
         return "".join([*parts, text[end:]]) if parts else text
 
-    def _option(self, text: str, end: int, at: int, effort: Effort) -> re.Match[str] | None:
+    def _option(self, text: str, end: int, place: int, effort: Effort) -> re.Match[str] | None:
         """The option of a command line whose name has a word at this place."""
-        before = text[max(end, at - 42) : at]
+        before = text[max(end, place - 42) : place]
         if "-" not in before:
             return None
         effort.spend(2 * PLACE)
         run = OF_NAME.match(before[::-1])  # from the right: a search from the left tries each character
-        start = at - (0 if run is None else run.end())
+        start = place - (0 if run is None else run.end())
         if text[start] != "-":
             return None
         effort.spend(PLACE)
@@ -264,21 +247,21 @@ class TextMask:
         places = list[int]()
         for word in self._words:
             if word in plain:
-                at = plain.find(word)
-                while at >= 0:
+                place = plain.find(word)
+                while place >= 0:
                     effort.spend(PLACE)
-                    places.append(at)
-                    at = plain.find(word, at + 1)
+                    places.append(place)
+                    place = plain.find(word, place + 1)
         for word, sign in SIGNS:
             if word in plain:
-                for found in sign.finditer(plain):
+                for match in sign.finditer(plain):
                     effort.spend(3 * PLACE)
-                    places.append(found.start())
+                    places.append(match.start())
         if "@" in plain and "://" in plain:
             effort.spend(plain.count("://") * PLACE // 2)
-            for found in BEFORE_AT.finditer(plain):
+            for match in BEFORE_AT.finditer(plain):
                 effort.spend(3 * PLACE)
-                places.append(found.start())
+                places.append(match.start())
         return sorted(places)
 
 
@@ -289,23 +272,23 @@ def folded(text: str) -> str:
     return text.replace("\u0130", "i").lower().replace("\u0131", "i").replace("\u017f", "s")
 
 
-def masked(found: re.Match[str]) -> str:
+def masked(match: re.Match[str]) -> str:
     """The replacement for a match of a `TextMask`."""
-    if (who := found["who"]) is not None:
-        return _without_user(found, who)
-    if found["own"] is not None:
+    if (who := match["who"]) is not None:
+        return _without_user(match, who)
+    if match["own"] is not None:
         return HIDDEN
-    if (pair := found["pair"]) is not None:
-        return f"{found[0][: -len(pair)]}{HIDDEN}" if _is_pair(pair) else found[0]
-    return f"{found['key']}{found['sign']}{HIDDEN}"
+    if (pair := match["pair"]) is not None:
+        return f"{match[0][: -len(pair)]}{HIDDEN}" if _is_pair(pair) else match[0]
+    return f"{match['key']}{match['sign']}{HIDDEN}"
 
 
-def _without_user(found: re.Match[str], who: str) -> str:
+def _without_user(match: re.Match[str], who: str) -> str:
     """The part of a URL up to the last `@`, without a password. An `@` of the path is no sign of a user."""
     authority = re.split(r"[/?#]", who, maxsplit=1)[0]
     if "@" not in authority and HOSTS.fullmatch(authority):
-        return found[0]
-    before = found.string[max(0, found.start() - 31) : found.start()]
+        return match[0]
+    before = match.string[max(0, match.start() - 31) : match.start()]
     scheme = re.search(r"[A-Za-z0-9+.-]*\Z", before)
     return f"://{_user(scheme[0] if scheme else '', who[:-1])}@"
 
@@ -316,7 +299,7 @@ def _is_pair(text: str) -> bool:
         plain = base64.b64decode(
             text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), "-_" if "-" in text or "_" in text else None
         )
-        return ":" in (words := plain.decode()) and words.isprintable()
+        return ":" in (pair := plain.decode()) and pair.isprintable()
     except ValueError:
         return False
 

@@ -25,9 +25,9 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     those with another first character.
     """
     known = list(known)
-    if (found := _closest(name, known)) is not None or "." in name:
-        return found
-    parts = {each.rpartition(".")[2]: each for each in sorted(known, reverse=True) if "." in each}
+    if (near := _closest(name, known)) is not None or "." in name:
+        return near
+    parts = {dotted.rpartition(".")[2]: dotted for dotted in sorted(known, reverse=True) if "." in dotted}
     if name in parts:
         return parts[name]
     return None if (part := _closest(name, parts)) is None else parts[part]
@@ -37,9 +37,11 @@ def _closest(name: str, known: Iterable[str]) -> str | None:
     if not SHORT <= len(name) <= LONG:
         return None
     alike = {
-        each for each in known if SHORT <= len(each) <= LONG and 2 * min(len(each), len(name)) >= 0.6 * len(each + name)
+        other
+        for other in known
+        if SHORT <= len(other) <= LONG and 2 * min(len(other), len(name)) >= 0.6 * len(other + name)
     }
     if len(alike) > COMPARED:
-        alike = {each for each in alike if each[:1] == name[:1]}
-    found = difflib.get_close_matches(name, heapq.nsmallest(COMPARED, alike - {name}), 1)
-    return found[0] if found else None
+        alike = {other for other in alike if other[:1] == name[:1]}
+    matches = difflib.get_close_matches(name, heapq.nsmallest(COMPARED, alike - {name}), 1)
+    return matches[0] if matches else None

@@ -45,10 +45,10 @@ def offloaded(text: str | None) -> Offloaded | None:
     if text is None or not text.startswith(BLOB):
         return None
     try:
-        found = _blob(text)
+        blob = _blob(text)
     except UNREADABLE:
         return None
-    return found if len(found.sha256) == 64 and set(found.sha256) <= set("0123456789abcdef") else None
+    return blob if len(blob.sha256) == 64 and set(blob.sha256) <= set("0123456789abcdef") else None
 
 
 def sealed(text: str | None) -> Sealed | None:
@@ -69,17 +69,17 @@ def placeholder(text: str | None) -> str | None:
     """The words that are shown to people in place of such a text; None for any other text."""
     if text is None or not text.startswith(FORM):
         return None
-    if (found := offloaded(text)) is not None:
-        return f"({found.bytes:,} bytes in the blob store)"
-    words = readable(text)
-    return None if words is text else words
+    if (blob := offloaded(text)) is not None:
+        return f"({blob.bytes:,} bytes in the blob store)"
+    plain = readable(text)
+    return None if plain is text else plain
 
 
 def lacks(text: str) -> str | None:
     """Why a program that finds this text cannot read it; None for any other text."""
-    if (found := offloaded(text)) is not None:
+    if (blob := offloaded(text)) is not None:
         return (
-            f"the {found.bytes:,} bytes with SHA-256 {found.sha256[:12]}... are not in this app's blob store: they "
+            f"the {blob.bytes:,} bytes with SHA-256 {blob.sha256[:12]}... are not in this app's blob store: they "
             "were deleted or belong to another job, or App(blobs=...) names another place"
         )
     if (closed := sealed(text)) is not None:

@@ -23,13 +23,13 @@ def active() -> TraceIds | None:
     if trace is None:
         return None
     try:
-        found = trace.get_current_span().get_span_context()
-        return TraceIds(f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
+        span = trace.get_current_span().get_span_context()
+        return TraceIds(f"{span.trace_id:032x}", f"{span.span_id:016x}") if span.is_valid else None
     except Exception:  # it is being imported, or another package has this name
         return None
 
 
 def of_traceparent(text: str | None) -> TraceIds | None:
     """The ids in a header `traceparent` of the W3C. None if it has another form."""
-    found = _TRACEPARENT.fullmatch(text or "")
-    return None if found is None else TraceIds(found[1], found[2])
+    match = _TRACEPARENT.fullmatch(text or "")
+    return None if match is None else TraceIds(match[1], match[2])

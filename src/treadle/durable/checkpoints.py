@@ -2,13 +2,13 @@
 
 They show whether a step was taken before, and whether the program has changed since the job began. Nothing here waits.
 
-Each entry names the step asked before it, so the order is checked where the program has one. Steps in branches that run
-concurrently (tasks of `gather` or a TaskGroup) have no order among each other: they follow the step before the branches
-began. Forms of `after`:
+Each entry names the step that was requested before it, so the order is checked where the program has one. Steps in
+branches that run concurrently (tasks of `gather` or a TaskGroup) have no order among each other: each branch follows
+the step before it began. Forms of `after`:
 
-    ""       the first step                  "a"      the step asked after a
-    "a!E"    after a, which raised E         "a&"     the first in a branch begun after a
-    "a>"     the first asked inside a
+    ""       the first step                  "a"      the step after a
+    "a!E"    after a, which raised E         "a&"     the first step of a branch that began after a
+    "a>"     the first step inside a
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
 from treadle.tasks.options import Sizes
 
-MOST_PROBLEM = 1_000  # characters that are stored of why a result cannot be stored; a user's codec may say more
+MOST_PROBLEM = (
+    1_000  # characters of the stored reason why a result cannot be stored; a codec of the user may give a longer one
+)
 
 
 class Failure(Struct, frozen=True):
@@ -144,14 +146,14 @@ class Checkpoints:
         place = _place()
         if self._root is None:
             self._root = Branch(self, place, "")
-        found = _branch.get()
-        if found is None or found.checkpoints is not self:
-            found = self._root
-        if found.place != place:
-            last = found.last if found.last.endswith(("&", ">")) else f"{found.last}&"
-            found = Branch(self, place, last)
-        _branch.set(found)
-        return found
+        branch = _branch.get()
+        if branch is None or branch.checkpoints is not self:
+            branch = self._root
+        if branch.place != place:
+            last = branch.last if branch.last.endswith(("&", ">")) else f"{branch.last}&"
+            branch = Branch(self, place, last)
+        _branch.set(branch)
+        return branch
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
         before = _plain(after)
@@ -181,14 +183,14 @@ class Checkpoints:
         return False
 
     @contextmanager
-    def within(self, asked: StepRequest) -> Iterator[None]:
+    def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = _branch.set(Branch(self, _place(), f"{asked.key}>"))
-        running = _running.set(f"{self.job}:{asked.key}")
+        token = _branch.set(Branch(self, _place(), f"{request.key}>"))
+        running = _running.set(f"{self.job}:{request.key}")
         try:
             yield
         except BaseException as error:
-            self._failed[asked.key] = type(error).__name__
+            self._failed[request.key] = type(error).__name__
             raise
         finally:
             _running.reset(running)
@@ -196,25 +198,25 @@ class Checkpoints:
 
     # --- storing
 
-    def keep(self, asked: StepRequest, entry: Checkpoint) -> None:
+    def keep(self, request: StepRequest, entry: Checkpoint) -> None:
         """Add the entry, to be stored. Raises TooLarge, and then adds nothing. Its job fails at once: a further attempt
         would take the same steps. A failure is stored whatever the sizes of the others, as it is the last step."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
-        before = self.entries.get(asked.key)
-        known = 0 if before is None else len(msgspec.json.encode(before)) + len(asked.key.encode())
-        whole = self._size - known + size + len(asked.key.encode())
+        before = self.entries.get(request.key)
+        known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
+        whole = self._size - known + size + len(request.key.encode())
         if isinstance(entry.failure, UnsetType):
             if size > self._sizes.step:
                 raise TooLarge.of_result(
-                    f"the checkpoint of step {asked.key!r} of job {self.job}", size, self._sizes.step
+                    f"the checkpoint of step {request.key!r} of job {self.job}", size, self._sizes.step
                 )
             if whole > self._sizes.checkpoints:
-                of_all = f"the sum of the checkpoints of job {self.job}, with {asked.key!r},"
+                of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
                 raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
         self._size = whole
-        self.entries[asked.key] = entry
-        self.unsaved[asked.key] = text
+        self.entries[request.key] = entry
+        self.unsaved[request.key] = text
 
     def note(self, pair: tuple[str, str]) -> None:
         """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""
@@ -227,18 +229,18 @@ class Checkpoints:
                 del self.unsaved[key]
 
 
-def valued(asked: StepRequest, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Checkpoint:
+def valued(request: StepRequest, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Checkpoint:
     """The entry of an encoded value."""
     if own_codec:
-        return Checkpoint(asked.after, text=text, turn=turn)
-    return Checkpoint(asked.after, value=Raw(text.encode()), turn=turn)
+        return Checkpoint(request.after, text=text, turn=turn)
+    return Checkpoint(request.after, value=Raw(text.encode()), turn=turn)
 
 
-def failed(asked: StepRequest, error: BadResult | TooLarge) -> Checkpoint:
+def failed(request: StepRequest, error: BadResult | TooLarge) -> Checkpoint:
     """The entry of a step that has run, and whose result cannot be stored."""
     if isinstance(error, BadResult):
-        return Checkpoint(asked.after, failure=Failure("BadResult", (error.task, error.problem[:MOST_PROBLEM])))
-    return Checkpoint(asked.after, failure=Failure("TooLarge", (error.what, error.size, error.limit)))
+        return Checkpoint(request.after, failure=Failure("BadResult", (error.task, error.problem[:MOST_PROBLEM])))
+    return Checkpoint(request.after, failure=Failure("TooLarge", (error.what, error.size, error.limit)))
 
 
 def error_of(key: str, failure: Failure) -> BadResult | TooLarge | BadStep:

@@ -1,7 +1,7 @@
 """The codec of a step's result: from the return annotation of the function that the step calls.
 
-It is kept by the annotation and not by the function: a function that is defined in its task is another object in each
-run, and the codec would keep it, with all that it refers to, for as long as the process lives.
+Codecs are cached by annotation and not by function. A function that is defined in its task is another object in each
+run, and a cache would keep it, with all that it refers to, for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -
 def signature_of_kind(kind: Any, name: str, codec: Codec | None = None) -> CallCodec:
     """The codec of a value of this type."""
     try:
-        made = _kept(kind, typing.cast("Any", codec))
+        codec_of = _kept(kind, typing.cast("Any", codec))
     except TypeError:  # not hashable
-        made = _new(kind, codec)
-    made = copy.copy(made)
-    made.name = name  # for its errors
-    return made
+        codec_of = _new(kind, codec)
+    codec_of = copy.copy(codec_of)
+    codec_of.name = name  # for its errors
+    return codec_of
 
 
 def _returned(function: Callable[..., Any]) -> Any:

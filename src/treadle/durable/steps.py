@@ -106,52 +106,52 @@ class Durable:
         self._stay(name)
         return self._step(self.checkpoints.ask(name), function, args, kwargs)
 
-    async def _step(self, asked: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._on_loop(asked.key)
-        signature = self._signature(asked.key, function)
-        if asked.entry is not None:
-            return self._recorded(asked, signature)
-        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
+    async def _step(self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._on_loop(request.key)
+        signature = self._signature(request.key, function)
+        if request.entry is not None:
+            return self._recorded(request, signature)
+        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
             else:
                 value = await self.backend.call(self.run, lambda: function(*args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
-        self._keep(asked, signature, value)
+        self._keep(request, signature, value)
         await self.backend.save(self.run)
-        return self._recorded(asked, signature)
+        return self._recorded(request, signature)
 
     def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take the step in a thread; the function runs in this thread."""
         self._stay(name)
         if _is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        asked = self.checkpoints.ask(name)
-        signature = self._signature(asked.key, function)
-        if asked.entry is not None:
-            return self._recorded(asked, signature)
-        with self.checkpoints.within(asked), self.backend.around_step(self.run, asked.key):
+        request = self.checkpoints.ask(name)
+        signature = self._signature(request.key, function)
+        if request.entry is not None:
+            return self._recorded(request, signature)
+        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             value = function(*args, **kwargs)
-        self._keep(asked, signature, value)
+        self._keep(request, signature, value)
         self.wait_here(self.backend.save(self.run))
-        return self._recorded(asked, signature)
+        return self._recorded(request, signature)
 
-    def _keep(self, asked: StepRequest, signature: CallCodec, value: object) -> None:
+    def _keep(self, request: StepRequest, signature: CallCodec, value: object) -> None:
         """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
         try:
-            self.checkpoints.keep(asked, valued(asked, signature.encode_result(value), self._codec is not None))
+            self.checkpoints.keep(request, valued(request, signature.encode_result(value), self._codec is not None))
         except (BadResult, TooLarge) as error:
-            self.checkpoints.keep(asked, failed(asked, error))
+            self.checkpoints.keep(request, failed(request, error))
 
-    def _recorded(self, asked: StepRequest, signature: CallCodec) -> Any:
+    def _recorded(self, request: StepRequest, signature: CallCodec) -> Any:
         """The value of the entry, or its failure. The first run gets it decoded, too, so a value that the codec changes
         is noticed at once."""
-        entry = self.checkpoints.entries[asked.key]
+        entry = self.checkpoints.entries[request.key]
         if isinstance(entry.failure, Failure):
-            raise error_of(asked.key, entry.failure)
+            raise error_of(request.key, entry.failure)
         text = entry.result
         if text is None:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return signature.decode_result(text)
 
     def _signature(self, name: str, function: Callable[..., Any]) -> CallCodec:
@@ -163,31 +163,31 @@ class Durable:
         """The idempotency key of a step: the same in every run, also after a retry of a dead job."""
         if name is not None:
             return f"{self.run.record.job.id}:{name}"
-        found = running_step()
-        if found is None:
+        key = running_step()
+        if key is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
-        return found
+        return key
 
     # --- sleeping and waiting
 
-    async def sleep(self, asked: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
-        now, entry = self._moment(), asked.entry
+    async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
+        now, entry = self._moment(), request.entry
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give seconds or until=, not both")
         if entry is None:
-            left = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
+            remaining = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            left = 0.0 if self._came_due(asked.key) else entry.until - now
+            remaining = 0.0 if self._came_due(request.key) else entry.until - now
             if length is not None:
-                left = min(left, seconds(length, "sleep"))
+                remaining = min(remaining, seconds(length, "sleep"))
         else:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
-        if left > EARLY:
-            self.checkpoints.keep(asked, Checkpoint(asked.after, until=now + left))
-            self._leave(judge.asleep(self.run.record, asked.key, left, now))
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
+        if remaining > EARLY:
+            self.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
+            self._leave(judge.asleep(self.run.record, request.key, remaining, now))
         if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
             # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
-            self.checkpoints.keep(asked, Checkpoint(entry.after, until=now))
+            self.checkpoints.keep(request, Checkpoint(entry.after, until=now))
 
     def _came_due(self, key: str) -> bool:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
@@ -195,11 +195,11 @@ class Durable:
         run that ended in any other way has left no such reason: the time in the entry decides."""
         return self.run.record.reason == ASLEEP + key
 
-    async def wait_for(self, name: str, asked: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
-        entry = asked.entry
+    async def wait_for(self, name: str, request: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
+        entry = request.entry
         if entry is None:
-            entry = await self._arrived(name, asked, None if timeout is None else seconds(timeout, "timeout"))
-            self.checkpoints.keep(asked, entry)
+            entry = await self._arrived(name, request, None if timeout is None else seconds(timeout, "timeout"))
+            self.checkpoints.keep(request, entry)
             await self.backend.save(self.run)
         if isinstance(entry.turn, int):
             self._waited[name] = entry.turn
@@ -213,26 +213,26 @@ class Durable:
         self._received.add(name)
         text = entry.result
         if text is None:
-            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
         return decode_any(text) if kind is Any else signature_of_kind(kind, "wait_for").decode_result(text)
 
-    async def _arrived(self, name: str, asked: StepRequest, timeout: float | None) -> Checkpoint:
+    async def _arrived(self, name: str, request: StepRequest, timeout: float | None) -> Checkpoint:
         """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
         if name in self._received:
             raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
         row, used = self.run.record, self._waited.get(name, 0)
-        turn, found = await self._row(name, used, timeout is not None)
-        if found is None and timeout != 0:
-            left = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
-            limits = [each for each in (timeout, left) if each is not None]
+        turn, signal = await self._row(name, used, timeout is not None)
+        if signal is None and timeout != 0:
+            to_deadline = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
+            limits = [limit for limit in (timeout, to_deadline) if limit is not None]
             # The row of an ended job ends at its deadline: while it is open, the workflow cannot be pruned.
             new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
             self._leave(judge.awaiting(row, (new.id,), (new,)))
-        if found is not None and found.state is State.SUCCEEDED:
-            return valued(asked, found.result or "null", False, turn)
-        if found is not None and not found.state.final and timeout != 0:
-            self._leave(judge.awaiting(row, (found.id,)))
-        return Checkpoint(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
+        if signal is not None and signal.state is State.SUCCEEDED:
+            return valued(request, signal.result or "null", False, turn)
+        if signal is not None and not signal.state.final and timeout != 0:
+            self._leave(judge.awaiting(row, (signal.id,)))
+        return Checkpoint(request.after, gave_up=True, turn=turn if signal is not None and signal.state.final else used)
 
     async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
         """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row
@@ -241,11 +241,11 @@ class Durable:
         while True:
             turns = range(start, start + SEEN_AT_ONCE)
             rows = await self.backend.get([signal_id(row.job.id, name, turn) for turn in turns])
-            for turn, found in zip(turns, rows, strict=True):
-                if found is not None:
-                    check_signal(found, row)
-                if found is None or usable(found, row, timed):
-                    return turn, found
+            for turn, signal in zip(turns, rows, strict=True):
+                if signal is not None:
+                    check_signal(signal, row)
+                if signal is None or usable(signal, row, timed):
+                    return turn, signal
             start += SEEN_AT_ONCE
 
     def _moment(self) -> float:
@@ -364,7 +364,7 @@ REPLACED = (
 def is_suspension(error: BaseException | None) -> bool:
     """Whether this is a Suspend, or an exception group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
-        return all(is_suspension(each) for each in error.exceptions)
+        return all(is_suspension(part) for part in error.exceptions)
     return isinstance(error, Suspend)
 
 

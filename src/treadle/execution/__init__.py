@@ -1,15 +1,5 @@
 """Runs one job: its context, its middleware, its transaction."""
 
-from treadle.execution.run_outcome import Ending, RunOutcome
-from treadle.execution.runner import Runner, SystemTask
-from treadle.execution.threads import in_thread
-from treadle.execution.transaction import Open
+from treadle.core.lazy_names import stubbed_names as _stubbed_names
 
-__all__ = [
-    "Ending",
-    "Open",
-    "RunOutcome",
-    "Runner",
-    "SystemTask",
-    "in_thread",
-]
+__getattr__, __dir__, __all__ = _stubbed_names(__name__, __file__, globals())

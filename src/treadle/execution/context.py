@@ -88,8 +88,8 @@ class Context(msgspec.Struct, frozen=True):
     @property
     def deadline(self) -> datetime | None:
         """When it must have ended; None without a deadline."""
-        at = self.record.deadline_at
-        return None if at is None else moment(at)
+        deadline_at = self.record.deadline_at
+        return None if deadline_at is None else moment(deadline_at)
 
     @property
     def error(self) -> str | None:
@@ -262,8 +262,8 @@ class Context(msgspec.Struct, frozen=True):
 
     def report(self, fraction: float, text: str = "") -> None:
         """`progress` for functions in threads and processes."""
-        found: object = fraction
-        if not isinstance(found, int | float) or not 0 <= fraction <= 1:
+        number: object = fraction
+        if not isinstance(number, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
         shown = text.encode(errors="backslashreplace").decode()  # file names may contain lone surrogates
         note = msgspec.json.encode({"progress": float(fraction), "text": shown}).decode()
@@ -279,8 +279,8 @@ class Synchronous:
 
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """As `current().step`; the function runs in this thread."""
-        found: T = self._durable.step_here(name, function, args, kwargs)
-        return found
+        result: T = self._durable.step_here(name, function, args, kwargs)
+        return result
 
     def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
@@ -303,20 +303,20 @@ class Synchronous:
 
 def current() -> Context:
     """The job that runs here. Raises NotRunning outside a job, and in a batch."""
-    found = running_here()
-    if found is None:
+    run = running_here()
+    if run is None:
         if many := batch_here.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")
         raise NotRunning("current() was called outside a job: call it in a task while a worker runs it")
-    return Context(found)
+    return Context(run)
 
 
 def current_batch() -> tuple[Context, ...]:
     """The jobs of the batch that runs here, in the order of its items. Raises NotRunning outside a batch."""
-    found = batch_here.get()
-    if not found:
+    runs = batch_here.get()
+    if not runs:
         raise NotRunning("current_batch() was called outside a batch")
-    return tuple(map(Context, found))
+    return tuple(map(Context, runs))
 
 
 class JobFilter(logging.Filter):
@@ -328,9 +328,9 @@ class JobFilter(logging.Filter):
         values = OUTSIDE if (here := running_here()) is None else log_fields(here)
         for name, value in values.items():
             record.__dict__.setdefault(name, value)
-        found = trace_ids.active()
-        record.__dict__.setdefault("trace_id", found.trace_id if found else "-")
-        record.__dict__.setdefault("span_id", found.span_id if found else "-")
+        trace = trace_ids.active()
+        record.__dict__.setdefault("trace_id", trace.trace_id if trace else "-")
+        record.__dict__.setdefault("span_id", trace.span_id if trace else "-")
         return True
 
 

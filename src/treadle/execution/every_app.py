@@ -24,19 +24,19 @@ def add(make: Make) -> Callable[[], None]:
     make  called once for each app, with the App; it returns None for an app that needs none
     Returns a function that undoes it, for new workers. Raises what `make` and `Middleware.added` raise.
     """
-    made: WeakSet[Middleware] = WeakSet()
+    added: WeakSet[Middleware] = WeakSet()
 
     def make_one(app: Any) -> Middleware | None:
         layer = make(app)
         if layer is not None:
-            made.add(layer)
+            added.add(layer)
         return layer
 
     with _lock:
         _makers.append(make_one)
         apps = list(_apps)
     for app in apps:
-        _put(app, make_one)
+        put_outermost(app, make_one(app))
 
     def undo() -> None:
         with _lock:
@@ -44,7 +44,7 @@ def add(make: Make) -> Callable[[], None]:
             known = list(_apps)
         for app in known:
             layers = layers_of(app)
-            layers[:] = [layer for layer in layers if layer not in made]
+            layers[:] = [layer for layer in layers if layer not in added]
 
     return undo
 
@@ -55,19 +55,15 @@ def joined(app: Any) -> None:
         _apps.add(app)
         makers = list(_makers)
     for make in makers:
-        _put(app, make)
+        put_outermost(app, make(app))
 
 
-def _put(app: Any, make: Make) -> None:
-    if (made := make(app)) is not None:
-        put_outermost(app, made)
-
-
-def put_outermost(app: Any, layer: Middleware) -> None:
-    """Add a middleware to an app, outside of all that it has."""
-    found = middleware.check(layer)
-    found.added(app)
-    layers_of(app).insert(0, found)
+def put_outermost(app: Any, layer: Middleware | None) -> None:
+    """Add a middleware to an app, outside of all that it has; None: none."""
+    if layer is not None:
+        checked = middleware.check(layer)
+        checked.added(app)
+        layers_of(app).insert(0, checked)
 
 
 def layers_of(app: Any) -> list[Middleware]:

@@ -166,8 +166,8 @@ batch_here: ContextVar[tuple[JobRun, ...]] = ContextVar("treadle_batch", default
 
 def running_here() -> JobRun | None:
     """The run that called this code; None outside a job."""
-    found: JobRun | None = ids.running.get(None)
-    return found
+    run: JobRun | None = ids.running.get(None)
+    return run
 
 
 def waits_here() -> None:
@@ -193,8 +193,7 @@ def in_sole_transaction() -> bool:
 
 def refuse_to_wait(what: str) -> None:
     """Raise NestedTransaction if the job that runs here has a transaction open for which the operation would wait."""
-    here: JobRun | None = ids.running.get(None)
-    if here is not None and here.transaction is not None and here.transaction.alone:
+    if in_sole_transaction():
         raise NestedTransaction(
             f"{what} inside current().transaction() would wait for that transaction, because its storage has one "
             "writer at a time: give it within=tx, or do it in another job"

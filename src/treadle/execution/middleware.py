@@ -104,11 +104,11 @@ class Middleware:
         """
 
 
-def check(found: object) -> Middleware:
-    """An instance of `found`, which is a Middleware class or instance. Raises BadTask."""
-    instance = found() if isinstance(found, type) and issubclass(found, Middleware) else found
+def check(layer: object) -> Middleware:
+    """An instance of `layer`, which is a Middleware class or instance. Raises BadTask."""
+    instance = layer() if isinstance(layer, type) and issubclass(layer, Middleware) else layer
     if not isinstance(instance, Middleware):
-        raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
+        raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {layer!r}")
     if inspect.iscoroutinefunction(instance.judged):
         raise BadTask(f"{type(instance).__name__}.judged must be a plain function, found a coroutine function")
     if inspect.isgeneratorfunction(instance.call) or inspect.iscoroutinefunction(instance.call):
@@ -164,14 +164,14 @@ def inside_calls(
     """The function inside the context managers of all layers, each of which overrides `call`."""
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        managers = [manager for layer in layers if (manager := layer.call(contexts)) is not None]
         if not managers:
             return await function(*args, **kwargs)
         with _entered(managers):
             return await function(*args, **kwargs)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        managers = [found for layer in layers if (found := layer.call(contexts)) is not None]
+        managers = [manager for layer in layers if (manager := layer.call(contexts)) is not None]
         if not managers:
             return function(*args, **kwargs)
         with _entered(managers):
@@ -183,7 +183,7 @@ def inside_calls(
 
 def around_step(layers: Sequence[Middleware], context: Context, name: str) -> AbstractContextManager[object]:
     """The context managers of all layers, each of which overrides `step`."""
-    return _entered([found for layer in layers if (found := layer.step(context, name)) is not None])
+    return _entered([manager for layer in layers if (manager := layer.step(context, name)) is not None])
 
 
 @contextmanager

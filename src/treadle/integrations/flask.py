@@ -37,10 +37,10 @@ def app_context(app: Flask | Callable[[], Flask]) -> Callable[[Callable[P, R]], 
             return app
         with once:  # the first jobs may run in several threads
             if not known:
-                found: object = app()
-                if not isinstance(found, Flask):
-                    raise BadOption("app", f"expected a function that makes a Flask application, it returned {found!r}")
-                known.append(found)
+                host: object = app()
+                if not isinstance(host, Flask):
+                    raise BadOption("app", f"expected a function that makes a Flask application, it returned {host!r}")
+                known.append(host)
         return known[0]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

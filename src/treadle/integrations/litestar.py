@@ -74,8 +74,8 @@ def mounted(path: str, site: Callable[..., Awaitable[None]]) -> ASGIRouteHandler
         # Litestar takes the prefix away from the path, and ends the path with a slash. ASGI has the prefix in the path
         # and in `root_path`, and the path as it was sent.
         root, below, raw = scope.get("root_path", "") + prefix, scope["path"], scope.get("raw_path", b"")
-        found: Any = {**scope, "root_path": root, "path": root + (below if raw.endswith(b"/") else below[:-1])}
-        await site(found, receive, send)
+        asgi_scope: Any = {**scope, "root_path": root, "path": root + (below if raw.endswith(b"/") else below[:-1])}
+        await site(asgi_scope, receive, send)
 
     return treadle_site
 
@@ -84,7 +84,7 @@ def mounted(path: str, site: Callable[..., Awaitable[None]]) -> ASGIRouteHandler
 async def _all(own: Sequence[Any], host: Litestar) -> AsyncIterator[None]:
     """The application's own lifespans, each a context manager or a function from the application to one."""
     async with AsyncExitStack() as stack:
-        for each in own:
-            context: AbstractAsyncContextManager[Any] = each(host) if callable(each) else each
+        for lifespan in own:
+            context: AbstractAsyncContextManager[Any] = lifespan(host) if callable(lifespan) else lifespan
             await stack.enter_async_context(context)
         yield

@@ -29,12 +29,12 @@ def lifespan(*apps: App, own: Lifespan | None = None, worker: Mapping[str, Any] 
             starts after your own lifespan, and stops before it, within its `grace` seconds. Not inside `app.testing()`
     Raises BadOption. Start-up fails with the error of an app that cannot be opened, or of a worker.
     """
-    found, workers = apps_of(apps, "lifespan"), workers_of(apps, worker)
+    opened, workers = apps_of(apps, "lifespan"), workers_of(apps, worker)
     if own is not None and not callable(own):
         raise BadOption("own", f"expected a function with @asynccontextmanager, found {own!r}")
 
     def around(host: Any) -> AbstractAsyncContextManager[Any]:
-        return running(found, workers, _entered(own, host))
+        return running(opened, workers, _entered(own, host))
 
     return around
 
@@ -61,15 +61,15 @@ def mount(
         raise BadOption("mount", f"expected mount(web, path, app): web is a FastAPI or Starlette, found {host!r}")
     if not path.startswith("/") or path == "/":
         raise BadOption("path", f"expected a path such as '/jobs', found {path!r}")
-    found = apps_of((app,), "mount")
+    opened = apps_of((app,), "mount")
     if any(isinstance(route, Mount) and route.path == path.rstrip("/") for route in host.routes):
         raise BadOption("path", f"this application has something mounted at {path!r} already: choose another path")
-    workers = workers_of(found, worker)
+    workers = workers_of(opened, worker)
     site = asgi(app, auth=auth, tokens=tokens, alone=alone)
     before = host.router.lifespan_context
 
     def around(web: Any) -> AbstractAsyncContextManager[Any]:
-        return running(found, workers, _entered(before, web))
+        return running(opened, workers, _entered(before, web))
 
     host.mount(path.rstrip("/"), site)
     host.router.lifespan_context = around

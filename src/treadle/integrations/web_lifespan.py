@@ -17,25 +17,25 @@ from treadle.worker import Worker
 T = TypeVar("T")
 
 
-def apps_of(given: Sequence[object], where: str) -> tuple[App, ...]:
+def apps_of(objects: Sequence[object], where: str) -> tuple[App, ...]:
     """The apps that a call was given. Raises BadOption."""
-    apps = tuple(each for each in given if isinstance(each, App))
-    if not apps or len(apps) < len(given):
-        found = next((each for each in given if not isinstance(each, App)), "nothing")
-        raise BadOption(where, f"expected treadle.App objects, found {found!r}")
+    apps = tuple(app for app in objects if isinstance(app, App))
+    if not apps or len(apps) < len(objects):
+        other = next((app for app in objects if not isinstance(app, App)), "nothing")
+        raise BadOption(where, f"expected treadle.App objects, found {other!r}")
     return apps
 
 
 def workers_of(apps: Sequence[App], options: Mapping[str, Any] | None) -> list[tuple[App, Worker]]:
     """A worker for each app with these options; none for None. Raises BadOption."""
-    given: object = options
-    if given is None:
+    chosen: object = options
+    if chosen is None:
         return []
-    if not isinstance(given, Mapping):
+    if not isinstance(chosen, Mapping):
         raise BadOption(
-            "worker", f'expected the options of treadle.Worker, such as {{"concurrency": 5}}, found {given!r}'
+            "worker", f'expected the options of treadle.Worker, such as {{"concurrency": 5}}, found {chosen!r}'
         )
-    return [(app, Worker(app, **given)) for app in apps]
+    return [(app, Worker(app, **chosen)) for app in apps]
 
 
 @asynccontextmanager

@@ -60,8 +60,8 @@ class Cell(Struct, array_like=True, gc=False):
 
     def copy(self) -> Cell:
         """A copy, also while another thread counts."""
-        made = (self.queue, self.task, self.succeeded, self.failed, self.retried, self.other)
-        return Cell(*made, self.run.copy(), self.wait.copy())
+        numbers = (self.queue, self.task, self.succeeded, self.failed, self.retried, self.other)
+        return Cell(*numbers, self.run.copy(), self.wait.copy())
 
     def time(self, run: float | None, wait: float | None) -> None:
         """Add a run to the sample: how long it took, and how long its job was queued before, where that is known."""
@@ -109,13 +109,13 @@ class Cells:
 
     def of(self, queue: str, task: str) -> Cell:
         """The cell in which a job of this queue and task counts."""
-        found = self.by_name.get((queue, task))
-        if found is None:
+        cell = self.by_name.get((queue, task))
+        if cell is None:
             name = self._pairs.of(queue, task)
-            found = self.by_name.get(name)
-            if found is None:
-                found = self.by_name[name] = Cell(*name)
-        return found
+            cell = self.by_name.get(name)
+            if cell is None:
+                cell = self.by_name[name] = Cell(*name)
+        return cell
 
     def add(self, cells: Iterable[Cell]) -> None:
         """Add each of these cells to the one in which its jobs count."""

@@ -48,9 +48,9 @@ def fold(rows: Iterable[MetricsRow], now: float) -> Iterator[Folded]:
             groups.setdefault(target, []).append(row)
     if remove:
         yield Folded((), tuple(remove))
-    for (at, span), group in groups.items():
+    for (start, span), group in groups.items():
         if len(group) > 1 or group[0].source or group[0].span != span:
-            folded = _folded(at, span, group)
+            folded = _folded(start, span, group)
             if folded is not None:
                 yield folded
 
@@ -58,9 +58,9 @@ def fold(rows: Iterable[MetricsRow], now: float) -> Iterator[Folded]:
 def _target(row: MetricsRow, now: float) -> tuple[float, float] | None:
     """Beginning and span of the row into which this row is folded, or that it is already; None: it stays."""
     for age, span in AGES:
-        at = floor(row.at / span) * span
-        if at + span <= now - age:
-            return (at, span) if row.span <= span else None
+        start = floor(row.at / span) * span
+        if start + span <= now - age:
+            return (start, span) if row.span <= span else None
     return None
 
 
@@ -68,9 +68,9 @@ def _folded(at: float, span: float, group: list[MetricsRow]) -> Folded | None:
     """The row that has the cells of the group, and the rows that it replaces. None: there are none."""
     cells, used = Cells(TASKS), list[MetricsRow]()
     for row in group:
-        found, is_target = decode(row.data), row.span == span and not row.source
-        if found is not None:
-            cells.add(found)
+        read, is_target = decode(row.data), row.span == span and not row.source
+        if read is not None:
+            cells.add(read)
             if not is_target:
                 used.append(_identity(row))
         elif is_target:
@@ -99,10 +99,10 @@ def windows(now: float, whole: bool) -> Iterator[tuple[float, float]]:
         yield oldest - DAY, oldest
         return
     yield 0.0, oldest
-    at = oldest
-    while at < tens:
-        yield at, min(at + DAY, tens)
-        at += DAY
-    while at < minutes + HOUR:
-        yield at, at + WINDOW
-        at += WINDOW
+    start = oldest
+    while start < tens:
+        yield start, min(start + DAY, tens)
+        start += DAY
+    while start < minutes + HOUR:
+        yield start, start + WINDOW
+        start += WINDOW

@@ -44,14 +44,14 @@ def quantiles(histogram: Mapping[int, int], ranks: tuple[float, ...]) -> tuple[f
     whole = sum(histogram.values())
     if not whole:
         return (None,) * len(ranks)
-    buckets, found, seen = iter(sorted(histogram.items())), list[float | None](), 0
+    buckets, durations, seen = iter(sorted(histogram.items())), list[float | None](), 0
     bucket, count = next(buckets)
     for rank in ranks:
         while seen + count < rank * whole:
             seen += count
             bucket, count = next(buckets, (bucket, whole))
-        found.append(middle(bucket))
-    return tuple(found)
+        durations.append(middle(bucket))
+    return tuple(durations)
 
 
 def edges(bucket: int) -> tuple[float, float]:

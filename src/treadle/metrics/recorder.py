@@ -65,7 +65,7 @@ class Recorder:
 
     def cells(self) -> list[Cell]:
         """Copies of the cells of the current minute. May be called in any thread."""
-        return [each.copy() for each in self._cells.by_name.copy().values()]
+        return [cell.copy() for cell in self._cells.by_name.copy().values()]
 
     def end(self) -> None:
         """Leave the cells to the counts of the process: nothing is counted here any more."""

@@ -69,7 +69,7 @@ class Metrics(Struct, frozen=True, kw_only=True, rename={"start": "from", "end":
             "retried": self.retried,
             "other": self.other,
         }[count]
-        return tuple(n / max(1.0, min(self.step, self.end - at)) for n, at in zip(numbers, self.at, strict=True))
+        return tuple(n / max(1.0, min(self.step, self.end - start)) for n, start in zip(numbers, self.at, strict=True))
 
 
 class Percentiles(Struct, frozen=True, kw_only=True):
@@ -92,11 +92,11 @@ class Totals(Struct, frozen=True, kw_only=True):
     sampled: int = 0
 
 
-def step_for(start: float, end: float, asked: float | None, rows: Sequence[MetricsRow]) -> float:
+def step_for(start: float, end: float, least: float | None, rows: Sequence[MetricsRow]) -> float:
     """The seconds between two points: at least those asked for, and a multiple of the longest span of these rows."""
     length = end - start
     enough = [step for step in STEPS if length <= step * ENOUGH]
-    step = (enough[0] if enough else STEPS[-1]) if asked is None else asked
+    step = (enough[0] if enough else STEPS[-1]) if least is None else least
     coarsest = max((row.span for row in rows if row.span in SPANS), default=SPANS[0])
     step = ceil(step / coarsest) * coarsest
     while _points(start, end, step) > POINTS:
@@ -156,10 +156,10 @@ class SeriesBuilder:
     def _add(self, number: int, cell: Cell) -> None:
         name = "" if self._by is None else cell.queue if self._by == "queue" else cell.task
         points = self._points.setdefault(name, {})
-        found = points.get(number)
-        if found is None:
-            found = points[number] = Cell(cell.queue, cell.task)
-        found.add(cell)
+        point = points.get(number)
+        if point is None:
+            point = points[number] = Cell(cell.queue, cell.task)
+        point.add(cell)
 
     @property
     def is_empty(self) -> bool:
@@ -199,7 +199,7 @@ class SeriesBuilder:
 
 
 def _quantile_series(histograms: list[dict[int, int]]) -> QuantileSeries:
-    p50, p95, p99 = zip(*[quantiles(each, RANKS) for each in histograms], strict=True)
+    p50, p95, p99 = zip(*[quantiles(histogram, RANKS) for histogram in histograms], strict=True)
     return QuantileSeries(p50=p50, p95=p95, p99=p99)
 
 

@@ -93,10 +93,10 @@ def _conninfo(url: str, known: str) -> str:
     except ImportError as error:
         raise BadUrl(f"an outbox in PostgreSQL needs psycopg: pip install 'psycopg[binary]>=3.2' ({error})") from error
     try:
-        told = conninfo_to_dict(url)
+        options = conninfo_to_dict(url)
     except psycopg.Error:
         raise BadUrl(f"outbox: libpq cannot read {known!r}") from None
-    ports = [port for port in str(told.get("port") or "").split(",") if port]
+    ports = [port for port in str(options.get("port") or "").split(",") if port]
     if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"outbox: expected a port from 1 to 65,535, found {known!r}")
     ours: dict[str, str | int] = {
@@ -104,7 +104,7 @@ def _conninfo(url: str, known: str) -> str:
         "application_name": "treadle outbox",
         "tcp_user_timeout": 10_000,
     }
-    return make_conninfo("", **{**ours, **{name: str(value) for name, value in told.items() if value is not None}})
+    return make_conninfo("", **{**ours, **{name: str(value) for name, value in options.items() if value is not None}})
 
 
 def _path(url: str, known: str) -> str:

@@ -128,9 +128,13 @@ class Sqlite:
 
 class MySQL:
     def __init__(self, address: Address) -> None:
-        words = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
-        words |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
-        self._raw: Any = _mysql_driver(address).connect(**words)
+        options = {"connect_timeout": CONNECT, "autocommit": True, "charset": "utf8mb4", **address.target}
+        options |= {"read_timeout": ANSWER, "write_timeout": ANSWER, "client_flag": FOUND_ROWS}
+        try:
+            import pymysql  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise BadUrl(f"{address.database} needs a driver: pip install pymysql ({error})") from error
+        self._raw: Any = pymysql.connect(**options)
 
     def run(self, text: str, values: Sequence[Any]) -> list[Row]:
         with self._raw.cursor() as cursor:
@@ -154,14 +158,6 @@ def is_lent(process: int, raw: Any) -> bool:
     return bool(process != raw.info.backend_pid)
 
 
-def _mysql_driver(address: Address) -> Any:
-    try:
-        import pymysql  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise BadUrl(f"{address.database} needs a driver: pip install pymysql ({error})") from error
-    return pymysql
-
-
 KINDS: Final[dict[str, Callable[[Address], Connection]]] = {
     "postgresql": Postgres,
     "sqlite": Sqlite,
@@ -178,16 +174,16 @@ class Database:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._made: Connection | None = None
+        self._connection: Connection | None = None
         self.forget()
 
     def forget(self) -> None:
         """Drop connection and thread, which a forked child must not use."""
-        if self._made is not None:
-            forks.leave(self._made)  # garbage collection could write to the parent's socket
+        if self._connection is not None:
+            forks.leave(self._connection)  # garbage collection could write to the parent's socket
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
-        self._made = None
+        self._connection = None
         self._process = os.getpid()
 
     async def run(self, sent: Sent) -> list[Row]:
@@ -203,18 +199,18 @@ class Database:
         with self._lock:
             text, values = sent
             try:
-                if self._made is None:
-                    self._made = KINDS[self.address.dialect](self.address)
-                return self._made.run(text, values)
+                if self._connection is None:
+                    self._connection = KINDS[self.address.dialect](self.address)
+                return self._connection.run(text, values)
             except StorageError:
                 raise
             except Exception as error:
-                told = translated(error, self.address)
-                if told is None:
+                ours = translated(error, self.address)
+                if ours is None:
                     raise
-                if isinstance(told, StorageUnavailable):
+                if isinstance(ours, StorageUnavailable):
                     self._drop()
-                raise told from error
+                raise ours from error
 
     def run_once(self, statements: Sequence[Sent]) -> list[list[Row]]:
         """Run these on a connection that is closed afterwards. Blocks the thread."""
@@ -225,10 +221,10 @@ class Database:
             alone._drop()
 
     def _drop(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with suppress(Exception):
-                made.close()
+                connection.close()
 
     async def close(self) -> None:
         """Release the connection and the thread. A second call does nothing; `run` opens it again."""
@@ -322,7 +318,7 @@ def _of_mysql(error: Exception, where: str, text: str) -> StorageError:
 
 def raise_translated(error: Exception, address: Address) -> NoReturn:
     """Raise an error of the user's driver as one of ours, or as it is."""
-    told = translated(error, address)
-    if told is None:
+    ours = translated(error, address)
+    if ours is None:
         raise error
-    raise told from error
+    raise ours from error

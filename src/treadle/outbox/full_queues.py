@@ -1,4 +1,4 @@
-"""The full queues that one pass of a relay has met, and the calls that wait for room in them.
+"""The queues that were full in one pass of a relay, and the calls that wait for room in them.
 
 Once a queue has refused a call, a further call that needs as much room in it would be refused too. Such calls are not
 tried again in the same pass. A call is still tried if it is smaller or more urgent (`when_full="drop_lowest"` makes
@@ -32,7 +32,7 @@ class Need(Struct, frozen=True):
 
 
 class FullQueues:
-    """Of one pass. `waiting` are the calls of the page at hand, by queue."""
+    """The full queues of one pass. `waiting` has the calls of the current page that wait, by queue."""
 
     def __init__(self) -> None:
         self._refused: dict[str, list[tuple[Need, QueueFull]]] = {}
@@ -60,8 +60,8 @@ class FullQueues:
 
     def take(self) -> list[tuple[QueueFull, list[Call]]]:
         """Return the calls that wait, each with the error of its queue, and forget them."""
-        found, self.waiting = self.waiting, {}
-        return list(found.values())
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
 
     def _wait(self, call: Call, error: QueueFull) -> None:
         self.waiting.setdefault(error.queue, (error, []))[1].append(call)
@@ -79,11 +79,11 @@ class FullQueues:
 
 def needs(call: Call) -> dict[str, Need]:
     """The needs of a call, by queue. Raises an error of UNREADABLE."""
-    found: dict[str, Need] = {}
+    needs_of: dict[str, Need] = {}
     for row in call:
         job = job_of(row.text)
         if needs_room(job):
-            known = found.get(job.queue) or Need(0, rank(job), False)
+            known = needs_of.get(job.queue) or Need(0, rank(job), False)
             keyed = known.keyed or job.key is not None
-            found[job.queue] = Need(known.jobs + 1, min(known.rank, rank(job)), keyed)
-    return found
+            needs_of[job.queue] = Need(known.jobs + 1, min(known.rank, rank(job)), keyed)
+    return needs_of

@@ -34,7 +34,7 @@ class Notices:
                     self._raw = await psycopg.AsyncConnection.connect(self._address.target, autocommit=True)
                     await self._raw.execute(f"LISTEN {CHANNEL}")
                 return True  # a row may have been committed before this
-            found = [each async for each in self._raw.notifies(timeout=most, stop_after=1)]
+            notices = [notice async for notice in self._raw.notifies(timeout=most, stop_after=1)]
             async for _ in self._raw.notifies(timeout=0):  # one read serves all of them
                 pass
         except (psycopg.Error, OSError, TimeoutError):
@@ -42,7 +42,7 @@ class Notices:
             await self.close()
             await asyncio.sleep(most)
             return False
-        return bool(found)
+        return bool(notices)
 
     async def close(self) -> None:
         raw, self._raw = self._raw, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -61,6 +61,17 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     @property
     def task(self) -> str:
         return "?" if self.job is None else self.job.task
+
+
+class Found(NamedTuple):
+    """A job that is in the outbox, or was.
+
+    became  the id of the job that the storage returned for it; None: it was not delivered yet
+    """
+
+    became: str | None
+    tries: int
+    error: str | None
 
 
 class Outbox:
@@ -137,13 +148,13 @@ class Outbox:
 
     async def stats(self) -> OutboxStats:
         """Raises StorageError."""
-        [(rows, oldest, given_up, failing, holder, left, storage)] = await self._run(self._statements.counts())
+        [(rows, oldest, given_up, failing, holder, rest, storage)] = await self._run(self._statements.counts())
         return OutboxStats(
             rows=int(rows),
             oldest=max(0.0, float(oldest or 0.0)),
             failing=int(failing),
             given_up=int(given_up),
-            relay=holder if left is not None and left > 0 else None,
+            relay=holder if rest is not None and rest > 0 else None,
             storage=storage,
         )
 
@@ -183,11 +194,11 @@ class Outbox:
 
     # --- for the app
 
-    def _within(self, given: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
-        return Written(given, self._database, self._statements, self._checked, committed)
+    def _within(self, session: Any, committed: Callable[[Sequence[str]], None] | None) -> Written:
+        return Written(session, self._database, self._statements, self._checked, committed)
 
     def _relay(self, storage: Callable[[], Any], lease: float | None = None, place: str | None = None) -> Relay:
-        words: dict[str, Any] = {} if lease is None else {"lease": lease}
+        options: dict[str, Any] = {} if lease is None else {"lease": lease}
         self._kept = True  # until `_close`
         return Relay(
             self._database,
@@ -197,14 +208,14 @@ class Outbox:
             poll=self._poll,
             notify=self._notify,
             place=place,
-            **words,
+            **options,
         )
 
-    async def _find(self, id: str) -> tuple[str | None, int, str | None] | None:
-        """(the job that was returned for it, tries, error) of a job in the outbox; None: it is not there."""
+    async def _find(self, id: str) -> Found | None:
+        """A job in the outbox; None: it is not there."""
         self._kept = True
-        found = await self._database.run(self._statements.found(id))
-        return (found[0][0], int(found[0][1]), found[0][2]) if found else None
+        rows = await self._database.run(self._statements.newest(id))
+        return Found(rows[0][0], int(rows[0][1]), rows[0][2]) if rows else None
 
     async def _close(self) -> None:
         self._kept = False
@@ -218,11 +229,11 @@ class Outbox:
         return f"Outbox({self.url!r})"
 
 
-def check_outbox(given: object) -> Outbox:
+def check_outbox(outbox: object) -> Outbox:
     """The argument `outbox=` of an app. Raises BadOption."""
-    if not isinstance(given, Outbox):
-        raise BadOption("outbox", f"expected Outbox(url), found {given!r:.100}")
-    return given
+    if not isinstance(outbox, Outbox):
+        raise BadOption("outbox", f"expected Outbox(url), found {outbox!r:.100}")
+    return outbox
 
 
 def _listed(row: Row) -> OutboxRow:

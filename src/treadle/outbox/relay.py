@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
@@ -35,6 +35,7 @@ from treadle.outbox.full_queues import FullQueues
 from treadle.outbox.notices import Notices
 from treadle.outbox.rows import Call, Waiting, aged, calls_of, job_of, read
 from treadle.outbox.table import LEASE, Statements
+from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
@@ -45,16 +46,9 @@ FIRST: Final = 1.0  # s until the second try; each further pause is twice as lon
 LONGEST: Final = 300.0  # s of such a pause
 FOLLOWED: Final = 3_600.0  # s for which the outbox remembers that another job was returned for one of its jobs
 ERROR: Final = 2_000  # characters of an error that are kept
-DENIED: Final = 3  # calls in a row that were denied alone, after which the storage is the cause
+DENIED: Final = 3  # calls in a row, each sent alone, that must be denied until the storage counts as the cause
 EACH: Final = "give each an outbox of its own: in another database, or on PostgreSQL with another schema="
 PROBE: Final = "treadle:relay"  # the id of no job
-
-
-class Store(Protocol):
-    """The storage of the jobs, as far as a relay calls it."""
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
-    async def get(self, ids: Sequence[str]) -> list[Record | None]: ...
 
 
 class Relay:
@@ -70,7 +64,7 @@ class Relay:
         self,
         database: Database,
         statements: Statements,
-        storage: Callable[[], Awaitable[Any]],
+        storage: Callable[[], Awaitable[Storage]],
         *,
         keep: float,
         poll: float,
@@ -82,7 +76,7 @@ class Relay:
         self._keep, self._poll, self._lease = keep, poll, lease
         self.holder = f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._led_until = 0.0  # by this process's monotonic clock; 0: another relay leads
-        self._asked = False  # the database may have given the lease to this relay
+        self._may_hold = False  # the database may have given it the lease: the answer may be lost
         self._notices = Notices(database.address) if notify else None
         self._size = PAGE  # smaller after a page that the storage did not answer, while it answers other calls
         self._denied = 0
@@ -115,9 +109,9 @@ class Relay:
             return True
         if not self._led_until:
             await self.check()
-        self._asked = True  # until a refusal: the answer may be lost
+        self._may_hold = True  # until a refusal: the answer may be lost
         [(changed,)] = await self._database.run(self._statements.lead(self.holder, self._lease))
-        self._asked = bool(changed)
+        self._may_hold = bool(changed)
         if not self._led_until:
             await self._compare_storage(leads=bool(changed))
         if changed and not self._led_until:
@@ -130,23 +124,23 @@ class Relay:
         app looks. Two URLs may name one storage, so this is no error."""
         if self._place is None:
             return
-        [(found,)] = await self._database.run(self._statements.storage())
-        if found is not None and found != self._place and not self._warned:
+        [(before,)] = await self._database.run(self._statements.storage())
+        if before is not None and before != self._place and not self._warned:
             self._warned = True
             log.warning(
                 "outbox: %s was relayed to %s, and the jobs of this app are in %s. If these are two storages, %s",
                 self._database.address.shown,
-                found,
+                before,
                 self._place,
                 EACH,
             )
-        if leads and found != self._place:
+        if leads and before != self._place:
             await self._database.run(self._statements.delivers_to(self._place))
 
     async def _leave(self) -> None:
         """End the lease, so that no other relay waits for it."""
-        if self._asked:
-            self._led_until, self._asked = 0.0, False
+        if self._may_hold:
+            self._led_until, self._may_hold = 0.0, False
             with suppress(StorageError):
                 await self._database.run(self._statements.leave(self.holder))
 
@@ -157,8 +151,8 @@ class Relay:
     async def _wait(self, wanted: Callable[[], bool]) -> None:
         """Wait for a notification or the next poll, and renew the lease meanwhile."""
         until = monotonic() + self._poll
-        while (left := until - monotonic()) > 0 and wanted() and await self._leads():
-            part = min(left, self._lease / RENEWALS)
+        while (rest := until - monotonic()) > 0 and wanted() and await self._leads():
+            part = min(rest, self._lease / RENEWALS)
             if self._notices is None:
                 await asyncio.sleep(part)
             elif await self._notices.wait(part):
@@ -176,10 +170,6 @@ class Relay:
         if self.delivered > before:
             await self._compare_storage(leads=True)
         return self.delivered - before
-
-    async def once(self) -> None:
-        """Deliver one page: the first rows that are due."""
-        await self._pass(_never)
 
     async def deliver(self, ids: Sequence[str]) -> None:
         """Deliver the committed rows of these jobs that were never tried."""
@@ -210,9 +200,9 @@ class Relay:
                     await deleting
                 deleting = started(self._delete(over))
                 # The end of a call that the last page began was delivered with it.
-                found = [] if further is None else await further
-                full, further = len(found) == size, None
-                rows = [read(row) for row in found if row[0] not in done]
+                page = [] if further is None else await further
+                full, further = len(page) == size, None
+                rows = [read(row) for row in page if row[0] not in done]
             if deleting is not None:
                 await deleting
             return True
@@ -241,9 +231,11 @@ class Relay:
             return rows
         more: list[Row] = await self._database.run(self._statements.calls(calls))
         known = {row.seq for row in rows}
-        return sorted([*rows, *(each for row in more if (each := read(row)).seq not in known)], key=lambda row: row.seq)
+        return sorted(
+            [*rows, *(waiting for row in more if (waiting := read(row)).seq not in known)], key=lambda row: row.seq
+        )
 
-    async def _calls(self, storage: Store, calls: list[Call], full: FullQueues) -> list[int]:
+    async def _calls(self, storage: Storage, calls: list[Call], full: FullQueues) -> list[int]:
         """Deliver these calls in one step; if one of them is refused, by halves. Returns the rows that are done."""
         calls = full.to_try(calls)
         if not calls:
@@ -277,7 +269,7 @@ class Relay:
         self._size = min(PAGE, 2 * self._size)
         return await self._done([row for call in calls for row in call], jobs, stored)
 
-    async def _without_locked(self, storage: Store, calls: list[Call], error: Locked, full: FullQueues) -> list[int]:
+    async def _without_locked(self, storage: Storage, calls: list[Call], error: Locked, full: FullQueues) -> list[int]:
         """Deliver the calls that no other transaction holds up."""
         held = [call for call in calls if any((job := _job(row)) and job.id in error.jobs for row in call)] or calls
         if held == calls and len(calls) > 1:
@@ -286,7 +278,7 @@ class Relay:
             await self._failed(call, error, for_ever=True)
         return await self._calls(storage, [call for call in calls if call not in held], full)
 
-    async def _refused(self, storage: Store, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
+    async def _refused(self, storage: Storage, calls: list[Call], error: Exception, full: FullQueues) -> list[int]:
         if len(calls) > 1:
             middle = len(calls) // 2
             over = await self._calls(storage, calls[:middle], full)
@@ -298,18 +290,18 @@ class Relay:
             await self._failed(calls[0], error)
         return []
 
-    async def _wait_for_room(self, storage: Store, calls: list[Call], error: QueueFull) -> list[int]:
+    async def _wait_for_room(self, storage: Storage, calls: list[Call], error: QueueFull) -> list[int]:
         """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of those that
-        the storage has, because a relay died before it deleted them."""
+        the storage has already: a relay has died before it deleted them."""
         known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])
         stored = [call for call, row in zip(calls, known, strict=True) if row is not None]
         over = await self._calls(storage, stored, FullQueues())
-        left = [call for call, row in zip(calls, known, strict=True) if row is None]
-        if left:
+        waiting = [call for call, row in zip(calls, known, strict=True) if row is None]
+        if waiting:
             # The pause of the call with the fewest tries, because an older call must not wait longer than a younger
             # one.
-            delay = _pause(min(call[0].tries for call in left) + 1)
-            rows = [row.seq for call in left for row in call]
+            delay = _pause(min(call[0].tries for call in waiting) + 1)
+            rows = [row.seq for call in waiting for row in call]
             await self._database.run(self._statements.failed(rows, _words(error), delay))
             jobs = "1 job waits" if len(rows) == 1 else f"{len(rows):,} jobs wait"
             log.warning("outbox: %s in the outbox (%s), again in %g s", jobs, _words(error), delay)
@@ -319,10 +311,10 @@ class Relay:
         """Record a failed try. `for_ever`: it is never given up, because its jobs are not the cause."""
         tries = call[0].tries + 1
         given_up = tries >= TRIES and not for_ever
-        delay, words = None if given_up else _pause(tries), _words(error)
-        await self._database.run(self._statements.failed([row.seq for row in call], words, delay))
+        delay, text = None if given_up else _pause(tries), _words(error)
+        await self._database.run(self._statements.failed([row.seq for row in call], text, delay))
         after = "given up; `treadle storage relay retry` tries it again" if delay is None else f"again in {delay:g} s"
-        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), words, tries, after)
+        log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), text, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:
         """The rows to be deleted. Those for which the storage returned another job stay for a while, as a reference."""
@@ -361,15 +353,11 @@ async def _always() -> bool:
     return True
 
 
-async def _never() -> bool:
-    return False
-
-
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
     """Wait for the statements that have begun: they cannot be cancelled in their thread."""
-    left = [task for task in tasks if task is not None and not task.done()]
-    if left:
-        await asyncio.wait(left)
+    running = [task for task in tasks if task is not None and not task.done()]
+    if running:
+        await asyncio.wait(running)
     for task in tasks:
         if task is not None and not task.cancelled():
             task.exception()  # the next pass reads it again

@@ -88,10 +88,10 @@ def aged(job: NewJob, age: float, keep: float) -> NewJob:
 
 def calls_of(rows: Sequence[Waiting]) -> list[Call]:
     """The rows by call, in order."""
-    found: dict[object, Call] = {}
+    calls: dict[object, Call] = {}
     for row in rows:
-        found.setdefault(row.call or row.seq, []).append(row)
-    return list(found.values())
+        calls.setdefault(row.call or row.seq, []).append(row)
+    return list(calls.values())
 
 
 def expected(job: NewJob, now: float) -> Record:

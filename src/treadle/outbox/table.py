@@ -15,8 +15,8 @@ from treadle.outbox.address import Dialect
 
 ROWS: Final = "treadle_outbox"
 RELAY: Final = "treadle_relay"
-CHANNEL: Final = "treadle_outbox"  # of PostgreSQL's notifications
-SCHEMA: Final = 1  # of these tables
+CHANNEL: Final = "treadle_outbox"  # on which PostgreSQL notifies the relay
+SCHEMA: Final = 1  # version of these tables
 LEASE: Final = 5.0  # s without a renewal after which another relay takes over
 
 NOW: Final[dict[Dialect, str]] = {  # seconds since 1970 by the database's clock, when the statement began
@@ -141,12 +141,12 @@ class Statements:
     def creation(self) -> list[str]:
         """The same for a database that may have a part of them: MySQL commits after each statement, and a test may
         have emptied all tables."""
-        made = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
+        statements = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
         if self.dialect == "mysql":
-            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in made]
-        made = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in made]
-        made = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in made]
-        return ["BEGIN", *made, "COMMIT"]
+            return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in statements]
+        statements = [text.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS") for text in statements]
+        statements = [f"{text} ON CONFLICT DO NOTHING" if text.startswith("INSERT") else text for text in statements]
+        return ["BEGIN", *statements, "COMMIT"]
 
     def _sent(self, text: str, *values: Any) -> Sent:
         """Number the placeholders, which are written as ?."""
@@ -290,7 +290,7 @@ class Statements:
 
     # --- for people
 
-    def found(self, id: str) -> Sent:
+    def newest(self, id: str) -> Sent:
         """(became, tries, error) of the newest row of this job."""
         text = "SELECT became, tries, error FROM {rows} WHERE id = ? ORDER BY seq DESC LIMIT 1"
         return self._sent(text, id)

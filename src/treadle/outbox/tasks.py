@@ -10,30 +10,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.core.errors import TreadleError
 from treadle.outbox.address import place_of
-from treadle.outbox.outbox import Outbox
+from treadle.outbox.outbox import Found, Outbox
 from treadle.outbox.relay import Relay
 from treadle.outbox.write import Written
 
 log = logging.getLogger("treadle")
 
-CLOSING: Final = 2.0  # s that a closing app gives to deliveries that have begun
+CLOSING: Final = 2.0  # s for which a closing app waits for deliveries in progress
 MOST: Final = 10_000  # jobs that wait for such a delivery; the relay finds any further ones
-
-
-class Found(NamedTuple):
-    """A job that is in the outbox, or was.
-
-    became  the id of the job that the storage returned for it; None: it was not delivered yet
-    """
-
-    became: str | None
-    tries: int
-    error: str | None
 
 
 class OutboxTasks:
@@ -60,9 +49,9 @@ class OutboxTasks:
         if outbox is not None:
             outbox._forget()
 
-    def within(self, outbox: Outbox, given: Any) -> Written:
+    def within(self, outbox: Outbox, session: Any) -> Written:
         """The verbs inside a transaction of the user."""
-        return outbox._within(given, self._committed)
+        return outbox._within(session, self._committed)
 
     def relay(self) -> Relay | None:
         """A new relay to the storage of the app; None: there is no outbox."""
@@ -78,8 +67,7 @@ class OutboxTasks:
     async def find(self, id: str) -> Found | None:
         """Raises StorageError."""
         outbox = self._outbox()
-        found = None if outbox is None else await outbox._find(id)
-        return None if found is None else Found(*found)
+        return None if outbox is None else await outbox._find(id)
 
     # --- after a commit
 

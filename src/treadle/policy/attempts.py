@@ -58,14 +58,14 @@ _read = msgspec.json.Decoder(Attempt).decode
 
 def stored(record: Record) -> list[Attempt]:
     """The attempts among the checkpoints of a row, in order. Entries that cannot be read are left out."""
-    found = []
+    attempts = []
     for name, text in record.checkpoints:
         if name.startswith(ATTEMPT):
             try:
-                found.append(_read(text))
+                attempts.append(_read(text))
             except UNREADABLE:  # another program has stored it
                 continue
-    return sorted(found, key=lambda attempt: attempt.run)
+    return sorted(attempts, key=lambda attempt: attempt.run)
 
 
 class Death(Struct, frozen=True):
@@ -92,7 +92,7 @@ def losses(record: Record) -> Pairs:
 
 def deaths(record: Record) -> list[Attempt]:
     """The runs of this job whose leases expired since it was last reopened, as far as they are known, in order."""
-    known = [each for each in stored(record) if each.outcome == "lost" and each.reopening == record.reopenings]
+    known = [run for run in stored(record) if run.outcome == "lost" and run.reopening == record.reopenings]
     return known + (_losses(record) if was_lost(record) else [])
 
 
@@ -106,13 +106,13 @@ def _losses(record: Record) -> list[Attempt]:
     """The row names only the worker that lost the last lease, and no longer knows when it claimed the job."""
     known = stored(record)
     run = known[-1].run if known else 0
-    noted = sum(each.outcome == "lost" and each.reopening == record.reopenings for each in known)
+    noted = sum(attempt.outcome == "lost" and attempt.reopening == record.reopenings for attempt in known)
     new = max(1, record.lost - noted) if run < KEPT else 1  # if there were more, some may have been replaced
     lost = Attempt(number=record.attempt + 1, reopening=record.reopenings, outcome="lost")
-    each = [replace(lost, run=run + number) for number in range(1, min(new, KEPT) + 1)]
+    losses = [replace(lost, run=run + number) for number in range(1, min(new, KEPT) + 1)]
     worker = (record.reason or "").removeprefix(LOST_BY)
-    each[-1] = _with_death(record, replace(each[-1], worker=worker or None))
-    return each
+    losses[-1] = _with_death(record, replace(losses[-1], worker=worker or None))
+    return losses
 
 
 def _with_death(record: Record, lost: Attempt) -> Attempt:
@@ -163,7 +163,7 @@ def _pair(attempt: Attempt) -> tuple[str, str]:
 
 def _name(record: Record, outcome: Outcome) -> Ended:
     if outcome.state is State.FAILED:
-        return "expired" if outcome.reason == EXPIRED else "failed"
+        return _ending(outcome)
     return "retrying" if outcome.attempt > record.attempt else "deferred"
 
 
@@ -177,36 +177,36 @@ def shortened(text: str) -> str:
 
 def of(row: Record) -> list[Attempt]:
     """The last attempts of a job, oldest first, at most `KEPT`. The present or last run is derived from the row."""
-    found, last = stored(row), _last(row)
-    if last is not None and not _is_noted(row, found):
-        found.append(replace(last, run=(found[-1].run if found else 0) + 1))
-    return found[-KEPT:]
+    attempts, last = stored(row), _last(row)
+    if last is not None and not _is_noted(row, attempts):
+        attempts.append(replace(last, run=(attempts[-1].run if attempts else 0) + 1))
+    return attempts[-KEPT:]
 
 
-def _is_noted(row: Record, found: list[Attempt]) -> bool:
+def _is_noted(row: Record, attempts: list[Attempt]) -> bool:
     """Whether the last run that the row knows is among the stored attempts."""
-    if not found or row.state is State.RUNNING or found[-1].started_at != row.started_at:
+    if not attempts or row.state is State.RUNNING or attempts[-1].started_at != row.started_at:
         return False
     # A clock of a test may stand still: a later attempt then began at the same time, and raised the count.
-    return row.attempt == found[-1].number - (found[-1].outcome == "deferred")
+    return row.attempt == attempts[-1].number - (attempts[-1].outcome == "deferred")
 
 
 def _last(row: Record) -> Attempt | None:
     """The run that the last claim of a job began; None: it never ran, or it lost its worker too often to run again."""
     if row.started_at is None or (row.state is State.FAILED and row.reason == LOST):
         return None
-    found = Attempt(
+    attempt = Attempt(
         number=row.attempt + 1,
         reopening=row.reopenings,
         started_at=row.started_at,
         worker=worker_name(row.worker),
     )
     if row.state is State.RUNNING:
-        return found
+        return attempt
     if row.state.final:
         counted = row.state is not State.CANCELLED and row.attempt > 0
         return replace(
-            found,
+            attempt,
             number=max(1, row.attempt) if counted else row.attempt + 1,
             ended_at=row.ended_at,
             outcome=_ending(row),
@@ -214,12 +214,12 @@ def _last(row: Record) -> Attempt | None:
             reason=row.reason,
         )
     if row.reason is not None and row.reason.startswith(LOST_BY):
-        worker = row.reason.removeprefix(LOST_BY) or found.worker
-        return _with_death(row, replace(found, outcome="lost", worker=worker))
-    return replace(found, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
+        worker = row.reason.removeprefix(LOST_BY) or attempt.worker
+        return _with_death(row, replace(attempt, outcome="lost", worker=worker))
+    return replace(attempt, outcome="deferred", ended_at=row.updated_at, reason=row.reason)
 
 
-def _ending(row: Record) -> Ended:
+def _ending(row: Record | Outcome) -> Ended:
     if row.state is State.FAILED:
         return "expired" if row.reason == EXPIRED else "failed"
     return "succeeded" if row.state is State.SUCCEEDED else "cancelled"

@@ -67,8 +67,8 @@ class ClaimPlan(Struct, frozen=True, gc=False):
         """Those of the tasks of a claim that it may bring, with their rooms. `heavy`: all that use resources."""
         if self.only is not None:
             return {self.only: (1, tasks[self.only][1])} if self.only in tasks else {}
-        left = {name: room for name, room in tasks.items() if name not in heavy or name in self.heavy}
-        return left | {name: (room, left[name][1]) for name, room in self.rooms.items() if name in left}
+        rooms = {name: room for name, room in tasks.items() if name not in heavy or name in self.heavy}
+        return rooms | {name: (room, rooms[name][1]) for name, room in self.rooms.items() if name in rooms}
 
 
 class ClaimPlanner:
@@ -185,7 +185,7 @@ def fits(uses: Uses, free: Mapping[str, int]) -> bool:
 
 def less(free: Mapping[str, int], uses: Uses) -> dict[str, int]:
     """The free resources without those that these uses take."""
-    left = dict(free)
+    remaining = dict(free)
     for name, amount in uses:
-        left[name] = left.get(name, 0) - amount
-    return left
+        remaining[name] = remaining.get(name, 0) - amount
+    return remaining

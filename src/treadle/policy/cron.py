@@ -50,7 +50,7 @@ class Cron(Struct, frozen=True, tag="cron"):
         """The instants after `at`, in order."""
         zone, line = zone_of(self.tz), expanded(self.line)
         if zone is UTC:
-            return (each.timestamp() for each in CronSim(line, moment(at)))
+            return (tick.timestamp() for tick in CronSim(line, moment(at)))
         return _by_the_wall(line, zone, at) if _at_fixed_hours(line) else _by_rhythm(line, zone, at)
 
     def __str__(self) -> str:
@@ -90,26 +90,26 @@ def cron(line: object, tz: object = "UTC") -> Cron:
     if not isinstance(name, str):
         raise BadOption("tz", f'expected the name of a time zone such as "Europe/Paris", found {tz!r}')
     zone_of(name)
-    found = Cron(" ".join(line.split()), name)
+    parsed = Cron(" ".join(line.split()), name)
     try:
-        first = next(found.after(0.0), None)
+        first = next(parsed.after(0.0), None)
     except BadOption:
         raise
     except Exception as error:  # the parser may raise anything
-        if _no_such_day(found):
+        if _no_such_day(parsed):
             raise BadOption("cron", f"{line!r} never fires: none of its months has that day") from None
         fields = '5 fields "minute hour day month weekday", 6 with seconds first'
         problem = f"{line!r} cannot be read ({error}); expected {fields}, or one of {', '.join(MACROS)}"
         raise BadOption("cron", problem) from None
     if first is None:
         raise BadOption("cron", f"{line!r} never fires: that day does not exist")
-    return found
+    return parsed
 
 
 def _no_such_day(cron: Cron) -> bool:
     """Whether a line is invalid only because no month in it has such a day: "0 0 30 2 *"."""
     fields = expanded(cron.line).split()
-    return len(fields) in (5, 6) and all(_fires([*fields[:at], "*", *fields[at:][1:]], cron.tz) for at in (-2, -3))
+    return len(fields) in (5, 6) and all(_fires([*fields[:day], "*", *fields[day:][1:]], cron.tz) for day in (-2, -3))
 
 
 def _fires(fields: list[str], tz: str) -> bool:
@@ -147,11 +147,11 @@ def expanded(line: str) -> str:
     """The fields of a macro; "FRIL", the last Friday, in the parser's notation. Raises BadOption for an unknown
     macro."""
     if not line.startswith("@"):
-        return _LAST.sub(lambda found: f"{DAYS.index(found[1].upper())}L", line)
-    found = MACROS.get(line.lower())
-    if found is None:
+        return _LAST.sub(lambda day: f"{DAYS.index(day[1].upper())}L", line)
+    fields = MACROS.get(line.lower())
+    if fields is None:
         raise BadOption("cron", f"there is no {line!r}; there are {', '.join(MACROS)}")
-    return found
+    return fields
 
 
 def _at_fixed_hours(line: str) -> bool:
@@ -166,12 +166,12 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
     last = at
     for wall in CronSim(line, moment(at).astimezone(zone).replace(tzinfo=None) - SHIFT):
         here = wall.replace(tzinfo=zone, fold=0)
-        found = here.timestamp()
-        if datetime.fromtimestamp(found, zone).replace(tzinfo=None) != wall:
-            found = _end_of_gap(found, zone)
-        if found > last:
-            last = found
-            yield found
+        tick = here.timestamp()
+        if datetime.fromtimestamp(tick, zone).replace(tzinfo=None) != wall:
+            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # the only one there: that of this gap
+        if tick > last:
+            last = tick
+            yield tick
 
 
 def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
@@ -181,13 +181,13 @@ def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
     while True:
         offset = _offset(at, zone)
         for wall in CronSim(line, start):
-            found = (wall - offset).replace(tzinfo=UTC).timestamp()
-            if _offset(found, zone) != offset:
-                at = _first_change(at, found, zone)
+            tick = (wall - offset).replace(tzinfo=UTC).timestamp()
+            if _offset(tick, zone) != offset:
+                at = _first_change(at, tick, zone)
                 start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # that one counts
                 break
-            at = found
-            yield found
+            at = tick
+            yield tick
         else:
             return
 
@@ -198,27 +198,14 @@ def _offset(at: float, zone: tzinfo) -> timedelta:
 
 def _first_change(low: float, high: float, zone: tzinfo) -> float:
     """The first instant at which the offset differs from the offset at `low`; at `high` it differs."""
-    before, at, end = _offset(low, zone), int(low), math.ceil(high)
-    while end - at > 1:
-        middle = (at + end) // 2
+    before, start, end = _offset(low, zone), int(low), math.ceil(high)
+    while end - start > 1:
+        middle = (start + end) // 2
         if _offset(middle, zone) == before:
-            at = middle
+            start = middle
         else:
             end = middle
     return float(end)
-
-
-def _end_of_gap(later: float, zone: tzinfo) -> float:
-    """The first instant after the clocks went forward; `later` is the instant computed for a time within the gap."""
-    low, high = int(later) - int(SHIFT.total_seconds()), int(later)
-    after = datetime.fromtimestamp(high, zone).utcoffset()
-    while high - low > 1:  # only the offset change of this gap lies in between
-        middle = (low + high) // 2
-        if datetime.fromtimestamp(middle, zone).utcoffset() == after:
-            high = middle
-        else:
-            low = middle
-    return float(high)
 
 
 def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:
@@ -228,14 +215,14 @@ def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:
 
 def _asked(ask: Next | None, at: float) -> Iterator[float]:
     while ask is not None:
-        found: object = ask(moment(at))
-        if found is None:
+        tick: object = ask(moment(at))
+        if tick is None:
             return
-        if not isinstance(found, datetime) or found.utcoffset() is None:
-            raise BadOption("schedule", f"expected the function to return an aware datetime or None, found {found!r}")
-        if found.timestamp() <= at:
-            raise BadOption("schedule", f"expected a time after {moment(at)}, found {found}")
-        at = found.timestamp()
+        if not isinstance(tick, datetime) or tick.utcoffset() is None:
+            raise BadOption("schedule", f"expected the function to return an aware datetime or None, found {tick!r}")
+        if tick.timestamp() <= at:
+            raise BadOption("schedule", f"expected a time after {moment(at)}, found {tick}")
+        at = tick.timestamp()
         yield at
 
 
@@ -247,12 +234,12 @@ def due(
     With "all", at most `most` ticks; a cursor before `now` then means that there may be more.
     """
     if catch_up == "all":
-        found: list[float] = []
-        for at in after(timing, ask, cursor):
-            if at > now or len(found) == most:
+        ticks: list[float] = []
+        for tick in after(timing, ask, cursor):
+            if tick > now or len(ticks) == most:
                 break
-            found.append(at)
-        return found, found[-1] if found else cursor
+            ticks.append(tick)
+        return ticks, ticks[-1] if ticks else cursor
     newest = _newest(timing, ask, cursor, now)
     if newest is None:
         return [], cursor
@@ -265,12 +252,12 @@ def _newest(timing: Timing, ask: Next | None, cursor: float, now: float) -> floa
     if isinstance(timing, Every):
         steps = int((now - cursor) // timing.seconds)
         return cursor + steps * timing.seconds if steps > 0 else None
-    for window in (*(each for each in WINDOWS if now - each > cursor), now - cursor):
+    for window in (*(length for length in WINDOWS if now - length > cursor), now - cursor):
         newest = None
-        for at in after(timing, ask, max(cursor, now - window)):
-            if at > now:
+        for tick in after(timing, ask, max(cursor, now - window)):
+            if tick > now:
                 break
-            newest = at
+            newest = tick
         if newest is not None:
             return newest
     return None

@@ -94,7 +94,7 @@ def culprit_of(record: Record) -> tuple[str, ...]:
     """The workers whose end this job explains: it has lost them, one of them while it ran alone."""
     if not guilt_of(record).alone:
         return ()
-    return tuple(each.worker for each in attempts.deaths(record) if each.worker is not None)
+    return tuple(attempt.worker for attempt in attempts.deaths(record) if attempt.worker is not None)
 
 
 def is_cleared_by(record: Record, explained: Collection[str]) -> bool:

@@ -151,8 +151,8 @@ def awaiting(record: Record, after: tuple[str, ...], followups: tuple[NewJob, ..
 def upstreams(record: Record) -> tuple[str, ...]:
     """The jobs that this job waited for before it ran, in the order of its `after`. If another row was returned for an
     id, because the id was known or its key held, that row's id."""
-    asked = record.job.after
-    if not asked:
+    after = record.job.after
+    if not after:
         return ()
     noted = dict(record.checkpoints).get(AFTER)
     if noted is None:
@@ -161,30 +161,30 @@ def upstreams(record: Record) -> tuple[str, ...]:
         answers = msgspec.json.decode(noted, type=dict[str, str])
     except UNREADABLE:  # another program has stored it: a bad row must not stop a worker
         return record.after
-    return tuple([answers.get(up, up) for up in asked])
+    return tuple([answers.get(up, up) for up in after])
 
 
 def kept_upstreams(record: Record) -> Pairs:
     """The checkpoint with the ids of `after`, for an outcome that replaces `Record.after` by other jobs."""
-    asked = record.job.after
-    if not asked or AFTER in dict(record.checkpoints):
+    after = record.job.after
+    if not after or AFTER in dict(record.checkpoints):
         return ()
-    answers = {up: row for up, row in zip(asked, record.after, strict=False) if up != row}
+    answers = {up: row for up, row in zip(after, record.after, strict=False) if up != row}
     return ((AFTER, msgspec.json.encode(answers).decode()),)
 
 
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
     """The ending of a job that has lost too many workers while nothing else ran there: it crashes them. With a
     `max_lost` of 1 it does not run again whatever else ran: how far it came is unknown."""
-    found, once = guilt.guilt_of(record), rules.max_lost == 1
-    lost = record.lost - found.cleared if once else found.alone
+    meaning, once = guilt.guilt_of(record), rules.max_lost == 1
+    lost = record.lost - meaning.cleared if once else meaning.alone
     if lost < rules.max_lost or rules.max_lost == 0:
         return None
     how = (
         "1 worker was lost while it ran this job" if once else f"{lost} workers were lost while they ran only this job"
     )
     text = f"{how}; it will not run again (max_lost={rules.max_lost})"
-    if deaths := [attempts.death_words(each) for each in attempts.deaths(record)[-lost:]]:
+    if deaths := [attempts.death_words(death) for death in attempts.deaths(record)[-lost:]]:
         text = cut(f"{text}: {', '.join(deaths)}")
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt, reason=LOST, error=text
@@ -209,26 +209,30 @@ def failed(
     now     the storage's time, to compare the next attempt with the deadline
     fraction  0 to 1, for the jitter
     """
-    said = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
+    decision = error if isinstance(error, Defer | Abort | RetryAfter) else verdict
     text = text_of(error)
     at_once = None if record.job.queue == defaults.SYSTEM_QUEUE else fails_as(error)  # a later version may succeed
     if at_once == RESULT:
         return ended(record, RESULT, text, checkpoints, note)
-    if isinstance(said, Abort):
-        return ended(record, ABORTED, _aborted(said, error, text), checkpoints, note)
-    if isinstance(said, Defer):
-        delay = said.delay(now)
+    if isinstance(decision, Abort):
+        return ended(record, ABORTED, _aborted(decision, error, text), checkpoints, note)
+    if isinstance(decision, Defer):
+        delay = decision.delay(now)
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
         out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note)
-        return out if said.limit is None or not delay else replace(out, followups=(_hold(record, said.limit, delay),))
-    if at_once is not None and not isinstance(said, RetryNow | RetryAfter):
+        return (
+            out
+            if decision.limit is None or not delay
+            else replace(out, followups=(_hold(record, decision.limit, delay),))
+        )
+    if at_once is not None and not isinstance(decision, RetryNow | RetryAfter):
         return ended(record, at_once, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, checkpoints, note)
-    delay = _wait(said, rules, attempt, fraction)
+    delay = _wait(decision, rules, attempt, fraction)
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, f"the next attempt would be after its deadline; {text}", checkpoints, note)
     return Outcome(
@@ -253,13 +257,13 @@ def fails_as(error: BaseException) -> str | None:
     return None
 
 
-def _wait(said: Verdict, rules: Rules, attempt: int, fraction: float) -> float:
+def _wait(verdict: Verdict, rules: Rules, attempt: int, fraction: float) -> float:
     """Seconds until the attempt after this counted one."""
-    match said:
+    match verdict:
         case RetryNow():
             return 0.0
         case RetryAfter():
-            return said.seconds
+            return verdict.seconds
         case _:
             return rules.retry.delay(attempt, fraction)
 
@@ -283,12 +287,12 @@ def _too_late(record: Record, moment: float) -> bool:
     return record.deadline_at is not None and moment >= record.deadline_at
 
 
-def _aborted(said: Abort, error: BaseException, text: str) -> str:
+def _aborted(verdict: Abort, error: BaseException, text: str) -> str:
     """The message of an Abort, with the traceback of the error that caused it, if there is one."""
-    if said is error:
+    if verdict is error:
         return text if error.__cause__ is not None else cut(message_of(error))
-    words = message_of(said)
-    return cut(f"{words}; {text}") if words != ABORT else text
+    message = message_of(verdict)
+    return cut(f"{message}; {text}") if message != ABORT else text
 
 
 def text_of(error: BaseException) -> str:
@@ -300,9 +304,9 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, RemoteFailure):
         return cut(error.text)  # the process that raised it has formatted it
     try:
-        found = traceback.TracebackException(type(error), error, _of_others(error.__traceback__), compact=True)
-        _without_ours(found)
-        text = f"{_summary(error)}\n{''.join(found.format()).rstrip()}"
+        formatted = traceback.TracebackException(type(error), error, _of_others(error.__traceback__), compact=True)
+        _without_ours(formatted)
+        text = f"{_summary(error)}\n{''.join(formatted.format()).rstrip()}"
     except BaseException as broken:  # an exception whose `__str__` exits must not end the worker
         text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
     return cut(text)
@@ -344,18 +348,18 @@ def _of_others(trace: TracebackType | None) -> TracebackType | None:
         if not is_ours(trace.tb_frame.f_code.co_filename):
             others.append(trace)
         trace = trace.tb_next
-    found: TracebackType | None = None
-    for each in reversed(others):
-        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found
+    kept: TracebackType | None = None
+    for frame in reversed(others):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
 
 
-def _without_ours(found: traceback.TracebackException) -> None:
+def _without_ours(formatted: traceback.TracebackException) -> None:
     """Remove Treadle's own frames, also from causes, contexts and groups."""
-    every: list[traceback.TracebackException | None] = [found]
+    every: list[traceback.TracebackException | None] = [formatted]
     while every:
-        each = every.pop()
-        if each is not None:
-            kept = [frame for frame in each.stack if not is_ours(frame.filename)]
-            each.stack = traceback.StackSummary.from_list(kept)
-            every += [each.__cause__, each.__context__, *(each.exceptions or ())]
+        part = every.pop()
+        if part is not None:
+            kept = [frame for frame in part.stack if not is_ours(frame.filename)]
+            part.stack = traceback.StackSummary.from_list(kept)
+            every += [part.__cause__, part.__context__, *(part.exceptions or ())]

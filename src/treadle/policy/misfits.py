@@ -21,13 +21,13 @@ MISFIT: Final = "does not fit the code of "  # the reason of such a row; the nam
 UNTIL: Final = "treadle:misfit"  # the checkpoint: "<reopenings>:<instant at which the wait ends>"
 
 
-def longest_wait(given: object) -> float:
+def longest_wait(option: object) -> float:
     """The seconds that a job may wait for another version; 0: it fails at once. Raises BadOption."""
-    if given in ("fail", "wait"):
-        return LONGEST if given == "wait" else 0.0
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 86_400:
-        raise BadOption("misfits", f"expected 'fail', 'wait' or the seconds to wait, up to a day; found {given!r}")
-    return float(given)
+    if option in ("fail", "wait"):
+        return LONGEST if option == "wait" else 0.0
+    if isinstance(option, bool) or not isinstance(option, int | float) or not 0 < option <= 86_400:
+        raise BadOption("misfits", f"expected 'fail', 'wait' or the seconds to wait, up to a day; found {option!r}")
+    return float(option)
 
 
 def waits_until(record: Record) -> float | None:
@@ -61,8 +61,8 @@ def released_by(record: Record) -> str | None:
 
 def version_at(worker: Presence, task: str) -> str:
     """Its version of a task; "" for a worker that does not tell, whose code is another one."""
-    at = worker.tasks.index(task)
-    return worker.versions[at] if at < len(worker.versions) else ""
+    index = worker.tasks.index(task)
+    return worker.versions[index] if index < len(worker.versions) else ""
 
 
 def is_left_by(record: Record, worker: Presence, workers: Iterable[Presence]) -> bool:
@@ -71,7 +71,7 @@ def is_left_by(record: Record, worker: Presence, workers: Iterable[Presence]) ->
     by, task = released_by(record), record.job.task
     if by is None or task not in worker.tasks:
         return False
-    first = next((each for each in workers if each.worker == by and task in each.tasks), None)
+    first = next((other for other in workers if other.worker == by and task in other.tasks), None)
     known = "" if first is None else version_at(first, task)
     return worker.worker == by or (known != "" and version_at(worker, task) == known)
 

@@ -66,8 +66,8 @@ class RetryOnly:
 
     def __init__(self, kinds: tuple[type[BaseException], ...]) -> None:
         for kind in kinds:
-            found: object = kind
-            if not (isinstance(found, type) and issubclass(found, BaseException)):
+            checked: object = kind
+            if not (isinstance(checked, type) and issubclass(checked, BaseException)):
                 raise BadOption("Retry.only", f"expected classes of exceptions, found {kind!r:.60}")
         self._kinds = kinds
         self._names = {(kind.__module__, kind.__qualname__) for kind in kinds}

@@ -93,12 +93,12 @@ class RunLog:
 
 def stored(row: Record) -> dict[tuple[int, int], StoredLog]:
     """The stored lines by number of attempt and reopening. Entries that cannot be read are left out."""
-    found = {}
+    logs = {}
     for name, text in row.checkpoints:
         if name.startswith(LOG):
             try:
                 log = _read(text)
             except UNREADABLE:  # another program has stored it
                 continue
-            found[log.number, log.reopening] = log
-    return found
+            logs[log.number, log.reopening] = log
+    return logs

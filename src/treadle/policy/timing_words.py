@@ -70,7 +70,7 @@ def _cron(cron: Cron) -> str:
 def _times(second: str, minute: str, hour: str) -> str:
     hours, minutes, seconds = _numbers(hour), _numbers(minute), _numbers(second)
     if hours and minutes and seconds and len(hours) * len(minutes) * len(seconds) <= TIMES:
-        tail = [f":{each:02}" for each in seconds] if second != "0" else [""]
+        tail = [f":{number:02}" for number in seconds] if second != "0" else [""]
         return "at " + _listed([f"{h:02}:{m:02}{s}" for h in hours for m in minutes for s in tail])
     if second == "0":
         return _minutes(minute, hour)
@@ -86,14 +86,14 @@ def _minutes(minute: str, hour: str) -> str:
             return _often(hour, "hour")
         if span := re.fullmatch(r"(\d+)-(\d+)", hour):
             return f"every hour from {int(span[1]):02}:00 to {int(span[2]):02}:00"
-    found = _often(minute, "minute")
+    minutes = _often(minute, "minute")
     if hour == "*":
-        return found if found.startswith("every") else f"{found} of every hour"
+        return minutes if minutes.startswith("every") else f"{minutes} of every hour"
     if STEP.fullmatch(hour):
-        return f"{_often(hour, 'hour')}, {found}"
-    if found.startswith("every") and (span := re.fullmatch(r"(\d+)(?:-(\d+))?", hour)):
-        return f"{found} from {int(span[1]):02}:00 to {int(span[2] or span[1]):02}:59"
-    return f"{found} of hour{'' if NUMBER.fullmatch(hour) else 's'} {_range(hour)}"
+        return f"{_often(hour, 'hour')}, {minutes}"
+    if minutes.startswith("every") and (span := re.fullmatch(r"(\d+)(?:-(\d+))?", hour)):
+        return f"{minutes} from {int(span[1]):02}:00 to {int(span[2] or span[1]):02}:59"
+    return f"{minutes} of hour{'' if NUMBER.fullmatch(hour) else 's'} {_range(hour)}"
 
 
 def _often(field: str, unit: str) -> str:
@@ -161,7 +161,7 @@ def _range(field: str, short: dict[str, int] | None = None, names: tuple[str, ..
 
 def _part(part: str, short: dict[str, int], names: tuple[str, ...], first: int) -> str:
     span, slash, step = part.partition("/")
-    ends = [_name(each, short, names, first) for each in span.split("-")] if span != "*" else ["any"]
+    ends = [_name(end, short, names, first) for end in span.split("-")] if span != "*" else ["any"]
     shown = " to ".join(ends)
     return f"{shown} in steps of {step}" if slash else shown
 

@@ -152,29 +152,29 @@ METHODS = {
 }
 
 
-def three(given: Any) -> Ports:
+def three(ports: Any) -> Ports:
     """The three ports, each with its required methods. Raises BadOption, which names what is missing."""
-    if isinstance(given, Ports):
-        given = (given.queue, given.pubsub, given.store)
-    if not isinstance(given, tuple | list) or len(given) != 3:
-        found = f"{len(given)} of them" if isinstance(given, tuple | list) else repr(given)
+    if isinstance(ports, Ports):
+        ports = (ports.queue, ports.pubsub, ports.store)
+    if not isinstance(ports, tuple | list) or len(ports) != 3:
+        shown = f"{len(ports)} of them" if isinstance(ports, tuple | list) else repr(ports)
         raise BadOption(
             "ports",
-            f"expected (queue, pubsub, store), found {found}; give all three: a missing one would be private to "
+            f"expected (queue, pubsub, store), found {shown}; give all three: a missing one would be private to "
             "this process, and each job would be split between two places",
         )
-    for (name, methods), port in zip(METHODS.items(), given, strict=True):
+    for (name, methods), port in zip(METHODS.items(), ports, strict=True):
         missing = [method for method in methods if not callable(getattr(port, method, None))]
         if missing:
             raise BadOption("ports", f"expected a {name} with {', '.join(missing)}, found {port!r}")
-    queue, _, store = given
+    queue, _, store = ports
     if getattr(queue, "outlives", False) and getattr(store, "forgets", False):
         raise BadOption(
             "ports",
             f"the queue {type(queue).__name__} survives this process, but the store {type(store).__name__} does not: "
             "acknowledged jobs would be lost at the next start; use file_store(path), or file_backend(folder)",
         )
-    return Ports(*given)
+    return Ports(*ports)
 
 
 def name_of_space(namespace: str | None, ports: Any) -> str | None:

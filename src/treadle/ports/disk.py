@@ -70,7 +70,7 @@ class Disk:
             return False
 
     def list(self, path: Path) -> list[Path]:
-        return sorted(each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal())
+        return sorted(file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdecimal())
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

@@ -74,8 +74,8 @@ class FileQueue:
 
         def change(content: Content, now: float) -> None:
             if not content.held.has_key(dedupe_key):
-                at = now + delay if delay > 0 else 0.0
-                content.store(Item(content.held.next_number(), body, at, dedupe_key))
+                visible_at = now + delay if delay > 0 else 0.0
+                content.store(Item(content.held.next_number(), body, visible_at, dedupe_key))
 
         await self._changes.do(change)
 
@@ -88,32 +88,20 @@ class FileQueue:
         return await self._changes.do(change)
 
     async def extend(self, handle: str, lease: float) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.until = now + lease
-            content.held.put(item)  # leases end with the process, so they are not written
-
-        return await self._of(handle, change)
+        # Not stored in the journal: leases end with the process.
+        return await self._of(handle, lambda item, content, now: content.held.put(item.extended(now + lease)))
 
     async def ack(self, handle: str) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            content.drop(item.number)
-
-        return await self._of(handle, change)
+        return await self._of(handle, lambda item, content, now: content.drop(item.number))
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.token, item.attempt = None, item.attempt - 1
-            item.at = now + delay if delay > 0 else 0.0
-            content.store(item)
-
-        return await self._of(handle, change)
+        return await self._of(
+            handle, lambda item, content, now: content.store(item.released(now + delay if delay > 0 else 0.0))
+        )
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        def change(item: Item, content: Content, now: float) -> None:
-            item.dead, item.token = reason.encode(errors="replace").decode(), None
-            content.store(item)
-
-        return await self._of(handle, change)
+        text = reason.encode(errors="replace").decode()
+        return await self._of(handle, lambda item, content, now: content.store(item.buried(text)))
 
     async def size(self) -> int:
         return await self._changes.do(lambda content, now: len(content.held))
@@ -144,11 +132,11 @@ class FileQueue:
         if self._held is None:
             self._held = await self._changes.in_thread(self._load)
         content, now = Content(self._held), self._now()
-        answers = [each.apply(content, now) for each in group]
+        answers = [change.apply(content, now) for change in group]
         if content.entries:
             await self._store(content.entries, content.held)
-        for each, answer in zip(group, answers, strict=True):
-            each.reply(answer)
+        for change, answer in zip(group, answers, strict=True):
+            change.reply(answer)
 
     async def _store(self, entries: Entries, held: Held) -> None:
         try:
@@ -172,8 +160,8 @@ class FileQueue:
             if self._corrupt == "refuse":
                 raise
             self._report(error)
-            for each in self._files.list(self._path):
-                self._files.rename(each, each.with_name(f"{each.name}.corrupt-{secrets.token_hex(4)}"))
+            for file in self._files.list(self._path):
+                self._files.rename(file, file.with_name(f"{file.name}.corrupt-{secrets.token_hex(4)}"))
             self._journal, held = Journal(self._files, self._path, self._segment), Held()
         for item in [item for item in held.items.values() if item.token is not None]:
             item.token, item.at = None, 0.0

@@ -48,10 +48,10 @@ class Journal:
     def load(self, held: Held) -> None:
         """Read all files into `held`. Raises CorruptQueue and OSError."""
         self._segments = self._files.list(self._path)
-        for at, segment in enumerate(self._segments):
+        for index, segment in enumerate(self._segments):
             self._living[segment] = {}
             data = self._files.read(segment)
-            end = self._replay(segment, data, held, last=at == len(self._segments) - 1)
+            end = self._replay(segment, data, held, last=index == len(self._segments) - 1)
             if end < len(data):  # a torn write, which was never confirmed
                 self._files.truncate(segment, end)
             self._sizes[segment] = end
@@ -59,17 +59,19 @@ class Journal:
 
     def _replay(self, segment: Path, data: bytes, held: Held, last: bool) -> int:
         """Returns the end of the valid content. Only the last file may end early, and only if no valid line follows."""
-        at = 0
-        while at < len(data):
-            end = data.find(b"\n", at) + 1
-            entry = _read(data[at : end - 1]) if end else None
+        start = 0
+        while start < len(data):
+            end = data.find(b"\n", start) + 1
+            entry = _read(data[start : end - 1]) if end else None
             if entry is None:
-                if not last or any(_read(rest) is not None for rest in data[at:].split(b"\n")[1:]):
-                    raise CorruptQueue(str(segment), f"byte {at}: expected an entry of the journal, found other data")
-                return at
-            self._take(segment, entry, end - at, held)
-            at = end
-        return at
+                if not last or any(_read(rest) is not None for rest in data[start:].split(b"\n")[1:]):
+                    raise CorruptQueue(
+                        str(segment), f"byte {start}: expected an entry of the journal, found other data"
+                    )
+                return start
+            self._take(segment, entry, end - start, held)
+            start = end
+        return start
 
     def _take(self, segment: Path, entry: Item | int, size: int, held: Held) -> None:
         if isinstance(entry, int):
@@ -118,14 +120,14 @@ class Journal:
         if len(self._segments) < 2 or self._total < 2 * (self._alive + self._segment):
             return []
         oldest = self._living[self._segments[0]]
-        found: list[Item] = []
+        carried: list[Item] = []
         for number in oldest:
-            if len(found) >= STEP * written:
+            if len(carried) >= STEP * written:
                 break
             item = held.items.get(number) or held.dead.get(number)
             if item is not None and number not in known:
-                found.append(item)
-        return found
+                carried.append(item)
+        return carried
 
     def _stands(self, number: int, segment: Path, size: int) -> None:
         self._forget(number)

@@ -30,10 +30,10 @@ class LargeMessages:
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         """As `Queue.pop`. A message whose blob is missing or corrupt is dead-lettered with the reason, and not
         returned."""
-        found: list[Pulled] = []
+        messages: list[Pulled] = []
         for pulled in await self._queue.pop(limit, lease):
             if not pulled.body.startswith(MARK):
-                found.append(pulled)
+                messages.append(pulled)
                 continue
             try:
                 async with self._blobs.read(pulled.body.removeprefix(MARK)) as blob:
@@ -41,8 +41,8 @@ class LargeMessages:
             except (NoBlob, Corrupt) as error:
                 await self._queue.dead_letter(pulled.handle, f"its body: {error}")
             else:
-                found.append(Pulled(data.decode(), pulled.handle, pulled.attempt))
-        return found
+                messages.append(Pulled(data.decode(), pulled.handle, pulled.attempt))
+        return messages
 
     async def extend(self, handle: str, lease: float) -> bool:
         return await self._queue.extend(handle, lease)

@@ -20,6 +20,18 @@ class Item(Struct, omit_defaults=True):
     until: float = 0.0
     dead: str | None = None
 
+    def extended(self, until: float) -> Item:
+        self.until = until
+        return self
+
+    def released(self, visible_at: float) -> Item:
+        self.token, self.attempt, self.at = None, self.attempt - 1, visible_at
+        return self
+
+    def buried(self, reason: str) -> Item:
+        self.token, self.dead = None, reason
+        return self
+
 
 class Held:
     """The messages of one queue. All orders are the order of the pushes."""
@@ -76,9 +88,9 @@ class Held:
     def visible(self, now: float) -> Iterator[Item]:
         """The messages that are due and not leased, in the order of the pushes."""
         while self._later and self._later[0][0] <= now:
-            at, number = heapq.heappop(self._later)
+            visible_at, number = heapq.heappop(self._later)
             item = self.items.get(number)
-            if item is not None and item.token is None and item.at == at:
+            if item is not None and item.token is None and item.at == visible_at:
                 heapq.heappush(self._ready, number)
         while self._ready:
             item = self.items.get(heapq.heappop(self._ready))

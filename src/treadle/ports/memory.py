@@ -44,8 +44,7 @@ class MemoryQueue:
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         if not self._held.has_key(dedupe_key):
-            at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
-            self._held.put(Item(self._held.next_number(), body, at, dedupe_key))
+            self._held.put(Item(self._held.next_number(), body, self._visible_at(delay), dedupe_key))
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         most = limit if self.max_batch is None else min(limit, self.max_batch)
@@ -53,35 +52,26 @@ class MemoryQueue:
         return [Pulled(item.body, handle_of(item), item.attempt) for item in taken]
 
     async def extend(self, handle: str, lease: float) -> bool:
-        item = self._held.of(handle)
-        if item is None:
-            return False
-        item.until = self._now() + _within(lease, self.max_lease)
-        self._held.put(item)
-        return True
+        until = self._now() + _within(lease, self.max_lease)
+        return self._of(handle, lambda item: self._held.put(item.extended(until)))
 
     async def ack(self, handle: str) -> bool:
-        item = self._held.of(handle)
-        if item is not None:
-            self._held.drop(item.number)
-        return item is not None
+        return self._of(handle, lambda item: self._held.drop(item.number))
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        item = self._held.of(handle)
-        if item is None:
-            return False
-        item.token, item.attempt = None, item.attempt - 1
-        item.at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
-        self._held.put(item)
-        return True
+        return self._of(handle, lambda item: self._held.put(item.released(self._visible_at(delay))))
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
+        return self._of(handle, lambda item: self._held.put(item.buried(reason)))
+
+    def _of(self, handle: str, change: Callable[[Item], None]) -> bool:
         item = self._held.of(handle)
-        if item is None:
-            return False
-        item.dead, item.token = reason, None
-        self._held.put(item)
-        return True
+        if item is not None:
+            change(item)
+        return item is not None
+
+    def _visible_at(self, delay: float) -> float:
+        return self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
 
     async def size(self) -> int:
         return len(self._held)
@@ -140,17 +130,17 @@ class MemoryStore:
         return True
 
     async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
-        found = int(self._read(key) or 0) + by
-        await self.set(key, str(found), ttl)
-        return found
+        total = int(self._read(key) or 0) + by
+        await self.set(key, str(total), ttl)
+        return total
 
     async def now(self) -> float:
         return self._now()
 
     def _read(self, key: str) -> str | None:
         self._expire()
-        found = self._values.get(key)
-        return found[0] if found is not None else None
+        entry = self._values.get(key)
+        return entry[0] if entry is not None else None
 
     def _expire(self) -> None:
         now = self._now()

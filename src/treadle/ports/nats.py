@@ -83,10 +83,10 @@ class NatsQueue(_Client):
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         await self._connected()
-        found: list[Pulled] = []
-        while len(found) < limit:
+        leased: list[Pulled] = []
+        while len(leased) < limit:
             try:
-                messages = await self._reader.fetch(limit - len(found), timeout=FETCH)
+                messages = await self._reader.fetch(limit - len(leased), timeout=FETCH)
             except TimeoutError:  # also the client's own, a subclass
                 break
             for message in messages:
@@ -94,8 +94,8 @@ class NatsQueue(_Client):
                 if due > wall():
                     await message.nak(delay=due - wall())
                     continue
-                found.append(self._lease(message, lease))
-        return found
+                leased.append(self._lease(message, lease))
+        return leased
 
     def _lease(self, message: Any, lease: float) -> Pulled:
         place = message.metadata.sequence.stream
@@ -201,8 +201,9 @@ class NatsStore(_Client):
         self._kv: Any = None
 
     async def get(self, key: str) -> str | None:
-        found = await self._entry(key)
-        return found[0] if found is not None else None
+        await self._connected()
+        entry = await self._raw(key)
+        return None if entry is None else _read(entry.value)
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
         await self._connected()
@@ -241,12 +242,6 @@ class NatsStore(_Client):
         except (KeyWrongLastSequenceError, BadRequestError):
             return False
         return True
-
-    async def _entry(self, key: str) -> tuple[str, int] | None:
-        await self._connected()
-        entry = await self._raw(key)
-        text = _read(entry.value) if entry is not None else None
-        return None if text is None else (text, entry.revision)
 
     async def _raw(self, key: str) -> Any:
         try:
@@ -300,10 +295,10 @@ def nats_pubsub(url: str) -> NatsPubSub:
     return NatsPubSub(url)
 
 
-async def _made(asked: Any, make: Callable[[], Any]) -> None:
+async def _made(look: Any, make: Callable[[], Any]) -> None:
     """Create what is missing, unless another process creates it at the same time."""
     try:
-        await asked
+        await look
     except NotFoundError:
         with contextlib.suppress(BadRequestError):
             await make()

@@ -69,8 +69,8 @@ class RedisStore(_Client):
     """Keys on a server; see `redis_store`."""
 
     async def get(self, key: str) -> str | None:
-        found: str | None = await self.redis.get(key)
-        return found
+        value: str | None = await self.redis.get(key)
+        return value
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
         await self.redis.set(key, value, px=_milliseconds(ttl))

@@ -33,7 +33,7 @@ class FileStore:
     def __init__(self, file: str | Path, *, clock: clocks.Clock = clocks.wall) -> None:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
-        self._made: sqlite3.Connection | None = None  # the same connection, set before it is prepared
+        self._connection: sqlite3.Connection | None = None  # the same connection, set before it is prepared
         self._changes = Changes[sqlite3.Connection](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
@@ -68,18 +68,18 @@ class FileStore:
 
     async def _step(self, group: list[Change[sqlite3.Connection]]) -> None:
         try:
-            answers = await self._changes.in_thread(lambda: self._commit([each.apply for each in group]))
+            answers = await self._changes.in_thread(lambda: self._commit([change.apply for change in group]))
         except StorageUnavailable:
             raise
         except Exception as error:
             if len(group) == 1:
                 group[0].reply(error)
                 return
-            for each in group:  # nothing was stored, because one change failed: repeat each in its own transaction
-                await self._step([each])
+            for change in group:  # nothing was stored, because one change failed: repeat each in its own transaction
+                await self._step([change])
         else:
-            for each, answer in zip(group, answers, strict=True):
-                each.reply(answer)
+            for change, answer in zip(group, answers, strict=True):
+                change.reply(answer)
 
     def _commit(self, changes: list[Callable[[sqlite3.Connection, float], Any]]) -> list[Any]:
         try:
@@ -105,7 +105,7 @@ class FileStore:
             take_locks(str(self._path))
             make_file(self._path)
             with forks.opening:
-                db = self._made = sqlite3.connect(
+                db = self._connection = sqlite3.connect(
                     self._path, timeout=WAIT, isolation_level=None, check_same_thread=False
                 )
                 forks.register(self)
@@ -118,21 +118,21 @@ class FileStore:
 
     def forked(self) -> None:
         """Drop the parent's connection unclosed: closing it in a child would undo the parent's transaction."""
-        if self._made is not None:
-            forked_files.leave(self._made, str(self._path))
-        self._db = self._made = None
+        if self._connection is not None:
+            forked_files.leave(self._connection, str(self._path))
+        self._db = self._connection = None
         self._changes.forget()
 
     def _let_go(self) -> None:
         self._db = None
-        if self._made is not None:  # also if the file could be opened, but not read
-            self._made.close()
-            self._made = None
+        if self._connection is not None:  # also if the file could be opened, but not read
+            self._connection.close()
+            self._connection = None
 
 
 def _read(db: sqlite3.Connection, key: str) -> str | None:
-    found = db.execute(GET, (key,)).fetchone()
-    return None if found is None else str(found[0])
+    row = db.execute(GET, (key,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _end(now: float, ttl: float | None) -> float | None:

@@ -39,9 +39,9 @@ class SqsQueue:
     max_delay, max_lease, max_batch = MAX_DELAY, MAX_LEASE, BATCH
 
     def __init__(self, url: str, *, dead: str, wait: float = 0.0, **client: Any) -> None:
-        for name, given in (("url", url), ("dead", dead)):
-            if not re.match(r"https?://", given):
-                raise BadOption(name, f"expected the URL of a queue, found {given!r}")
+        for name, address in (("url", url), ("dead", dead)):
+            if not re.match(r"https?://", address):
+                raise BadOption(name, f"expected the URL of a queue, found {address!r}")
         if url.endswith(".fifo"):
             raise BadOption(
                 "url",
@@ -69,16 +69,16 @@ class SqsQueue:
             WaitTimeSeconds=int(self._wait),
             MessageSystemAttributeNames=["ApproximateReceiveCount"],
         )
-        found: list[Pulled] = []
+        leased: list[Pulled] = []
         for message in answer.get("Messages", ()):
             handle = message["ReceiptHandle"]
             self._leases[handle] = since + min(lease, MAX_LEASE), message["Body"]
             count = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
-            found.append(Pulled(message["Body"], handle, count))
+            leased.append(Pulled(message["Body"], handle, count))
         if len(self._leases) > 10_000:  # leases of readers that died
             now = monotonic()
             self._leases = {handle: held for handle, held in self._leases.items() if held[0] > now}
-        return found
+        return leased
 
     async def extend(self, handle: str, lease: float) -> bool:
         return await self._change(handle, lease, keep=True)
@@ -100,9 +100,9 @@ class SqsQueue:
         """Send the message to the dead-letter queue, then delete it here: after a crash in between it is in both."""
         if handle not in self._leases or not self._is_ours(handle):
             return False
-        told = {"reason": {"DataType": "String", "StringValue": reason[:1000] or "none"}}
+        attributes = {"reason": {"DataType": "String", "StringValue": reason[:1000] or "none"}}
         body = self._leases[handle][1]
-        await self._call("send_message", url=self._dead, MessageBody=body, MessageAttributes=told)
+        await self._call("send_message", url=self._dead, MessageBody=body, MessageAttributes=attributes)
         return await self.ack(handle)
 
     async def size(self) -> int:
@@ -156,7 +156,10 @@ def sqs_queue(url: str, *, dead: str, wait: float = 0.0, **client: Any) -> SqsQu
     dead    URL of the queue for dead letters
     wait    s for which a pop waits for a message, 0 to 20; AWS charges each pop, whatever it waits
     client  arguments of `boto3.client`: region_name=, endpoint_url=, aws_access_key_id= ...; default: the AWS
-    configuration Raises BadOption."""
+            configuration
+
+    Raises BadOption.
+    """
     return SqsQueue(url, dead=dead, wait=wait, **client)
 
 

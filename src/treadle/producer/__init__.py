@@ -1,14 +1,7 @@
 """Enqueues jobs and waits for their results."""
 
-from treadle.producer.batching import Batcher
+from treadle.producer.batching import Batcher, Sender
 from treadle.producer.client import Client
 from treadle.producer.client_parts import ClientParts, Outboxes
-from treadle.producer.sender import Sender
 
-__all__ = [
-    "Batcher",
-    "Client",
-    "ClientParts",
-    "Outboxes",
-    "Sender",
-]
+__all__ = ["Batcher", "Client", "ClientParts", "Outboxes", "Sender"]

@@ -16,13 +16,11 @@ from treadle.core.ids import running
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Record
 from treadle.execution import middleware, open_transaction
-from treadle.execution.job_run import JobRun, in_sole_transaction, refuse_to_wait, waits_here
+from treadle.execution.job_run import in_sole_transaction, refuse_to_wait, waits_here
 from treadle.metrics import PairCounts
 from treadle.policy.retry import seconds
-from treadle.producer.batching import Batcher
+from treadle.producer.batching import Batcher, Sender
 from treadle.producer.client_parts import ClientParts
-from treadle.producer.sender import Sender
-from treadle.producer.stored_jobs import report_stored
 from treadle.producer.workflow_progress import progress_of
 from treadle.storage import Bound, whole, whole_row
 from treadle.storage.contract import Storage
@@ -73,6 +71,8 @@ class Client:
         commits."""
         if within is not None:
             return self.send_bound(specs, self._bound(within))
+        if running.get(None) is None and not self.layers:  # 1 % of an enqueue
+            return self._store(specs)
         refuse_to_wait("enqueue")
         return self._through(self._store, specs)
 
@@ -86,7 +86,7 @@ class Client:
                         "inline",
                         f"{spec!r} cannot run before your transaction is committed: leave out inline= or within=",
                     )
-            return self._handles(specs, await self._rows_of(specs, bound.enqueue, emits=False))
+            return await self._stored(specs, bound.enqueue, emits=False)
 
         return await self._through(store, specs)
 
@@ -98,18 +98,23 @@ class Client:
         """The result of a coroutine of the app that may be repeated, for a thread without an event loop."""
         return self.portal._again(make)
 
-    async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
-        """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
+    async def send_rows(self, specs: Sequence[JobSpec[Any]], bound: Bound | None = None) -> list[tuple[Record, bool]]:
+        """As `send`, or as `send_bound`. Returns the stored rows, and whether this call stored them, so the caller need
+        not read them."""
         rows: dict[str, Record] = {}
 
-        async def store(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-            stored = await self._rows_of(specs, self._share)
-            rows.update((row.job.id, row) for row in stored)
-            return self._handles(specs, stored)
+        enqueue = self._share if bound is None else bound.enqueue
 
-        jobs = await self._through(store, specs)
+        async def write(jobs: list[NewJob]) -> Sequence[Record]:
+            stored = await enqueue(jobs)
+            rows.update((row.job.id, row) for row in stored)
+            return stored
+
+        jobs = await self._through(lambda specs: self._stored(specs, write, emits=bound is None), specs)
         unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may return other jobs
-        rows.update((row.job.id, row) for row in (await self.get(unknown) if unknown else ()) if row is not None)
+        rows.update(
+            (row.job.id, row) for row in (await (bound or self).get(unknown) if unknown else ()) if row is not None
+        )
         for job in jobs:
             if job.id not in rows:
                 raise UnknownJob(job.id)
@@ -117,7 +122,7 @@ class Client:
 
     def _through(self, store: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
         """Call `store` inside the middleware, with the headers that the running job gives to its jobs."""
-        here: JobRun | None = running.get(None)
+        here = running.get(None)
         if here is not None and here.child_headers:
             specs = [spec.inheriting(here.child_headers) for spec in specs]
         return middleware.around_enqueue(self.layers, store)(specs) if self.layers else store(specs)
@@ -127,7 +132,7 @@ class Client:
         return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
 
     async def _store(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        jobs = self._handles(specs, await self._rows_of(specs, self._share))
+        jobs = await self._stored(specs, self._share)
         inline = [spec.new.id for spec in specs if spec.inline]
         if inline and self.run_now is not None:
             try:
@@ -139,50 +144,52 @@ class Client:
                 )
         return jobs
 
-    def _handles(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
-        """The handles of the stored specs."""
+    async def _stored(
+        self,
+        specs: Sequence[JobSpec[Any]],
+        store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
+        emits: bool = True,
+    ) -> list[Job[Any, Any]]:
+        """Store the specs, and the other jobs of each flow with it. Returns the handle of each spec."""
+        new_jobs: list[NewJob] = []
+        names_others = False
+        for spec in specs:
+            if spec.lacks is not None:
+                raise spec.lacks
+            new = spec.new
+            if spec.others or new.after:
+                names_others = True
+                new_jobs += spec.others
+            new_jobs.append(new)
+        if names_others:
+            acyclic(new_jobs)
+        try:
+            rows = await store(new_jobs)
+        except KeyHeld as error:  # remove the task's name, which the engine has added to the key
+            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
+        if emits and (self.counted is not None or not self._emitter.silent):
+            self._report(new_jobs, rows)
         jobs: list[Job[Any, Any]] = []
-        for spec, row in zip(specs, rows, strict=True):
-            job, new = row.job, spec.new
+        position = -1
+        for spec in specs:
+            position += len(spec.others) + 1
+            job, new = rows[position].job, spec.new
             # The nonce is None on both sides unless the id was chosen; each call that chooses an id has its own nonce.
             created = spec.mark_sent() and job.id == new.id and job.nonce == new.nonce
             jobs.append(Job(job.id, job.task, self, spec.decode, created))
         return jobs
 
-    async def _rows_of(
-        self,
-        specs: Sequence[JobSpec[Any]],
-        store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
-        emits: bool = True,
-    ) -> Sequence[Record]:
-        """Store the specs, and the other jobs of each flow with it. Returns the row of each spec."""
-        jobs: list[NewJob] = []
-        has_flow = waits = False
-        for spec in specs:
-            if spec.lacks is not None:
-                raise spec.lacks
-            if spec.others:
-                has_flow = True
-                jobs += spec.others
-            new = spec.new
-            if new.after:
-                waits = True
-            jobs.append(new)
-        if has_flow or waits:
-            acyclic(jobs)
-        try:
-            rows = await store(jobs)
-        except KeyHeld as error:  # remove the task's name, which the engine has added to the key
-            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-        if emits and (self.counted is not None or not self._emitter.silent):
-            report_stored(self.counted, self._emitter, jobs, rows)
-        if not has_flow:
-            return rows
-        rows_of_specs, position = [], -1
-        for spec in specs:
-            position += len(spec.others) + 1
-            rows_of_specs.append(rows[position])
-        return rows_of_specs
+    def _report(self, jobs: Sequence[NewJob], rows: Sequence[Record]) -> None:
+        """Count each job that was stored, and for which no other row was returned, and emit its event `enqueued`."""
+        stored = [
+            row
+            for new, row in zip(jobs, rows, strict=True)
+            if row.job is new or (row.job.id == new.id and row.job.nonce == new.nonce)
+        ]
+        if self.counted is not None:
+            self.counted.add_jobs([row.job for row in stored])
+        for row in stored:
+            self.tell("enqueued", row)
 
     def _write(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
         storage = self.at_hand()
@@ -298,16 +305,20 @@ class Client:
         [row] = await self._get([id])
         if row is not None or self.outbox is None:
             return row if row is not None else await self._look_at(id), id
-        found = await self.outbox.find(id)
-        if found is None:
+        delivery = await self.outbox.find(id)
+        if delivery is None:
             return await self._look_at(id), id  # it may have been delivered between the two reads
-        if found.became is None:
+        if delivery.became is None:
             return None, id
-        return await self._look_at(found.became), found.became
+        return await self._look_at(delivery.became), delivery.became
 
     async def _not_handed_over(self, id: str, limit: float | None) -> TimeoutError:
-        found = None if self.outbox is None else await self.outbox.find(id)
-        why = f", and {found.tries} deliveries failed: {found.error}" if found is not None and found.error else ""
+        delivery = None if self.outbox is None else await self.outbox.find(id)
+        why = (
+            f", and {delivery.tries} deliveries failed: {delivery.error}"
+            if delivery is not None and delivery.error
+            else ""
+        )
         after = f" after {limit:g} s" if limit else ""
         return TimeoutError(
             f"job {id} still waits in the outbox{after}{why}; `treadle storage relay list` shows such jobs, "

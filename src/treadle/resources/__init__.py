@@ -1,24 +1,5 @@
 """Resources of a process and of a run: the lifespan of an app, and the dependencies of its tasks."""
 
-from treadle.resources.app_resources import AppResources
-from treadle.resources.dependency import depends
-from treadle.resources.injector import Injector, bound, injector_of
-from treadle.resources.life import LEAVING, Life
-from treadle.resources.lifespan import Lifespan
-from treadle.resources.plan import Overrides
-from treadle.resources.state import state_of
-from treadle.resources.threads import NewThreads
+from treadle.core.lazy_names import stubbed_names as _stubbed_names
 
-__all__ = [
-    "LEAVING",
-    "AppResources",
-    "Injector",
-    "Life",
-    "Lifespan",
-    "NewThreads",
-    "Overrides",
-    "bound",
-    "depends",
-    "injector_of",
-    "state_of",
-]
+__getattr__, __dir__, __all__ = _stubbed_names(__name__, __file__, globals())

@@ -54,17 +54,17 @@ class AppResources:
         """Raise BadOption for an override of what no task and no lifespan uses, BadDependency for one that cannot
         work."""
         tasks = list(injectors)
-        known = {self.lifespan}.union(*(each.providers for each in tasks))
+        known = {self.lifespan}.union(*(injector.providers for injector in tasks))
         for provider, by in overrides.items():
             if provider not in known:
-                names = ", ".join(sorted(name_of(each) for each in known if each is not None)) or "none"
+                names = ", ".join(sorted(name_of(used) for used in known if used is not None)) or "none"
                 raise BadOption(
                     "overrides", f"no task of this app depends on {name_of(provider)}; its dependencies: {names}"
                 )
             if not callable(by):
                 raise BadOption("overrides", f"{name_of(provider)}: expected a function, found {by!r}")
-        for each in tasks:
-            each.plan(overrides)
+        for injector in tasks:
+            injector.plan(overrides)
 
     @contextmanager
     def overridden(self, overrides: Overrides) -> Iterator[None]:
@@ -89,8 +89,8 @@ class AppResources:
         threads    where plain providers of the process run; None: in new ones
         """
         loop = asyncio.get_running_loop()
-        for ended in [each for each in list(self._lives) if each.is_closed()]:
-            self._lives.pop(ended, None)
+        for closed in [other for other in list(self._lives) if other.is_closed()]:
+            self._lives.pop(closed, None)
         while (life := self._lives.get(loop)) is not None and life.ending is not None:
             await asyncio.wait([life.ending])
         if life is None:
@@ -102,8 +102,8 @@ class AppResources:
         if life.beginning is not None:
             await self._begun(life, life.beginning)
         try:
-            for each in injectors:
-                await life.prepare(each.plan_in(life).of_process)
+            for injector in injectors:
+                await life.prepare(injector.plan_in(life).of_process)
         except BaseException:
             await self.leave(life)
             raise

@@ -8,17 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent import futures
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.concurrency.spawn import started
-from treadle.resources.exits import contained, result_of
+from treadle.core import interrupts
 from treadle.resources.generators import Problem, begin, end
 
 log = logging.getLogger("treadle")
 
+T = TypeVar("T")
+
 CANCELLED = 2.0  # s that a cancelled generator gets to end
+
+RAISED = (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup)
+"""The exceptions of providers: all but those that end a coroutine from outside."""
+
+
+class Exit(Exception):
+    """Carries a SystemExit or a KeyboardInterrupt to another asyncio task. asyncio ends the event loop with them if a
+    task raises them, and with it the worker and all its jobs."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def contained(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the coroutine. Raises Exit in place of those, and interrupts the loop if it was Ctrl-C."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        interrupts.pass_on(error)
+        raise Exit(error) from None
+
+
+def result_of(done: asyncio.Future[T] | futures.Future[T]) -> T:
+    """The result of a task that ran `contained`; for a future of another thread, waits for it. Raises the exception
+    that was contained."""
+    try:
+        return done.result()
+    except Exit as exit:
+        error = exit.error
+    raise error
 
 
 class Hosted:
@@ -32,13 +66,13 @@ class Hosted:
         self._value: Any = None
         self._error: BaseException | None = None  # to raise at the yield
         self._entered, self._leaving = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # None before `enter`
         self._cancelled = False  # by this object
 
     async def enter(self) -> Any:
         """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the
         generator."""
-        self._task = task = started(contained(self._run()), context=self._context)
+        self.task = task = started(contained(self._run()), context=self._context)
         entered = asyncio.ensure_future(self._entered.wait())
         try:
             await asyncio.wait([task, entered], return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +92,7 @@ class Hosted:
         """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
         this call is cancelled, so is the generator. If the generator did not reach its yield, it only waits for its
         end: `enter` has raised its error."""
-        task, self._error = self._task, error
+        task, self._error = self.task, error
         if task is None:
             return
         self._leaving.set()
@@ -79,7 +113,7 @@ class Hosted:
 
     async def cancel(self) -> None:
         """Cancel the generator, and wait until it has ended, at most `CANCELLED` seconds."""
-        task = self._task
+        task = self.task
         if task is None:
             return
         self._cancelled = True
@@ -89,11 +123,6 @@ class Hosted:
             log.error("%s ignores its cancellation; it is left running", self._name)
         elif not task.cancelled():
             task.exception()  # seen: the caller raises its cancellation
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The task of the generator; None before `enter`."""
-        return self._task
 
     @property
     def is_leaving(self) -> bool:

@@ -18,9 +18,8 @@ from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency
 from treadle.core.injected import injected_names
-from treadle.resources.exits import contained, result_of
 from treadle.resources.generators import begin, begin_here, end, end_here
-from treadle.resources.hosted import Hosted
+from treadle.resources.hosted import Hosted, contained, result_of
 from treadle.resources.life import Life
 from treadle.resources.plan import Overrides, Planner, Provided, in_order
 from treadle.resources.threads import in_thread
@@ -55,8 +54,8 @@ class Provision:
     def __init__(self, needs: Mapping[str, Provided]) -> None:
         self.needs = needs
         every = tuple(in_order(needs))
-        self.of_run = tuple(each for each in every if each.scope == "run")
-        self.of_process = tuple(each for each in every if each.scope == "process")
+        self.of_run = tuple(need for need in every if need.scope == "run")
+        self.of_process = tuple(need for need in every if need.scope == "process")
 
 
 class Injector:
@@ -73,21 +72,21 @@ class Injector:
     @property
     def providers(self) -> set[Callable[..., Any]]:
         """All providers that the task needs, as they were declared."""
-        return {each.provider for each in in_order(self._plan.needs)}
+        return {need.provider for need in in_order(self._plan.needs)}
 
     def plan_in(self, life: Life) -> Provision:
         """The plan of a life, with its overrides."""
         if not life.overrides:
             return self._plan
-        found: Provision | None = life.plans.get(self)
-        if found is None:
-            found = life.plans[self] = self.plan(life.overrides)
-        return found
+        plan: Provision | None = life.plans.get(self)
+        if plan is None:
+            plan = life.plans[self] = self.plan(life.overrides)
+        return plan
 
     def check_direct_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadDependency unless a call of the function itself gives a value for each dependency."""
-        given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
-        lacks = [name for name in self._plan.needs if name not in given]
+        arguments = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
+        lacks = [name for name in self._plan.needs if name not in arguments]
         if lacks:
             raise BadDependency(
                 self.name,
@@ -104,11 +103,11 @@ class Injector:
         life = site.life
         plan = self.plan_in(life)
         if not plan.of_run:
-            return await function(*args, **kwargs, **(life.at_hand(self) or await self._of_process(plan, life)))
+            return await function(*args, **kwargs, **(life.by_task.get(self) or await self._of_process(plan, life)))
         run, process = _Run(self.name, site), forks.tag
         try:
-            given = await run.make(plan)
-            value = await function(*args, **kwargs, **given)
+            provided = await run.make(plan)
+            value = await function(*args, **kwargs, **provided)
         except BaseException as error:
             if forks.tag is not process:
                 forks.end(error)
@@ -120,9 +119,8 @@ class Injector:
         return value
 
     async def _of_process(self, plan: Provision, life: Life) -> dict[str, Any]:
-        found = {name: await life.value(need) for name, need in plan.needs.items()}
-        life.remember(self, found)
-        return found
+        values = life.by_task[self] = {name: await life.value(need) for name, need in plan.needs.items()}
+        return values
 
     def bound_to(
         self, site: RunSite, function: Callable[..., Any], is_async: bool, pending: Pending
@@ -144,8 +142,8 @@ class Injector:
         plan = self.plan_in(life)
         run = _RunHere(self.name, site, pending)
         try:
-            given = (life.at_hand(self) if not plan.of_run else None) or run.make(plan)
-            value = forks.contained(functools.partial(function, *args, **kwargs, **given))
+            provided = (life.by_task.get(self) if not plan.of_run else None) or run.make(plan)
+            value = forks.contained(functools.partial(function, *args, **kwargs, **provided))
         except BaseException as error:
             run.close(error)
             raise
@@ -177,30 +175,30 @@ class _Run:
     async def make(self, plan: Provision) -> dict[str, Any]:
         """The values by parameter. Raises what a provider raises."""
         values: Values = {}
-        for each in plan.of_process:
-            values[each.key] = await self._site.life.value(each)
-        for each in plan.of_run:
-            given = {name: values[need.key] for name, need in each.needs.items()}
-            values[each.key] = await self._one(each, given)
+        for provided in plan.of_process:
+            values[provided.key] = await self._site.life.value(provided)
+        for provided in plan.of_run:
+            arguments = {name: values[need.key] for name, need in provided.needs.items()}
+            values[provided.key] = await self._one(provided, arguments)
         return {name: values[need.key] for name, need in plan.needs.items()}
 
-    async def _one(self, provided: Provided, given: dict[str, Any]) -> Any:
+    async def _one(self, provided: Provided, arguments: dict[str, Any]) -> Any:
         call, problem = provided.call, provided.problem
         if provided.kind == "async":
-            return await call(**given)
+            return await call(**arguments)
         if provided.kind == "async generator":
-            generator: AsyncGenerator[Any, None] = call(**given)
+            generator: AsyncGenerator[Any, None] = call(**arguments)
             value = await begin(generator, problem)  # if it raises, the generator has ended
             self._open.append((provided.name, lambda error: end(generator, error, problem)))
             return value
         if provided.kind == "class":
-            return call(**given)
+            return call(**arguments)
         threads = self._threads()
         if provided.kind == "generator":
-            plain: Generator[Any, None, Any] = call(**given)
+            plain: Generator[Any, None, Any] = call(**arguments)
             self._open.append((provided.name, lambda error: in_thread(threads, end_here, plain, error, problem)))
             return await in_thread(threads, begin_here, plain, problem)
-        return provided.checked(await in_thread(threads, call, **given))
+        return provided.checked(await in_thread(threads, call, **arguments))
 
     async def close(self, error: BaseException | None) -> None:
         """Close the generators in reverse order. Raises the first error if there was none before."""
@@ -225,35 +223,32 @@ class _RunHere:
         """As `_Run.make`."""
         values: Values = {}
         life = self._site.life
-        for each in plan.of_process:
-            known = life.known(each)
-            values[each.key] = known[0] if known is not None else self._wait(life.value(each))
-        for each in plan.of_run:
-            given = {name: values[need.key] for name, need in each.needs.items()}
-            values[each.key] = self._one(each, given)
+        for provided in plan.of_process:
+            known = life.known(provided)
+            values[provided.key] = known[0] if known is not None else self._wait(life.value(provided))
+        for provided in plan.of_run:
+            arguments = {name: values[need.key] for name, need in provided.needs.items()}
+            values[provided.key] = self._one(provided, arguments)
         return {name: values[need.key] for name, need in plan.needs.items()}
 
-    def _one(self, provided: Provided, given: dict[str, Any]) -> Any:
+    def _one(self, provided: Provided, arguments: dict[str, Any]) -> Any:
         call, problem = provided.call, provided.problem
         if provided.kind == "generator":
-            plain: Generator[Any, None, Any] = call(**given)
+            plain: Generator[Any, None, Any] = call(**arguments)
             self._open.append((provided.name, lambda error: end_here(plain, error, problem)))
             return begin_here(plain, problem)
         if provided.kind == "async":
-            return self._wait(call(**given))
+            return self._wait(call(**arguments))
         if provided.kind == "async generator":
-            hosted = Hosted(provided.name, call(**given), problem, None)
+            hosted = Hosted(provided.name, call(**arguments), problem, None)
             self._open.append((provided.name, lambda error: self._wait(hosted.leave(error), closes=True)))
             return self._wait(hosted.enter())
-        return provided.checked(call(**given))
-
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
-        return asyncio.run_coroutine_threadsafe(contained(work), self._site.loop)
+        return provided.checked(call(**arguments))
 
     def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
         """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop
         already, because what is open must be closed then."""
-        future, pending = self._on_loop(work), self._pending
+        future, pending = asyncio.run_coroutine_threadsafe(contained(work), self._site.loop), self._pending
         if pending is not None:
             pending.waits_for = future
             if pending.why is not None and not closes:
@@ -280,26 +275,28 @@ class _RunHere:
 
 def injector_of(name: str, function: Callable[..., Any]) -> Injector | None:
     """The dependencies of a task; None if it has none, so that its calls cost nothing more. Raises BadDependency."""
-    found = injected_names(function)
-    if not found:
+    names = injected_names(function)
+    if not names:
         return None
-    _check_places(name, function, found)
+    _check_places(name, function, names)
     return Injector(name, function)
 
 
-def _check_places(name: str, function: Callable[..., Any], found: Sequence[str]) -> None:
+def _check_places(name: str, function: Callable[..., Any], dependencies: Sequence[str]) -> None:
     kinds = inspect.Parameter
     behind = ""
-    for each in inspect.signature(function).parameters.values():
-        if each.name in found:
-            if each.kind is kinds.POSITIONAL_ONLY:
-                raise BadDependency(name, f"the parameter {each.name!r} cannot be given by name: move it behind `/`")
-            behind = behind or each.name
-        elif behind and each.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.VAR_POSITIONAL):
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in dependencies:
+            if parameter.kind is kinds.POSITIONAL_ONLY:
+                raise BadDependency(
+                    name, f"the parameter {parameter.name!r} cannot be given by name: move it behind `/`"
+                )
+            behind = behind or parameter.name
+        elif behind and parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.VAR_POSITIONAL):
             raise BadDependency(
                 name,
-                f"the parameter {each.name!r} stands behind the dependency {behind!r}: move it in front of that, or "
-                "put both behind `*`",
+                f"the parameter {parameter.name!r} stands behind the dependency {behind!r}: move it in front of that, "
+                "or put both behind `*`",
             )
 
 

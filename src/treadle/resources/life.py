@@ -17,13 +17,10 @@ from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency, DependencyFailed, ResourceFailed
 from treadle.resources.dependency import Dependency
-from treadle.resources.exits import RAISED, Exit, contained, result_of
-from treadle.resources.failure import described
 from treadle.resources.generators import begin_here, end_here
-from treadle.resources.hosted import CANCELLED, Hosted
-from treadle.resources.lifespan import Lifespan
+from treadle.resources.hosted import CANCELLED, RAISED, Exit, Hosted, contained, result_of
+from treadle.resources.lifespan import NONE, Lifespan, described
 from treadle.resources.plan import Overrides, Planner, Provided
-from treadle.resources.state import NONE
 from treadle.resources.threads import NewThreads, in_thread
 
 log = logging.getLogger("treadle")
@@ -46,6 +43,7 @@ class Life:
     broken       why a generator ended while it was in use
     when_broken  called then
     plans        how the values of each task are made with the overrides
+    by_task      all values of each task whose dependencies are of the process
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Life:
         self.ending: asyncio.Task[BaseException | None] | None = None
         self._values: dict[Any, tuple[Any]] = {}
         self._making: dict[Any, asyncio.Task[Any]] = {}
-        self._by_task: dict[Any, dict[str, Any]] = {}  # all values of a task whose dependencies are of the process
+        self.by_task: dict[Any, dict[str, Any]] = {}
         self._open: list[tuple[Provided, Failed, Callable[[], Coroutine[Any, Any, None]]]] = []  # in order
         self._context = contextvars.copy_context()
         self._context.run(ids.running.set, None)  # a job that starts a worker is not the job of its resources
@@ -88,11 +86,11 @@ class Life:
 
     async def prepare(self, needs: Iterable[Provided]) -> None:
         """Make these values of the process, in order, unless they are made. Raises DependencyFailed."""
-        for each in needs:
+        for provided in needs:
             try:
-                await self._telling(each.name, self.value(each))
+                await self._telling(provided.name, self.value(provided))
             except RAISED as error:
-                raise _failed(each, error, "before the first claim") from error
+                raise _failed(provided, error, "before the first claim") from error
 
     async def _telling(self, name: str, work: Coroutine[Any, Any, Any]) -> Any:
         telling = started(_tell_slow(name))
@@ -103,11 +101,8 @@ class Life:
 
     def known(self, provided: Provided) -> tuple[Any] | None:
         """The value in a tuple, if it is made. From any thread."""
-        if isinstance(provided.provider, Lifespan):
-            return self._state_of(provided)
-        return self._values.get(provided.key)
-
-    def _state_of(self, provided: Provided) -> tuple[Any]:
+        if not isinstance(provided.provider, Lifespan):
+            return self._values.get(provided.key)
         if provided.provider is not self.lifespan or self.state is NONE:
             raise BadDependency(provided.name, "is the lifespan of another app")
         return (self.state,)
@@ -136,12 +131,12 @@ class Life:
             self._making.pop(provided.key, None)
 
     async def _make(self, provided: Provided, failed: Failed) -> Any:
-        given = {name: await self.value(need) for name, need in provided.needs.items()}
+        arguments = {name: await self.value(need) for name, need in provided.needs.items()}
         call, kind, problem = provided.call, provided.kind, provided.problem
         if kind == "async":
-            return await call(**given)
+            return await call(**arguments)
         if kind in ("async generator", "lifespan"):
-            generator = call.begin() if isinstance(call, Lifespan) else call(**given)
+            generator = call.begin() if isinstance(call, Lifespan) else call(**arguments)
             hosted = Hosted(provided.name, generator, problem, self._context.copy())
             value = await hosted.enter()
             self._open.append((provided, failed, hosted.leave))
@@ -149,13 +144,13 @@ class Life:
             hosted.task.add_done_callback(lambda task: self._ended(hosted, task, failed))
             return value
         if kind == "generator":
-            plain: Generator[Any, None, Any] = call(**given)
+            plain: Generator[Any, None, Any] = call(**arguments)
             value = await in_thread(self.threads, begin_here, plain, problem)
             self._open.append((provided, failed, lambda: in_thread(self.threads, end_here, plain, None, problem)))
             return value
         if kind == "class":
-            return call(**given)
-        return provided.checked(await in_thread(self.threads, call, **given))
+            return call(**arguments)
+        return provided.checked(await in_thread(self.threads, call, **arguments))
 
     def _ended(self, hosted: Hosted, task: asyncio.Task[None], failed: Failed) -> None:
         """A generator has ended. If no `leave` was called and the event loop does not end, that is an error."""
@@ -166,16 +161,6 @@ class Life:
         for tell in list(self.when_broken):
             tell(broken)
 
-    # --- for tasks whose dependencies are all of the process
-
-    def at_hand(self, injector: object) -> dict[str, Any] | None:
-        """The values of a task, as `remember` was given them."""
-        return self._by_task.get(injector)
-
-    def remember(self, injector: object, values: dict[str, Any]) -> None:
-        """Keep the values of a task for its next runs."""
-        self._by_task[injector] = values
-
     # --- closing
 
     async def end(self, hurry: asyncio.Event | None) -> BaseException | None:
@@ -183,7 +168,7 @@ class Life:
         returns the first."""
         leaving = started(self._leave())
         hurried = None if hurry is None else asyncio.ensure_future(hurry.wait())
-        waits = [each for each in (leaving, hurried) if each is not None]
+        waits = [wait for wait in (leaving, hurried) if wait is not None]
         try:
             await asyncio.wait(waits, timeout=LEAVING, return_when=asyncio.FIRST_COMPLETED)
             tries = len(self._open) + 2  # each cancellation ends one of them
@@ -224,9 +209,9 @@ class Life:
 def _failed(provided: Provided, error: BaseException, when: str) -> ResourceFailed:
     if isinstance(error, ResourceFailed):
         return error
-    found = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
-    found.__cause__ = error
-    return found
+    failure = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
+    failure.__cause__ = error
+    return failure
 
 
 def _seen(making: asyncio.Task[Any]) -> None:

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import traceback
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from treadle.core.errors import BadOption, LifespanFailed
-from treadle.resources.failure import described
+from treadle.core import ids
+from treadle.core.errors import BadOption, LifespanFailed, NotRunning
+
+
+def described(error: BaseException, function: Any) -> str:
+    """`OSError: no database (shop.py, line 12)`."""
+    message, kind = " ".join(str(error).split()), type(error).__name__
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    own = None if code is None else code.co_filename
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    place = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
+    return f"{kind}{': ' if message else ''}{message}{place}"
+
+
+NONE: Final[Any] = object()
+"""The state of an app without a lifespan."""
+
+
+class HasState(Protocol):
+    """An object with the state of a lifespan; NONE without a lifespan."""
+
+    state: Any
+
+
+class HasLife(Protocol):
+    """Where a job runs."""
+
+    @property
+    def life(self) -> HasState: ...
+
+
+def state_of(site: HasLife | None) -> Any:
+    """The state of the lifespan there. Raises NotRunning if there is none."""
+    state = NONE if site is None else site.life.state
+    if state is NONE:
+        raise NotRunning(
+            'the app of this job has no lifespan: declare one with @app.lifespan, and a task of kind="process" at the '
+            "top level of its module"
+        )
+    return state
+
 
 S = TypeVar("S")
 
@@ -42,9 +85,10 @@ class Lifespan(Generic[S]):
     @property
     def state(self) -> S:
         """The value that it yielded, in a running job: `current().state` with its type. Raises NotRunning."""
-        from treadle.resources.state import state_here
-
-        return cast("S", state_here())
+        run = ids.running.get(None)
+        if run is None:
+            raise NotRunning("the state of a lifespan was read outside a job: read it in a task while a worker runs it")
+        return cast("S", state_of(run.site))
 
     def begin(self) -> AsyncGenerator[S, None]:
         """A new generator."""
@@ -58,15 +102,15 @@ class Lifespan(Generic[S]):
         """The error to raise for an exception of the function; `when` says where it came from."""
         if isinstance(error, LifespanFailed):
             return error
-        found = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
-        found.__cause__ = error
-        return found
+        failure = LifespanFailed(self.name, f"failed {when}: {described(error, self._function)}")
+        failure.__cause__ = error
+        return failure
 
 
 def _takes_app(function: Callable[..., Any]) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
-    needed = [each for each in parameters if each.default is each.empty and each.kind not in (2, 4)]
-    if len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
+    needed = [argument for argument in parameters if argument.default is argument.empty and argument.kind not in (2, 4)]
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
         raise BadOption("lifespan", f"{EXPECTED}, found {function.__qualname__}{inspect.signature(function)}")
     return bool(needed)
 

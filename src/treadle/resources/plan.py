@@ -69,16 +69,16 @@ class Planner:
 
     def of(self, function: Callable[..., Any]) -> dict[str, Provided]:
         """The values for the parameters of a function whose default is `depends(...)`."""
-        return {each.name: self.one(each.default) for each in _parameters(function) if _is_injected(each)}
+        return {needed.name: self.one(needed.default) for needed in _parameters(function) if _is_injected(needed)}
 
-    def one(self, asked: Dependency) -> Provided:
-        provider = asked.provider
-        scope: Scope = "process" if isinstance(provider, Lifespan) else asked.scope
+    def one(self, dependency: Dependency) -> Provided:
+        provider = dependency.provider
+        scope: Scope = "process" if isinstance(provider, Lifespan) else dependency.scope
         known = self._known.get((provider, scope))
         if known is not None:
             return known
         if provider in self._path:
-            names = [name_of(each) for each in [*self._path[self._path.index(provider) :], provider]]
+            names = [name_of(step) for step in [*self._path[self._path.index(provider) :], provider]]
             raise BadDependency(names[0], f"depends on itself: {' -> '.join(names)}")
         call = self._overrides.get(provider, provider)
         self._path.append(provider)
@@ -86,26 +86,26 @@ class Planner:
             needs = {} if isinstance(call, Lifespan) else self._needs(call)
         finally:
             self._path.pop()
-        made = Provided(provider, call, scope, needs)
+        provided = Provided(provider, call, scope, needs)
         for name, need in needs.items():
             if scope == "process" and need.scope == "run":
                 raise BadDependency(
-                    made.name,
+                    provided.name,
                     f"its value is one for the process, but {need.name} makes the parameter {name!r} for each run; "
                     f'give that scope="process", or this one scope="run"',
                 )
-        self._known[made.key] = made
-        return made
+        self._known[provided.key] = provided
+        return provided
 
     def _needs(self, call: Callable[..., Any]) -> dict[str, Provided]:
         refuse_misplaced(name_of(call), _parameters(call), {})
-        for each in _parameters(call):
-            if _is_injected(each):
-                if each.kind is each.POSITIONAL_ONLY:
-                    raise BadDependency(name_of(call), f"the parameter {each.name!r} cannot be given by name")
-            elif each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+        for parameter in _parameters(call):
+            if _is_injected(parameter):
+                if parameter.kind is parameter.POSITIONAL_ONLY:
+                    raise BadDependency(name_of(call), f"the parameter {parameter.name!r} cannot be given by name")
+            elif parameter.default is parameter.empty and parameter.kind not in (2, 4):  # `*args`, `**kwargs`
                 raise BadDependency(
-                    name_of(call), f"the parameter {each.name!r} has no value: give it a default, or depends(...)"
+                    name_of(call), f"the parameter {parameter.name!r} has no value: give it a default, or depends(...)"
                 )
         return self.of(call)
 
@@ -114,15 +114,15 @@ def in_order(needs: Mapping[str, Provided]) -> Iterator[Provided]:
     """These values and all that they need, each once, in the order in which they are made."""
     seen: set[tuple[Any, Scope]] = set()
 
-    def walk(each: Provided) -> Iterator[Provided]:
-        if each.key not in seen:
-            seen.add(each.key)
-            for need in each.needs.values():
+    def walk(provided: Provided) -> Iterator[Provided]:
+        if provided.key not in seen:
+            seen.add(provided.key)
+            for need in provided.needs.values():
                 yield from walk(need)
-            yield each
+            yield provided
 
-    for each in needs.values():
-        yield from walk(each)
+    for need in needs.values():
+        yield from walk(need)
 
 
 def kind_of(call: Any) -> Kind:

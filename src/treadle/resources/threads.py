@@ -20,17 +20,17 @@ class NewThreads:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 
-        def answer(found: Answer) -> None:
+        def answer(result: Answer) -> None:
             if not future.done():
-                future.set_result(found)
+                future.set_result(result)
 
         def run() -> None:
             try:
-                found: Answer = call(), None
+                result: Answer = call(), None
             except BaseException as error:
-                found = None, error
+                result = None, error
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(answer, found)
+                loop.call_soon_threadsafe(answer, result)
 
         threading.Thread(target=run, name="treadle-provider", daemon=True).start()
         return future

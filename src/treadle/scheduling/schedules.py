@@ -87,15 +87,17 @@ class Schedules:
     ) -> None:
         """Declare a schedule in this process. Raises BadOption, and BadArgument if the arguments do not fit the
         task."""
-        found, named = name or task.name, dict(kwargs or {})
-        ticker.check(found, catch_up, overlap)
-        known = self._declared.get(found)
+        schedule_name, named = name or task.name, dict(kwargs or {})
+        ticker.check(schedule_name, catch_up, overlap)
+        known = self._declared.get(schedule_name)
         if known is not None and (known.task is task or known.task.name != task.name):
-            raise BadOption("name", f"a schedule named {found!r} is already declared; give one of the two name=")
+            raise BadOption(
+                "name", f"a schedule named {schedule_name!r} is already declared; give one of the two name="
+            )
         task._core.signature.encode_call(tuple(args), named)
-        definition = Definition(found, timing, task.name, catch_up, overlap)
-        self._declared[found] = Declared(definition, task, tuple(args), named, ask)
-        own = ticker.task_name(found, declared=True)
+        definition = Definition(schedule_name, timing, task.name, catch_up, overlap)
+        self._declared[schedule_name] = Declared(definition, task, tuple(args), named, ask)
+        own = ticker.task_name(schedule_name, declared=True)
         self.tasks[own] = SystemTask(own, self._ticker.run, serves=task.name, by_leader=True)
 
     @property
@@ -103,21 +105,16 @@ class Schedules:
         """The schedules that code declares, by name."""
         return self._declared
 
-    @property
-    def declares(self) -> bool:
-        """Whether code has declared any schedule."""
-        return bool(self._declared)
-
     async def store(self) -> None:
         """Store the schedules declared here, and update those whose declaration has changed. Any number of workers may
         do this concurrently: there is one row per name. Raises StorageError."""
         if not self._declared:
             return
         storage, known = await self._storage(), list(self._declared.values())
-        made = [self._row(each.definition, declared=True) for each in known]
-        rows = await patiently(partial(storage.enqueue, made))
-        for each, row in zip(known, rows, strict=True):
-            await self._take_over(storage, each.definition, row)
+        new = [self._row(declared.definition, declared=True) for declared in known]
+        rows = await patiently(partial(storage.enqueue, new))
+        for declared, row in zip(known, rows, strict=True):
+            await self._take_over(storage, declared.definition, row)
 
     def _row(self, definition: Definition, declared: bool) -> NewJob:
         return ticker.new_row(self._new_id(), definition, declared)
@@ -145,18 +142,18 @@ class Schedules:
     async def list(self) -> list[Schedule]:
         """All schedules, by name. Rows that cannot be read are left out; `treadle doctor` reports them. Raises
         StorageError."""
-        found = []
+        schedules = []
         async for row in self._rows():
             with suppress(*ticker.UNREADABLE):
-                found.append(_shown(ScheduleEntry(row)))
+                schedules.append(_shown(ScheduleEntry(row)))
         await self._moved.looked("app.schedules.list")
-        return sorted(found, key=lambda each: each.name)
+        return sorted(schedules, key=lambda schedule: schedule.name)
 
     async def get(self, name: str) -> Schedule:
         """One schedule. Raises UnknownSchedule."""
-        found = _shown(await self._entry(name))
+        schedule = _shown(await self._entry(name))
         await self._moved.looked("app.schedules.get")
-        return found
+        return schedule
 
     async def _entry(self, name: str) -> ScheduleEntry:
         row = await self._find(name)
@@ -254,10 +251,10 @@ class Schedules:
                     what = f"{name!r} is not stored{like}; a new one needs the job of each tick, and cron= or every="
                     raise BadOption("upsert", what) from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
-                made = self._row(definition, declared=False)
-                [row] = await patiently(partial((await self._storage()).enqueue, [made]))
+                new = self._row(definition, declared=False)
+                [row] = await patiently(partial((await self._storage()).enqueue, [new]))
                 entry = ScheduleEntry(row)
-                if row.job.id == made.id:
+                if row.job.id == new.id:
                     return _shown(entry)
             if await self._settle(self._edited(entry, spec, timing, catch_up, overlap)):
                 return await self.get(name)

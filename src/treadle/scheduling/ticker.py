@@ -15,7 +15,7 @@ from cronsim import CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core import defaults
+from treadle.core import defaults, errors
 from treadle.core.clock import moment as aware
 from treadle.core.errors import BadOption, ForeignRow, QueueFull
 from treadle.core.model import NewJob, Outcome, Record, State
@@ -53,15 +53,7 @@ class Definition(Struct, frozen=True, omit_defaults=True):
 
 read = msgspec.json.Decoder(Definition).decode
 # Errors of a row that claims to be a schedule and cannot be read as one.
-UNREADABLE: Final = (
-    msgspec.MsgspecError,
-    CronSimError,
-    BadOption,
-    ValueError,
-    OverflowError,
-    StopIteration,
-    RecursionError,
-)
+UNREADABLE: Final = (*errors.UNREADABLE, CronSimError, BadOption, OverflowError, StopIteration)
 
 
 class Declared(Struct, frozen=True):
@@ -128,9 +120,9 @@ def changed(row: Record, checkpoints: Mapping[str, str], delay: float = 0.0) -> 
     )
 
 
-def a_tick(job: NewJob, name: str, id: str, at: float | None) -> NewJob:
+def a_tick(job: NewJob, name: str, id: str, instant: float | None) -> NewJob:
     """One job of a schedule. No caller could handle KeyHeld, so for a held key the holder is returned."""
-    moment = () if at is None else (("treadle-moment", aware(at).isoformat()),)
+    moment = () if instant is None else (("treadle-moment", aware(instant).isoformat()),)
     return replace(
         job,
         id=id,
@@ -141,7 +133,7 @@ def a_tick(job: NewJob, name: str, id: str, at: float | None) -> NewJob:
 
 
 Prepare = Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
-"""Returns the jobs after the app's middleware."""
+"""Returns the jobs as the app's middleware has changed them."""
 
 
 class Ticker:
@@ -219,14 +211,14 @@ class Ticker:
     ) -> tuple[tuple[NewJob, ...], Exception | None]:
         """The jobs of these instants, and the error of those that could not be made."""
         followups, problem = [], None
-        for at in moments:
+        for instant in moments:
             try:
                 job = definition.job if known is None else known.job()
                 assert job is not None
             except Exception as error:
                 problem = error
             else:
-                followups.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(at)}", at))
+                followups.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(instant)}", instant))
         try:
             return await self._prepare(followups), problem
         except Exception as error:  # of a middleware

@@ -46,9 +46,9 @@ def upcoming_of(timing: Cron | Every, now: float, most: int = NEXT) -> list[floa
 def last_ids(schedule: Schedule, now: float, most: int = LAST) -> list[str]:
     """The ids of its last ticks, the newest first: the last job, and those of the ticks that its timing names. Not all
     of them were stored, for example while no worker ran."""
-    found = [] if schedule.last is None else [schedule.last]
-    ids = (f"cron:{schedule.name}:{stamp(at)}" for at in _past(schedule, now, most))
-    return list(dict.fromkeys([*found, *ids]))[:most]
+    last = [] if schedule.last is None else [schedule.last]
+    ids = (f"cron:{schedule.name}:{stamp(instant)}" for instant in _past(schedule, now, most))
+    return list(dict.fromkeys([*last, *ids]))[:most]
 
 
 def _past(schedule: Schedule, now: float, most: int) -> list[float]:
@@ -60,12 +60,12 @@ def _past(schedule: Schedule, now: float, most: int) -> list[float]:
             return []
         first = schedule.next_at.timestamp() - timing.seconds
         return [first - timing.seconds * number for number in range(most)]
-    found: list[float] = []
+    past: list[float] = []
     for window in WINDOWS:
         ticks = list(islice(takewhile(now.__ge__, timing.after(now - window)), STEPS))
         if len(ticks) == STEPS:  # a rhythm within a day of the year, say
             break
-        found = ticks
-        if len(found) >= most:
+        past = ticks
+        if len(past) >= most:
             break
-    return found[::-1][:most]
+    return past[::-1][:most]

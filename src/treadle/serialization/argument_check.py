@@ -1,4 +1,4 @@
-"""Everything about a stored call that a signature cannot read; `CallCodec.decode_call` stops at the first.
+"""Lists every part of a stored call that a signature cannot read; `CallCodec.decode_call` stops at the first.
 
 Only calls that `decode_call` refused come here, so this need not be fast.
 """
@@ -39,17 +39,17 @@ def misfits(signature: CallCodec, text: str, first_later: bool = False) -> list[
         args, kwargs, tags = _parts(signature, text)
     except BadArgument as error:
         return [error]
-    found = [*_of_shape(signature.name, plan, args, kwargs)]
-    given, named = _bound(plan, args, kwargs)
-    for param, value, name in (*((plan.at(n), value, None) for n, value in enumerate(given)), *named):
+    errors = [*_of_shape(signature.name, plan, args, kwargs)]
+    by_place, named = _bound(plan, args, kwargs)
+    for param, value, name in (*((plan.at(n), value, None) for n, value in enumerate(by_place)), *named):
         try:
             if isinstance(value, msgspec.Raw):
                 signature._read(param, value, name)
             else:
                 signature._accept(param, value, name, tags)
         except BadArgument as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def first_misfit(signature: CallCodec, value: object) -> BadArgument | None:
@@ -88,22 +88,22 @@ def _no_payload(signature: CallCodec, error: BaseException) -> BadArgument:
 def _of_shape(task: str, plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[BadArgument]:
     """The arguments that are missing, unknown, given twice or too many. `Parameters.bind` raises for the first of these
     only."""
-    found: list[BadArgument] = []
-    left, more = list(args), dict(kwargs)
+    errors: list[BadArgument] = []
+    by_place, more = list(args), dict(kwargs)
     while True:
         try:
-            plan.bind(task, left, more)
+            plan.bind(task, by_place, more)
         except BadArgument as error:
-            found.append(error)
-            if error.parameter is None and len(left) > plan.high:
-                del left[plan.high :]
+            errors.append(error)
+            if error.parameter is None and len(by_place) > plan.high:
+                del by_place[plan.high :]
             elif error.parameter in more:
                 del more[error.parameter]
             else:
-                found += [*_missing(task, plan, left, more)][1:]
-                return found
+                errors += [*_missing(task, plan, by_place, more)][1:]
+                return errors
         else:
-            return found
+            return errors
 
 
 def _missing(task: str, plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[BadArgument]:
@@ -121,7 +121,7 @@ def _bound(
     plan: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], list[tuple[Param, Any, str]]]:
     """The values that belong to a parameter, to be read one by one."""
-    given = args if plan.more is not None else args[: plan.high]
+    values = args if plan.more is not None else args[: plan.high]
     by_place = {param.name: param for param in plan.positional}
     known = {**by_place, **plan.named}
     named = [
@@ -129,4 +129,4 @@ def _bound(
         for name, value in kwargs.items()
         if name in known or plan.rest is not None
     ]
-    return given, [(param, value, name) for param, value, name in named if param is not None]
+    return values, [(param, value, name) for param, value, name in named if param is not None]

@@ -120,16 +120,16 @@ class CallCodec:
             by_place = plan.places(len(args))
         if not args and not kwargs and self._codec is None:
             return "[]"
-        plain, at, name = True, 0, None
+        plain, index, name = True, 0, None
         try:
             for value in args:
-                if type(value) not in by_place[at].exact:
-                    plain = by_place[at].check(value) and plain
-                at += 1
+                if type(value) not in by_place[index].exact:
+                    plain = by_place[index].check(value) and plain
+                index += 1
             for name, value in kwargs.items():
                 plain = plan.by(name).check(value) and plain
         except (Unstorable, RecursionError) as error:
-            raise self._misfit(name or by_place[at].name, error) from None
+            raise self._misfit(name or by_place[index].name, error) from None
         if self._codec is not None:
             return self._by_codec({"args": list(args), "kwargs": dict(kwargs)})
         if plain:
@@ -262,12 +262,14 @@ class CallCodec:
             raise BadTask(f"{self.name}: the signature of {self._function!r} cannot be read: {error}") from error
         refuse_misplaced(self.name, parameters, hints)
         shapes = AnnotationCompiler(self._codec is None)
-        made = [(p.kind, param_of(p.name, shapes.of(hints.get(p.name, Any)), p.default is p.empty)) for p in parameters]
+        params = [
+            (p.kind, param_of(p.name, shapes.of(hints.get(p.name, Any)), p.default is p.empty)) for p in parameters
+        ]
         kinds = inspect.Parameter
-        by_place = [p for kind, p in made if kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-        by_name = {p.name: p for kind, p in made if kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
-        more = next((p for kind, p in made if kind is kinds.VAR_POSITIONAL), None)
-        rest = next((p for kind, p in made if kind is kinds.VAR_KEYWORD), None)
+        by_place = [p for kind, p in params if kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+        by_name = {p.name: p for kind, p in params if kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
+        more = next((p for kind, p in params if kind is kinds.VAR_POSITIONAL), None)
+        rest = next((p for kind, p in params if kind is kinds.VAR_KEYWORD), None)
         own, value = returned(hints.get("return", Any))
         if self._folds is not None:
             value = self._folds(value)
@@ -357,8 +359,8 @@ class CallCodec:
                 None,
                 f"expected a payload of JSON, an array or an object of args and kwargs, got {tags.short(text)}: {what}",
             ) from None
-        given, named = plan.bind(self.name, envelope.args, envelope.kwargs)
-        args = tuple(self._read(plan.at(i), raw) for i, raw in enumerate(given))
+        by_place, named = plan.bind(self.name, envelope.args, envelope.kwargs)
+        args = tuple(self._read(plan.at(i), raw) for i, raw in enumerate(by_place))
         return args, {name: self._read(plan.by(name), raw, name) for name, raw in named.items()}
 
     def _read(self, param: Param, raw: msgspec.Raw, name: str | None = None) -> object:
@@ -373,8 +375,8 @@ class CallCodec:
         args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
         if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(type(k) is str for k in kwargs):
             raise BadArgument(self.name, None, f"expected a payload of args and kwargs, got {found(tree)}")
-        given, named = plan.bind(self.name, args, kwargs)
-        values = [self._accept(plan.at(i), value, None, tags) for i, value in enumerate(given)]
+        by_place, named = plan.bind(self.name, args, kwargs)
+        values = [self._accept(plan.at(i), value, None, tags) for i, value in enumerate(by_place)]
         return tuple(values), {k: self._accept(plan.by(k), value, k, tags) for k, value in named.items()}
 
     def _accept(self, param: Param, value: object, name: str | None = None, tags: bool = False) -> object:

@@ -40,24 +40,24 @@ def call_schema(codec: CallCodec) -> dict[str, Any] | None:
         plan = codec._ready()
     except BadTask:
         return None
-    kinds = {each.name: each for each in call_signature(codec._function).parameters.values()}
+    kinds = {parameter.name: parameter for parameter in call_signature(codec._function).parameters.values()}
     params = {param.name: param for param in (*plan.positional, *plan.named.values())}
     others = [param for param in (plan.more, plan.rest) if param is not None]
     schemas, components = _schemas([*params.values(), *others])
     properties = {name: _with_default(schemas.pop(0), kinds.get(name)) for name in params}
-    found: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": properties,
         "required": [name for name, param in params.items() if param.required],
         "additionalProperties": False,
     }
     if by_place := [name for name in params if name not in plan.named]:
-        found["x-positional"] = by_place
+        schema["x-positional"] = by_place
     if plan.more is not None:
-        found["x-args"] = schemas.pop(0)
+        schema["x-args"] = schemas.pop(0)
     if plan.rest is not None:
-        found["additionalProperties"] = schemas.pop(0)
-    return {**found, "$defs": components} if components else found
+        schema["additionalProperties"] = schemas.pop(0)
+    return {**schema, "$defs": components} if components else schema
 
 
 def version_of(codec: CallCodec) -> str:
@@ -72,8 +72,8 @@ def _schemas(params: list[Param]) -> tuple[list[dict[str, Any]], dict[str, Any]]
     """The schemas of these parameters, and the classes that they name."""
     wires = [_with_format(param.shape.wire) for param in params]
     try:
-        found, components = msgspec.json.schema_components(wires, schema_hook=_of_model, ref_template=REF)
-        return list(found), components
+        schemas, components = msgspec.json.schema_components(wires, schema_hook=_of_model, ref_template=REF)
+        return list(schemas), components
     except Exception:  # classes of users: msgspec and their own schemas may raise anything
         return [_alone(wire) for wire in wires], {}
 
@@ -91,16 +91,16 @@ def _with_format(wire: Any) -> Any:
 def _alone(wire: Any) -> dict[str, Any]:
     """The schema of one annotation; {} if it has none."""
     try:
-        found: dict[str, Any] = msgspec.json.schema(wire, schema_hook=_of_model)
+        schema: dict[str, Any] = msgspec.json.schema(wire, schema_hook=_of_model)
     except Exception:  # as in `_schemas`
         return {}
-    return found
+    return schema
 
 
 def _of_model(kind: type) -> dict[str, Any]:
     if tags.is_model(kind):
-        found: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
-        return found
+        schema: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
+        return schema
     raise NotImplementedError
 
 

@@ -15,8 +15,6 @@ from treadle.serialization.tags import Unstorable, found
 from treadle.serialization.type_check import encode_plain
 
 _read_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
 _read_object = msgspec.json.Decoder(Envelope).decode
 
 

@@ -37,14 +37,14 @@ class Keys:
     def __init__(self, *keys: str) -> None:
         if not keys:
             raise BadOption("keys", "expected at least one key")
-        made: dict[str, Any] = {}
+        ciphers: dict[str, Any] = {}
         for number, key in enumerate(keys):
             name, cipher = _read(key, number)
-            if name in made:
+            if name in ciphers:
                 raise BadOption("keys", f"two keys have the id {name!r}")
-            made[name] = cipher
-        self._ciphers: Mapping[str, Any] = made
-        self.newest = next(iter(made))
+            ciphers[name] = cipher
+        self._ciphers: Mapping[str, Any] = ciphers
+        self.newest = next(iter(ciphers))
 
     @staticmethod
     def make(name: str) -> str:
@@ -56,10 +56,10 @@ class Keys:
     @classmethod
     def from_environment(cls, variable: str = VARIABLE) -> Self:
         """The keys of this variable, separated by spaces or commas, the newest first. Raises BadOption."""
-        found = re.split(r"[\s,]+", os.environ.get(variable, "").strip())
-        if found == [""]:
+        keys = re.split(r"[\s,]+", os.environ.get(variable, "").strip())
+        if keys == [""]:
             raise BadOption("keys", f"the environment has no variable {variable}")
-        return cls(*found)
+        return cls(*keys)
 
     @property
     def names(self) -> tuple[str, ...]:

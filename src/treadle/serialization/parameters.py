@@ -140,34 +140,37 @@ class Parameters:
     def arrange(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The call as it is stored: as `bind`, but secrets and what follows them by name, so that redaction finds them.
         Raises BadArgument."""
-        given, named = self.bind(task, args, kwargs)
-        if self.secret is None or not self.secret < len(given) <= self.high:
-            return given, named
-        kept, rest = given[: self.secret], self.positional[self.secret : len(given)]
-        return kept, {**{param.name: value for param, value in zip(rest, given[self.secret :], strict=True)}, **named}
+        by_place, named = self.bind(task, args, kwargs)
+        if self.secret is None or not self.secret < len(by_place) <= self.high:
+            return by_place, named
+        kept, rest = by_place[: self.secret], self.positional[self.secret : len(by_place)]
+        return kept, {
+            **{param.name: value for param, value in zip(rest, by_place[self.secret :], strict=True)},
+            **named,
+        }
 
     def bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The call, with keywords that continue the positional arguments moved to them. Raises BadArgument."""
-        given, named = list(args), dict(kwargs)
-        if len(given) > self.high and self.more is None:
+        by_place, named = list(args), dict(kwargs)
+        if len(by_place) > self.high and self.more is None:
             hint = f"; the worker provides {' and '.join(self._provided)}" if self._provided else ""
-            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(given)}{hint}")
+            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(by_place)}{hint}")
         for name in self._provided:
             if name in named:
                 raise BadArgument(task, name, "is a dependency, which the worker provides: leave it out")
-        for param in self.positional[: len(given)]:
+        for param in self.positional[: len(by_place)]:
             if param.name in named and param.name in self.named:
                 raise BadArgument(task, param.name, "is given twice")
-        for param in self.positional[len(given) :]:
+        for param in self.positional[len(by_place) :]:
             if param.name not in named or param.name not in self.named:
                 break
-            given.append(named.pop(param.name))
+            by_place.append(named.pop(param.name))
         for name in named:  # before those that are missing: a mistyped name is the cause
             if name not in self.named and self.rest is None:
                 known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
                 hint = f"; an option of the job is given as .options({name}=...)" if name in OPTIONS else ""
                 raise BadArgument(task, name, f"is not one of its parameters ({known}){hint}")
-        for param in (*self.positional[len(given) :], *self.needed):
+        for param in (*self.positional[len(by_place) :], *self.needed):
             if param.required and not (param.name in named and param.name in self.named):
                 raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")
-        return given, named
+        return by_place, named

@@ -52,8 +52,8 @@ def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any],
         case "dict":
             return {read(key): read(item) for key, item in map(_list, _list(v))}
         case "object":
-            made = read(v) if TAG in v else {key: read(item) for key, item in v.items()}
-            return build(classes[raw["of"]], made) if raw.get("of") in classes else made
+            fields = read(v) if TAG in v else {key: read(item) for key, item in v.items()}
+            return build(classes[raw["of"]], fields) if raw.get("of") in classes else fields
         case "enum":
             return member(classes[raw["of"]], v) if raw.get("of") in classes else v
         case "error":
@@ -111,9 +111,9 @@ def build(kind: Any, values: dict[str, Any]) -> object:
         if is_model(kind):
             return kind.model_validate(values)
         late = {field.name for field in getattr(kind, "__dataclass_fields__", {}).values() if not field.init}
-        made = kind(**{name: value for name, value in values.items() if name not in late})
+        instance = kind(**{name: value for name, value in values.items() if name not in late})
         for name in late & values.keys():
-            object.__setattr__(made, name, values[name])
-        return made
+            object.__setattr__(instance, name, values[name])
+        return instance
     except Exception as error:  # the class is user code, so its constructor may raise anything
         raise Unstorable(f"cannot be restored as {kind.__name__}: {type(error).__name__} {error}") from None

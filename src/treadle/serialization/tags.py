@@ -9,14 +9,8 @@ from typing import Any, Final
 from treadle.core.errors import TreadleError
 
 TAG: Final = "$t"
-
-
 MARK: Final = '"$t"'  # a text with these characters is tagged. In JSON, a string value with them has its quotes escaped
-
-
 STACK: Final = 4_000  # characters of a traceback; the last ones are kept
-
-
 MAX_DEPTH: Final = 100  # nested containers; deeper is a cycle or a mistake
 
 

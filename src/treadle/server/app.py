@@ -18,59 +18,51 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from treadle.core.errors import PASSING, Locked, StorageFull, StorageUnavailable
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
-from treadle.server.opening import open_if_there
 from treadle.server.operation import Operation, operations_in
 from treadle.server.operation import routes as routes_of
 from treadle.server.overview import Looks
 from treadle.server.probes import ProbeRoutes
 from treadle.server.proxies import Proxied
-from treadle.server.routes.audit import AuditRoutes
 from treadle.server.routes.bulk import BulkRoutes
-from treadle.server.routes.doctor import DoctorRoutes
 from treadle.server.routes.estimates import EstimateRoutes
-from treadle.server.routes.failures import FailureRoutes
-from treadle.server.routes.history import HistoryRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.prometheus import PrometheusRoutes
-from treadle.server.routes.scale import ScaleRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.routes.workflows import WorkflowRoutes
-from treadle.server.scale import ScaleReader
 from treadle.server.settings import Settings
 
 if TYPE_CHECKING:
     from treadle.app import App
 from treadle.app.core import AppCore
 
+Away = StorageUnavailable | StorageFull | Locked
 ProtocolRoutes = Callable[["AppCore", Settings, LongPoll], Sequence[BaseRoute]]
 
 
 def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """The operations of the native API and the worker protocol."""
     looks = Looks(core, waiting)
-    core.operations.listen(lambda each, queues: looks.publish("operation", each.id, each, _operator(queues)))
+    core.operations.listen(
+        lambda progress, queues: looks.publish("operation", progress.id, progress, _operator(queues))
+    )
     return operations_in(
         SessionRoutes(core, settings),
-        OverviewRoutes(looks),
-        ScaleRoutes(ScaleReader(core, waiting)),
+        OverviewRoutes(core, waiting, looks),
         MetricsRoutes(core),
         PrometheusRoutes(core),
-        DoctorRoutes(core, looks),
         JobRoutes(core, settings, waiting),
-        HistoryRoutes(core),
-        FailureRoutes(core),
         BulkRoutes(core),
-        AuditRoutes(core),
         WorkflowRoutes(core),
         ScheduleRoutes(core),
         OperatorRoutes(core),
@@ -84,6 +76,30 @@ def _operator(queues: tuple[str, ...]) -> Callable[[Token], bool]:
     return lambda token: (
         token.may("operate") and (not token.queues or (bool(queues) and set(queues) <= set(token.queues)))
     )
+
+
+@asynccontextmanager
+async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | None]:
+    """Open the app for the block. Yields None, or the error while the storage is unavailable. Errors that waiting
+    cannot cure, such as a wrong password, are raised; without `waits`, all errors are.
+
+    A server, like a worker, does not end because its storage is away: its probes report the outage, requests that need
+    the storage get 503, and the first request after the outage opens the app.
+    """
+    away: Away | None = None
+    try:
+        await app._core.open()
+    except PASSING as error:
+        if not waits:
+            raise
+        away = error
+    try:
+        yield away
+    finally:
+        if away is None:
+            await app._core.leave(even_if_lazily=True)
+        else:
+            await app._core.close()  # a request may have opened it
 
 
 def make_site(

@@ -23,5 +23,5 @@ async def weigh(content: Content, most: int = CONTAINERS) -> None:
     if len(content) <= SMALL:
         return
     if (bound := await beyond(content, most, VALUES, TimeSlices().step)) is not None:
-        words = f"the body has more than {bound[0]:,} {bound[1]}: send it in parts"
-        raise Refused(413, "too_many_values", words, {"Connection": "close"})
+        message = f"the body has more than {bound[0]:,} {bound[1]}: send it in parts"
+        raise Refused(413, "too_many_values", message, {"Connection": "close"})

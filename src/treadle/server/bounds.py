@@ -50,6 +50,6 @@ class Bounds(Struct, frozen=True, kw_only=True):
         if self.connections is None:
             return MOST if opens is None else max(16, min(MOST, (opens - SPARE) * 3 // 4))
         if opens is not None and self.connections > opens - SPARE:
-            words = f"expected at most {max(0, opens - SPARE):,}, because this process may open {opens:,} files"
-            raise BadOption("connections", f"{words}, found {self.connections:,}: raise the limit (ulimit -n)")
+            reason = f"expected at most {max(0, opens - SPARE):,}, because this process may open {opens:,} files"
+            raise BadOption("connections", f"{reason}, found {self.connections:,}: raise the limit (ulimit -n)")
         return self.connections

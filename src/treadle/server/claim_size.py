@@ -25,7 +25,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def fitting(storage: Storage, claimed: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
-    """The first claimed jobs that fit into a response of `most` bytes (None: all) together with `beside`.
+    """The first claimed jobs that fit into a response of `most` bytes (None: all) next to `beside`, the
+    rest of the response.
 
     A job that is too large on its own fails. Raises StorageError.
     """
@@ -68,8 +69,8 @@ def _longest(row: Record) -> int:
 
 
 def _failed(row: Record, size: int, most: int) -> Outcome:
-    words = (
+    problem = (
         f"the row of this job has {size:,} bytes as JSON, and the worker that claimed it accepts responses of at most"
     )
-    error = f"{words} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
+    error = f"{problem} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
     return failure(row, error) if row.function_done else judge.ended(row, LARGE, error)

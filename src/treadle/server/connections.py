@@ -47,8 +47,8 @@ class Connections:
     async def close(self) -> None:
         """Stop accepting connections. Open connections stay."""
         ending = [*self._loops, *self._coming, *self._leaving]
-        for each in ending:
-            each.cancel()
+        for task in ending:
+            task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         self._socket.close()
 
@@ -61,7 +61,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                found, _ = await loop.sock_accept(self._socket)
+                client, _ = await loop.sock_accept(self._socket)
             except OSError as error:
                 if error.errno in NO_ROOM:  # other code of this process holds the descriptors
                     log.warning("cannot accept connections: %s", error.strerror)
@@ -70,20 +70,20 @@ class Connections:
                 await asyncio.sleep(0.01)  # other errors: the client left before it was accepted
                 continue
             if self.connections >= self._most and not await self._has_room():
-                self._turn_away(found)
+                self._turn_away(client)
                 continue
-            task = loop.create_task(self._enter(found))
+            task = loop.create_task(self._enter(client))
             self._coming[task] = loop.time()
-            task.add_done_callback(functools.partial(self._entered, found))
+            task.add_done_callback(functools.partial(self._entered, client))
 
     async def _has_room(self) -> bool:
         """Close the longest idle connection -> whether there is room. Closing takes two turns of the loop."""
-        made = self._make_room()
+        has_closed = self._make_room()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return made or self.connections < self._most
+        return has_closed or self.connections < self._most
 
-    async def _enter(self, found: socket.socket) -> None:
+    async def _enter(self, client: socket.socket) -> None:
         """Do the TLS handshake, if any, and start the protocol."""
         loop, config, task = asyncio.get_running_loop(), self._server.config, asyncio.current_task()
         handshake = self._bounds.head_time if config.ssl is not None else None
@@ -97,18 +97,18 @@ class Connections:
         try:
             await loop.connect_accepted_socket(
                 protocol,
-                found,
+                client,
                 ssl=config.ssl,
                 ssl_handshake_timeout=handshake,
                 ssl_shutdown_timeout=None if handshake is None else self._bounds.late_time,
             )
         except (OSError, TimeoutError):  # the handshake failed or timed out
-            found.close()
+            client.close()
 
-    def _entered(self, found: socket.socket, task: asyncio.Task[None]) -> None:
+    def _entered(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         self._coming.pop(task, None)
         if task.cancelled():
-            found.close()
+            client.close()
 
     def _make_room(self) -> bool:
         """Close the connection that has been without a request for longest: idle, in its handshake or its head."""
@@ -117,11 +117,11 @@ class Connections:
         for task, begun in self._coming.items():
             if begun < since and self._server.config.ssl is not None:
                 oldest, since = task, begun
-        for each in self._state.connections:
-            assert isinstance(each, Bounded)
-            idle = each.without_request
+        for connection in self._state.connections:
+            assert isinstance(connection, Bounded)
+            idle = connection.without_request
             if idle is not None and idle < since:
-                oldest, since = each, idle
+                oldest, since = connection, idle
         if oldest is None:
             return False
         if isinstance(oldest, Bounded):
@@ -130,11 +130,11 @@ class Connections:
             oldest.cancel()
         return True
 
-    def _turn_away(self, found: socket.socket) -> None:
+    def _turn_away(self, client: socket.socket) -> None:
         if len(self._leaving) >= TURNED_AWAY or self._server.config.ssl is not None:
-            found.close()
+            client.close()
             return
-        task = asyncio.get_running_loop().create_task(_tell(found))
+        task = asyncio.get_running_loop().create_task(_tell(client))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -144,23 +144,23 @@ class Connections:
         while True:
             await asyncio.sleep(pause)
             now = loop.time()
-            for each in list(self._state.connections):
-                assert isinstance(each, Bounded)
+            for connection in list(self._state.connections):
+                assert isinstance(connection, Bounded)
                 try:
-                    each.end_if_overdue(now)
+                    connection.end_if_overdue(now)
                 except Exception:  # check the other connections, too
                     log.exception("could not close a connection")
 
 
-async def _tell(found: socket.socket) -> None:
+async def _tell(client: socket.socket) -> None:
     """Respond that the server is full. Read until the client closes: an earlier close would discard the response."""
     loop = asyncio.get_running_loop()
     try:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(TELLING):
-                await loop.sock_sendall(found, FULL)
-                found.shutdown(socket.SHUT_WR)
-                while await loop.sock_recv(found, 65_536):
+                await loop.sock_sendall(client, FULL)
+                client.shutdown(socket.SHUT_WR)
+                while await loop.sock_recv(client, 65_536):
                     pass
     finally:
-        found.close()
+        client.close()

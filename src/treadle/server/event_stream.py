@@ -33,8 +33,8 @@ class EventStream(Response):
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in running:
-                each.cancel()
+            for task in running:
+                task.cancel()
             await asyncio.wait(running)
         if not running[0].cancelled():
             running[0].result()  # raises what the source has raised

@@ -43,7 +43,7 @@ class FullQueues:
 
 
 def wait_for_room(error: QueueFull, limits: Sequence[LimitUse], now: float) -> float | None:
-    """Seconds before which the queue has no room unless jobs are cancelled; None: unknown, or it never has so much."""
+    """Seconds until the queue can have room, if no job is cancelled; None: unknown, or the call exceeds the bound."""
     if error.asked > error.max_waiting:
         return None
     use = QueueRules(limits).of(error.queue)

@@ -41,7 +41,7 @@ def refusal_bytes(status: int, error: str, message: str, *headers: bytes) -> byt
     """A complete error response that closes the connection."""
     body = msgspec.json.encode(messages.Problem(error, message))
     line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-length: {len(body)}\r\n"
-    named = b"".join(each + b"\r\n" for each in headers)
+    named = b"".join(header + b"\r\n" for header in headers)
     return line.encode() + b"content-type: application/json\r\nconnection: close\r\n" + named + SAFE + b"\r\n" + body
 
 
@@ -65,7 +65,7 @@ class Bounded(HttpToolsProtocol):
         self._length, self._count = 0, 0  # bytes and number of the headers
         self._heads = 0  # complete heads that were accepted
         self._pieces = 0  # pieces of bodies
-        self._beside = 0  # bytes since the last of them: of a chunk extension, or of headers behind a body
+        self._beside = 0  # bytes since the last piece: of a chunk extension, or of headers after a body
         self._is_full = False  # too many requests wait: they are answered, and those behind them are refused
         self._late_since: float | None = None  # since when the body still arrives after its response
         self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response
@@ -78,10 +78,10 @@ class Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify every request, also pipelined ones, that its client has disconnected."""
-        for each in self._earlier:
-            if not each.response_complete:
-                each.disconnected = True
-                each.message_event.set()
+        for cycle in self._earlier:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     # --- requests
@@ -172,7 +172,7 @@ class Bounded(HttpToolsProtocol):
             self._heads += 1
             self.cycle.transport = self._late
             if self.pipeline:
-                self._earlier = [each for each in (*self._earlier, before) if not each.response_complete]
+                self._earlier = [cycle for cycle in (*self._earlier, before) if not cycle.response_complete]
                 if len(self.pipeline) <= self._bounds.pipelined // 2:
                     self.flow.resume_reading()  # otherwise a disconnect would go unnoticed
 
@@ -242,8 +242,8 @@ class Bounded(HttpToolsProtocol):
             self._since = now  # the server, not the client, causes the delay
         elif self._phase is Phase.BODY:
             if now - self._since > bounds.body_time:
-                words = f"no byte of the body arrived for {bounds.body_time:g} s"
-                self._refuse(408, "too_slow", words)
+                message = f"no byte of the body arrived for {bounds.body_time:g} s"
+                self._refuse(408, "too_slow", message)
         elif self._is_answering:
             pass
         elif self._phase is Phase.HEAD:
@@ -257,12 +257,12 @@ class Bounded(HttpToolsProtocol):
         if self._unread is None:
             return False
         since, waiting = self._unread
-        left = self.transport.get_write_buffer_size()
-        if left <= waiting - self._bounds.read_step:
-            self._unread = (now, left)
+        unread = self.transport.get_write_buffer_size()
+        if unread <= waiting - self._bounds.read_step:
+            self._unread = (now, unread)
             return False
-        if left > waiting:
-            self._unread = (since, left)
+        if unread > waiting:
+            self._unread = (since, unread)
         return now - since > self._bounds.read_time
 
     def leave(self) -> None:
@@ -290,8 +290,8 @@ class Bounded(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         bounds = self._bounds
-        words = f"expected a request head of at most {bounds.head:,} bytes and {bounds.headers} headers"
-        self._refuse(431, "too_large", words)
+        message = f"expected a request head of at most {bounds.head:,} bytes and {bounds.headers} headers"
+        self._refuse(431, "too_large", message)
 
     def _refuse(self, status: int, error: str, message: str) -> None:
         """Send an error response and stop reading requests."""

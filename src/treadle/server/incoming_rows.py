@@ -10,18 +10,16 @@ from collections.abc import Callable, Sequence
 
 from treadle.admin import audit
 from treadle.core.errors import BadOption, TreadleError
-from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.ranges import a_name, a_span, check_presence
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Settled
+from treadle.core.ranges import a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.row_checks import (
-    MOST_CALL,
     MOST_ROWS,
     at_most_in_call,
-    check_claim,
     check_job,
     check_outcome,
     check_renewal,
@@ -29,8 +27,6 @@ from treadle.server.row_checks import (
 )
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
-
-LONGEST_TOPIC = 1_024  # characters
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
@@ -57,7 +53,7 @@ class IncomingRows:
     async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """Check jobs that are enqueued. Raises BadOption, TooLarge; Refused (403) for a missing scope.
 
-        Returns the rows of Treadle's own among them that only an operator may store, without entries of the audit log.
+        Returns Treadle's own rows that only an operator may store, except entries of the audit log.
         """
         check_together([len(job.after) for job in jobs])
         ours: list[NewJob] = []
@@ -73,9 +69,7 @@ class IncomingRows:
         call = {job.id for job in jobs}
         parts = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in parts:
-            if scope and not token.may(scope):
-                message = f"the token {token.name!r} has no scope {scope!r}, which Treadle's own job {job.id!r} needs"
-                raise Refused(403, "forbidden", message, scope=scope)
+            _check_scope(token, scope, f"Treadle's own job {job.id!r}")
         await self._belong(token, [(job, parent) for job, _, parent in parts if parent is not None])
         return [job for job, scope, _ in parts if scope == "operate" and job.task != audit.TASK]
 
@@ -104,10 +98,12 @@ class IncomingRows:
             return
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
-            wrong = None if row is None else _stranger(job, row)
+            wrong = ""
             if row is None or row.state.final or not token.sees(row.job.queue):
                 wrong = "does not exist, or has ended"
-            if wrong is not None:
+            elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
+                wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
+            if wrong:
                 raise Refused(
                     409, "stale", f"job {job.id} belongs to job {parent}, which {wrong}", id=parent, found=wrong
                 )
@@ -115,7 +111,7 @@ class IncomingRows:
     # --- outcomes
 
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[dict[int, Settled], frozenset[str]]:
-        """The refused outcomes by their index in the call, and the ids of those that only an operator may store. A
+        """The refused outcomes by their index in the call, and the ids of outcomes that only an operator may store. A
         refused outcome does not affect the others."""
         ids = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
         stored = [row for row in await self._storage().get(ids) if row is not None] if ids else []
@@ -151,11 +147,6 @@ class IncomingRows:
     # --- calls
 
     @staticmethod
-    def claim(ask: Claim) -> None:
-        """Check a claim. Raises BadOption."""
-        check_claim(ask)
-
-    @staticmethod
     async def beat(token: Token, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> None:
         """Check a heartbeat. Raises BadOption; Refused (403) for a change of a schedule without the scope for it."""
         check_presence(worker)
@@ -165,21 +156,11 @@ class IncomingRows:
         for renewal in renewals:
             await turns.step()
             check_renewal(renewal)
-            scope = system_rows.remembered(renewal.id, renewal.checkpoints)
-            if scope and not token.may(scope):
-                message = f"the token {token.name!r} has no scope {scope!r}, which a change of {renewal.id} needs"
-                raise Refused(403, "forbidden", message, scope=scope)
-
-    @staticmethod
-    def topics(found: Sequence[str]) -> None:
-        """Check the topics of a watch. Raises BadOption."""
-        at_most_in_call("topics", len(found), MOST_CALL)
-        for topic in found:
-            a_name("topics", topic, LONGEST_TOPIC)
+            _check_scope(token, system_rows.remembered(renewal.id, renewal.checkpoints), f"a change of {renewal.id}")
 
 
-def _stranger(job: NewJob, row: Record) -> str | None:
-    """The reason why `job` cannot belong to `row`; None if it can."""
-    if job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
-        return f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
-    return None
+def _check_scope(token: Token, scope: str, what: str) -> None:
+    """Raise Refused (403) if the token lacks the scope that `what` needs; "": it needs none."""
+    if scope and not token.may(scope):
+        message = f"the token {token.name!r} has no scope {scope!r}, which {what} needs"
+        raise Refused(403, "forbidden", message, scope=scope)

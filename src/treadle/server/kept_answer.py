@@ -1,14 +1,34 @@
-"""An answer that is made at most once in a while, by one call for all that wait for it."""
+"""Answers that are made at most once in a while, by one call for all callers that wait for them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
+from treadle.core.errors import TreadleError
+
+log = logging.getLogger("treadle.server")
+
 T = TypeVar("T")
 
-MOST: Final = 100  # keys that are kept, such as the queues of different tokens
+LEAST: Final = 2.0  # s between two looks at a storage
+SHARE: Final = 50  # times as long as a look takes: 2 % of the time
+LONGEST: Final = 60.0  # s between two looks at most
+MOST: Final = 100  # answers that are kept, for example one for the queues of each token
+
+
+def pace(cost: float) -> float:
+    """Seconds between two looks that take `cost` seconds each."""
+    return min(LONGEST, max(LEAST, SHARE * cost))
+
+
+def warn_of_outage(what: str, error: Exception) -> None:
+    """Log that a look at the storage has failed; a fault of ours with its traceback."""
+    is_known = isinstance(error, TreadleError | TimeoutError)
+    reason = str(error) or "no answer in time"
+    log.warning("%s: storage unavailable (%s); retrying", what, reason, exc_info=None if is_known else error)
 
 
 class KeptAnswers(Generic[T]):

@@ -47,11 +47,11 @@ def _listing(kind: Any) -> _Listing | None:
         make, rows = typing.get_origin(base), typing.get_args(base)
         if make in (tuple, list) and isinstance(rows[0], type) and issubclass(rows[0], Struct):
             raw: Any = list[Raw]
-            for each in meta:
-                raw = Annotated[raw, each]
+            for constraint in meta:
+                raw = Annotated[raw, constraint]
             outer = msgspec.defstruct(
                 kind.__name__,
-                [_raw(each, raw) if each.name == field.name else _same(each) for each in fields(kind)],
+                [_raw(other, raw) if other.name == field.name else _same(other) for other in fields(kind)],
                 forbid_unknown_fields=kind.__struct_config__.forbid_unknown_fields,
                 kw_only=True,
             )
@@ -93,16 +93,20 @@ async def decoded(content: bytes | bytearray, kind: Any) -> Any:
         rows = await in_turns(one, getattr(outer, listing.name))
     except msgspec.ValidationError as error:
         row = getattr(outer, listing.name)[number]
-        field, words = misfit(error, given_in(bytes(row)) if len(memoryview(row)) <= SMALL else UNSET)
-        raise Misfit(f"{listing.name}[{number}]{field and f'.{field}'}: {words}") from None
-    given = {name: getattr(outer, name) for name in outer.__struct_fields__}
-    return kind(**{**given, listing.name: listing.make(rows)})
+        field, problem = misfit(error, given_in(bytes(row)) if len(memoryview(row)) <= SMALL else UNSET)
+        raise Misfit(f"{listing.name}[{number}]{field and f'.{field}'}: {problem}") from None
+    values = {name: getattr(outer, name) for name in outer.__struct_fields__}
+    return kind(**{**values, listing.name: listing.make(rows)})
 
 
 async def encoded(value: object) -> bytes:
     """Encode as an encoder does."""
-    name = _longest(value)
-    if name is None:
+    name, most = "", LONG
+    for field in getattr(value, "__struct_fields__", ()):
+        items = getattr(value, field)
+        if isinstance(items, tuple | list) and len(items) > most:
+            name, most = field, len(items)
+    if not name:  # all its lists are short
         return _encode(value)
     rows = getattr(value, name)
     emptied = _encode(replace(typing.cast("Struct", value), **{name: ()}))
@@ -110,17 +114,7 @@ async def encoded(value: object) -> bytes:
     if not mark:  # the field is omitted when empty
         return _encode(value)
     turns, pieces = TimeSlices(), []
-    for at in range(0, len(rows), ROWS):
-        pieces.append(_encode(rows[at : at + ROWS])[1:-1])
+    for start in range(0, len(rows), ROWS):
+        pieces.append(_encode(rows[start : start + ROWS])[1:-1])
         await turns.step()
     return b"".join((before, mark[:-1], b",".join(pieces), b"]", after))
-
-
-def _longest(value: object) -> str | None:
-    """The field with the longest list; None if all lists are short."""
-    longest, most = None, LONG
-    for name in getattr(value, "__struct_fields__", ()):
-        rows = getattr(value, name)
-        if isinstance(rows, tuple | list) and len(rows) > most:
-            longest, most = name, len(rows)
-    return longest

@@ -34,8 +34,8 @@ async def disconnected(receive: Receive) -> None:
 
 
 @contextmanager
-def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]:
-    """Call `left` if the client disconnects within the block."""
+def _client(receive: Receive | None, on_left: Callable[[], None]) -> Iterator[None]:
+    """Call `on_left` if the client disconnects within the block."""
     if receive is None:
         yield
         return
@@ -43,7 +43,7 @@ def _client(receive: Receive | None, left: Callable[[], None]) -> Iterator[None]
     def ended(gone: asyncio.Future[None]) -> None:
         if not gone.cancelled():
             gone.exception()  # a server that cannot tell: asyncio would log it
-            left()
+            on_left()
 
     gone = asyncio.ensure_future(disconnected(receive))
     gone.add_done_callback(ended)
@@ -58,7 +58,7 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self.here = 0  # runners that wait or claim
-        self.seats: deque[asyncio.Event] = deque()  # of the waiting ones
+        self.seats: deque[asyncio.Event] = deque()  # one for each waiting runner
         self.missed = False  # a notification arrived while none was waiting: the next runner claims again
         self.due: float | None = None  # loop time at which the next job may be due
         self.watcher: asyncio.Task[None] | None = None
@@ -148,10 +148,10 @@ class LongPoll:
         until = loop.time() + wait
         async with self.bench(queues, which) as bench:
             while not await request.is_disconnected():
-                found, is_some, next_in = await look()
+                result, is_some, next_in = await look()
                 if is_some:
                     if await request.is_disconnected():
-                        await back(found)
+                        await back(result)
                         break
                     bench.call_one()
                 if is_some or loop.time() >= until or self.stopping.is_set():
@@ -159,25 +159,24 @@ class LongPoll:
                         await unchanged(request)
                     except Refused:
                         if is_some:
-                            await back(found)
+                            await back(result)
                         raise
-                    return found
+                    return result
                 await bench.rest(next_in, until)
             bench.call_one()
             raise Refused(400, "gone", "the runner disconnected while it waited")
 
-    async def unless_stopped(self, hints: Awaitable[set[str]], receive: Receive | None = None) -> set[str]:
-        """The topics with notifications; empty as soon as the server stops, or the client of this `receive`
-        disconnects."""
+    async def unless_stopped(self, work: Awaitable[T], receive: Receive | None = None) -> T | None:
+        """The result of `work`; None as soon as the server stops, or the client of this `receive` disconnects."""
         limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
             async with limit:
                 self._limits.add(limit)
                 with _client(receive, lambda: limit.reschedule(0) if limit in self._limits else None):
-                    return await hints
+                    return await work
         except TimeoutError:
             if limit.expired():
-                return set()
+                return None
             raise
         finally:
             self._limits.discard(limit)

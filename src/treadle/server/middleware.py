@@ -52,23 +52,15 @@ class Rate:
 
     def delay(self, who: str) -> float:
         """0 if this request may proceed, which counts it; else the seconds until the next one may."""
-        now, left = self._now(), self._left_for(who)
-        wait = 0.0 if left >= 1 else (1 - left) / self._rate
+        now = self._now()
+        tokens, since = self._left.get(who, (self._most, now))
+        tokens = min(self._most, tokens + (now - since) * self._rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
         self._left.pop(who, None)
-        self._left[who] = (left if wait else left - 1, now)
+        self._left[who] = (tokens if wait else tokens - 1, now)
         if len(self._left) > MOST_CALLERS:
             del self._left[next(iter(self._left))]  # the caller whose last request is oldest
         return wait
-
-    def wait(self, who: str) -> float:
-        """The same, without counting a request."""
-        left = self._left_for(who)
-        return 0.0 if left >= 1 else (1 - left) / self._rate
-
-    def _left_for(self, who: str) -> float:
-        now = self._now()
-        left, at = self._left.get(who, (self._most, now))
-        return min(self._most, left + (now - at) * self._rate)
 
 
 class RequestGuard:
@@ -114,15 +106,20 @@ class RequestGuard:
                 if sent_id and REQUEST_ID.fullmatch(sent_id):
                     id = sent_id
                 scope["treadle.request_id"], scope["treadle.bodies"] = id, self._bodies
-                counted = await self._admit(scope, heads, loop)
+                path = scope["path"].removeprefix(scope.get("root_path", ""))  # within the server, which may be mounted
+                counted = await self._admit(scope, heads, path, loop)
             except Refused as error:
                 await refusal(error)(scope, receive, answer)
                 return
             try:
-                await self._call(scope, receive, answer, lambda: status != 0)
+                await self._call(scope, receive, answer, path, lambda: status != 0)
             finally:
-                self._bodies.leave(scope)
-                self._let_go(counted)
+                if "treadle.held" in scope:
+                    self._bodies.leave(scope)
+                if counted is not None:
+                    self._under_way[counted] -= 1
+                    if not self._under_way[counted]:
+                        del self._under_way[counted]
         finally:
             if access.isEnabledFor(logging.INFO):
                 token: Token | None = scope.get("treadle.token")
@@ -136,7 +133,7 @@ class RequestGuard:
                     id,
                 )
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: Send, path: str, begun: Callable[[], bool]) -> None:
         """Run the call. An exception becomes a response, unless one has begun."""
         response: Response
         try:
@@ -148,7 +145,7 @@ class RequestGuard:
                     await send(message)
 
                 try:
-                    if _path(scope) not in PROBES:  # a process is alive without its storage
+                    if path not in PROBES:  # a process is alive without its storage
                         await self._core.opened()
                     await self._app(scope, receive, begin)
                 except QueueFull as error:
@@ -171,17 +168,18 @@ class RequestGuard:
         if not begun():
             await response(scope, receive, send)
 
-    async def _admit(self, scope: Scope, heads: Heads, loop: asyncio.AbstractEventLoop) -> str | None:
+    async def _admit(self, scope: Scope, heads: Heads, path: str, loop: asyncio.AbstractEventLoop) -> str | None:
         """Check the request -> the name under which its caller is counted, or None. Raises Refused."""
         self._border.check(scope, heads)
-        path = _path(scope)
-        if self._is_open(path, scope["method"]):
+        if path in OPEN or scope["method"] == "OPTIONS":
+            return None
+        if scope["method"] in ("GET", "HEAD") and (path in self._open_paths or path.startswith(self._open_folders)):
             return None
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
         if path != SESSION:
-            scope["treadle.token"], scope["treadle.auth"] = token, how = found = await self._callers.of(scope, heads)
-            scope["treadle.still"] = lambda: self._callers.still(found)
+            scope["treadle.token"], scope["treadle.auth"] = token, how = known = await self._callers.of(scope, heads)
+            scope["treadle.still"] = lambda: self._callers.still(known)
             scope["treadle.again"] = lambda: self._callers.of(scope, heads)
             caller = caller if how == "none" else token.name
         scope["treadle.caller"] = caller
@@ -190,41 +188,21 @@ class RequestGuard:
                 self._rate = Rate(self._settings.rate, loop.time)
             wait = self._rate.delay(caller)
             if wait:
-                words = f"expected at most {self._settings.rate:g} requests per second"
-                raise Refused(429, "too_many", words, {"Retry-After": str(int(wait) + 1)})
+                message = f"expected at most {self._settings.rate:g} requests per second"
+                raise Refused(429, "too_many", message, {"Retry-After": str(int(wait) + 1)})
         count, most = self._under_way.get(caller, 0), self._settings.requests
         if count >= most:
-            words = f"this caller has {count:,} requests in progress, the limit is {most:,} (--requests)"
-            raise Refused(429, "too_many", words, {"Retry-After": "1"}, limit=most)
+            message = f"this caller has {count:,} requests in progress, the limit is {most:,} (--requests)"
+            raise Refused(429, "too_many", message, {"Retry-After": "1"}, limit=most)
         self._under_way[caller] = count + 1
         return caller
-
-    def _is_open(self, path: str, method: str) -> bool:
-        """Whether a request needs no token."""
-        if path in OPEN or method == "OPTIONS":
-            return True
-        return method in ("GET", "HEAD") and (path in self._open_paths or path.startswith(self._open_folders))
-
-    def _let_go(self, caller: str | None) -> None:
-        if caller is not None:
-            left = self._under_way[caller] - 1
-            if left:
-                self._under_way[caller] = left
-            else:
-                del self._under_way[caller]
-
-
-def _path(scope: Scope) -> str:
-    """The path within the server, which may be mounted into another application."""
-    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-    return path
 
 
 def path_of(scope: Scope) -> str:
     """The path as it was sent, with all characters escaped that could break a log line."""
     raw: bytes | None = scope.get("raw_path")
     text = raw.decode("latin-1") if raw else scope["path"]
-    return ODD.sub(lambda found: ascii(found[0])[1:-1] if found[0] != " " else "%20", text)
+    return ODD.sub(lambda sign: ascii(sign[0])[1:-1] if sign[0] != " " else "%20", text)
 
 
 def caller(request: Request, scope: str = "", bare: bool = True) -> Token:
@@ -249,8 +227,8 @@ async def unchanged(request: Request) -> None:
     """
     again = request.scope.get("treadle.again")
     if again is not None and (await again()).token != request.scope["treadle.token"]:
-        words = "the rights of the token have changed during this call: repeat it"
-        raise Refused(503, "rights_changed", words, {"Retry-After": "0"})
+        message = "the rights of the token have changed during this call: repeat it"
+        raise Refused(503, "rights_changed", message, {"Retry-After": "0"})
 
 
 def allowed(token: Token, queues: Any) -> None:

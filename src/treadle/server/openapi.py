@@ -131,14 +131,14 @@ def _query(schema: dict[str, Any], components: dict[str, Any]) -> list[dict[str,
     """The fields of a query type as parameters."""
     named = components.get(schema.get("$ref", "").rpartition("/")[2], schema)
     return [
-        {"name": name, "in": "query", "required": False, "schema": _given(each)}
-        for name, each in named.get("properties", {}).items()
+        {"name": name, "in": "query", "required": False, "schema": _given(field)}
+        for name, field in named.get("properties", {}).items()
     ]
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a query parameter without "null", which stands for a parameter that is left out."""
-    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     if not choices:
         return schema
     return choices[0] if len(choices) == 1 else {**schema, "anyOf": choices}

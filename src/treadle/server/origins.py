@@ -92,8 +92,8 @@ class OriginCheck:
     """
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        self._exact = {each for each in hosts if not each.startswith(".")}
-        self._below = tuple(each for each in hosts if each.startswith("."))
+        self._exact = {host for host in hosts if not host.startswith(".")}
+        self._below = tuple(host for host in hosts if host.startswith("."))
         self._origins = frozenset(origins)
         self._serves = functools.lru_cache(1024)(self._is_served)  # 0.1 us per request instead of 3
 
@@ -121,10 +121,10 @@ class OriginCheck:
         if is_own_host(host, local):
             return True
         name = name_in(host)
-        return name is not None and (name in self._exact or any(name.endswith(each) for each in self._below))
+        return name is not None and (name in self._exact or any(name.endswith(domain) for domain in self._below))
 
     def _is_foreign(self, scope: Scope, heads: Heads) -> bool:
-        """Whether a page of another origin sent the request that none of `origins` is."""
+        """Whether a page sent the request whose origin is not this server and not one of `origins`."""
         origin = heads.get(b"origin")
         if origin is not None and (origin in self._origins or ANY in self._origins):
             return False
@@ -159,8 +159,8 @@ def _is_same(origin: str, host: str, scheme: str) -> bool:
 @functools.lru_cache(10_000)
 def network_of(address: str) -> str:
     """The address under which a caller without a token is counted: IPv4, or the /64 network of IPv6."""
-    found = address_of(address.partition("%")[0])
-    if not isinstance(found, ipaddress.IPv6Address):
+    ip = address_of(address.partition("%")[0])
+    if not isinstance(ip, ipaddress.IPv6Address):
         return address
-    mapped = found.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    mapped = ip.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))

@@ -71,5 +71,5 @@ class ProbeRoutes:
         """Raise Refused (503) for a problem of the workers."""
         if problem is not None:
             log.warning("%s", problem)
-            words = "a worker of this server has a problem; the server's log says which" if self._hides else problem
-            raise Refused(503, "not_ready", words, {"Retry-After": "1"})
+            message = "a worker of this server has a problem; the server's log says which" if self._hides else problem
+            raise Refused(503, "not_ready", message, {"Retry-After": "1"})

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from treadle.admin import Audit, audit
+from treadle.admin import audit
 from treadle.core import defaults, open_entry
-from treadle.core.clock import Clock, monotonic
+from treadle.core.clock import monotonic
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, State
 from treadle.core.query_model import Query
@@ -22,8 +22,10 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
-from treadle.storage.contract import Storage
 from treadle.workflow.signals import ONCE, SIGNAL
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.audit")
 
@@ -41,21 +43,10 @@ class ProtocolAct(NamedTuple):
     details: str = ""
 
 
-class ActsHost(Protocol):
-    """The part of an App whose acts are recorded."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def audit(self) -> Audit: ...
-    @property
-    def now(self) -> Clock: ...
-
-
 class ProtocolActs:
     """The acts by the worker protocol on one app."""
 
-    def __init__(self, app: ActsHost) -> None:
+    def __init__(self, app: AppCore) -> None:
         self._app = app
         self._claims: dict[tuple[str, int], None] = {}
         self._pruned: dict[str, float] = {}
@@ -90,7 +81,7 @@ class ProtocolActs:
 
     async def of_changes(self, changes: Sequence[LimitChange]) -> list[ProtocolAct]:
         """Changes of limits, except rules that workers declare and that are declared already."""
-        stored = await self._app.storage.limits(use=False) if any(isinstance(each, Declare) for each in changes) else ()
+        stored = await self._app.storage.limits(use=False) if any(isinstance(one, Declare) for one in changes) else ()
         known = {use.key: use.behind or use.rule for use in stored if use.declared}
         return [
             _of_change(change)
@@ -121,17 +112,17 @@ class ProtocolActs:
     async def of_outcomes(self, outcomes: Sequence[Outcome], of_operators: Collection[str]) -> list[ProtocolAct]:
         """Outcomes that only an operator may store, and outcomes of jobs that nobody has claimed. Reads the rows of
         outcomes whose claim this process does not remember."""
-        acts, looked = list[ProtocolAct](), list[tuple[Outcome, bool]]()
+        acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
             if audit.is_id(out.id) or out.id.startswith(ONCE):
                 continue
             is_own = out.id in of_operators and out.id.startswith((SIGNAL, system_rows.SCHEDULE))
             if is_own or (out.id, out.version) not in self._claims:
-                looked.append((out, is_own))
+                unclaimed.append((out, is_own))
             if out.id in of_operators:
                 acts += await self.of_jobs(job for job in out.followups if system_rows.is_of_operators(job))
-        rows = await self._app.storage.get([out.id for out, _ in looked]) if looked else ()
-        for (out, is_own), row in zip(looked, rows, strict=True):
+        rows = await self._app.storage.get([out.id for out, _ in unclaimed]) if unclaimed else ()
+        for (out, is_own), row in zip(unclaimed, rows, strict=True):
             if row is not None and is_own:
                 acts.append(_of_own_row(row, out))
             elif row is not None and row.version == out.version and row.state is not State.RUNNING:
@@ -140,7 +131,7 @@ class ProtocolActs:
 
     async def of_renewals(self, renewals: Iterable[LeaseRenewal]) -> list[ProtocolAct]:
         """Changes of schedules with a heartbeat."""
-        ids = [each.id for each in renewals if each.checkpoints and system_rows.remembered(each.id, each.checkpoints)]
+        ids = [one.id for one in renewals if one.checkpoints and system_rows.remembered(one.id, one.checkpoints)]
         rows = await self._app.storage.get(ids) if ids else ()
         return [ProtocolAct("schedule.set", _schedule(row.job)) for row in rows if row is not None]
 
@@ -152,7 +143,7 @@ class ProtocolActs:
         return [ProtocolAct("rows.prune", "", "and those of the next hour")]
 
     def pruned(self, name: str) -> None:
-        """A prune of this token is recorded now, or was within the hour."""
+        """Remember that a prune of this token is recorded: those of the next hour are not."""
         if self.of_prune(name):
             self._pruned[name] = monotonic()
 
@@ -165,7 +156,7 @@ class ProtocolActs:
 
 
 def _covers(entry: audit.Act, act: ProtocolAct) -> bool:
-    """Whether an entry says what the act does: of the same kind, and about the same thing unless it is about many."""
+    """Whether an entry describes the act: it has the same kind, and the same target or none."""
     kinds = [name.partition(".")[0].replace("queue", "limit").removesuffix("s") for name in (entry.act, act.act)]
     targets = [name.removeprefix("queue:") for name in (entry.target, act.target)]
     return kinds[0] == kinds[1] and targets[0] in ("", targets[1])
@@ -213,9 +204,9 @@ def _together(acts: Sequence[ProtocolAct]) -> Iterator[ProtocolAct]:
         return
     for name in dict.fromkeys(act.act for act in acts):
         text = ""
-        for each in (f"{act.target} {act.details}".strip() for act in acts if act.act == name):
-            if text and len(text) + len(each) > ROOM:
+        for line in (f"{act.target} {act.details}".strip() for act in acts if act.act == name):
+            if text and len(text) + len(line) > ROOM:
                 yield ProtocolAct(name, "", text)
                 text = ""
-            text = f"{text}; {each}" if text else each
+            text = f"{text}; {line}" if text else line
         yield ProtocolAct(name, "", text)

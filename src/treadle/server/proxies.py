@@ -22,14 +22,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """The networks of these addresses, such as 10.0.0.5 or 10.0.0.0/8. Raises BadOption."""
-    found = []
+    ranges = []
     for text in texts:
         try:
-            found.append(ipaddress.ip_network(text))
+            ranges.append(ipaddress.ip_network(text))
         except ValueError:
-            words = f"expected an address or a network such as 10.0.0.0/8, found {text!r}"
-            raise BadOption("proxies", words) from None
-    return tuple(found)
+            message = f"expected an address or a network such as 10.0.0.0/8, found {text!r}"
+            raise BadOption("proxies", message) from None
+    return tuple(ranges)
 
 
 class Proxied:
@@ -50,38 +50,38 @@ class Proxied:
 
     def _trusts(self, address: str) -> bool:
         try:
-            found = ipaddress.ip_address(address)
+            ip = ipaddress.ip_address(address)
         except ValueError:
             return False
-        mapped = getattr(found, "ipv4_mapped", None) or found
+        mapped = getattr(ip, "ipv4_mapped", None) or ip
         return any(mapped in network for network in self._networks)
 
     def _changes(self, scope: Scope) -> dict[str, Any]:
         """The parts of the scope that the headers change. Raises Refused (400) for an invalid prefix."""
         heads = {name: bytes(value).decode("latin-1") for name, value in scope["headers"] if b"x-forwarded" in name}
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         scheme = heads.get(b"x-forwarded-proto", "").strip().lower()
         if scheme in ("http", "https"):
-            found["scheme"] = scheme
+            changes["scheme"] = scheme
         sender = self._sender(heads.get(b"x-forwarded-for", ""))
         if sender is not None:
-            found["client"] = (sender, 0)
+            changes["client"] = (sender, 0)
         prefix = heads.get(b"x-forwarded-prefix", "")
         if len(prefix) > LONGEST or not PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/")):
             raise Refused(400, "malformed", "X-Forwarded-Prefix: expected a path such as /ops/jobs")
         if prefix := prefix.rstrip("/"):  # the proxy has removed it from the path
-            found["root_path"] = prefix + scope.get("root_path", "")
-            found["path"] = prefix + scope["path"]
+            changes["root_path"] = prefix + scope.get("root_path", "")
+            changes["path"] = prefix + scope["path"]
             if scope.get("raw_path"):
-                found["raw_path"] = prefix.encode() + scope["raw_path"]
-        return found
+                changes["raw_path"] = prefix.encode() + scope["raw_path"]
+        return changes
 
     def _sender(self, header: str) -> str | None:
         """The last address in X-Forwarded-For that is not one of the proxies: those before it can be invented."""
-        for each in reversed([part.strip() for part in header.split(",") if part.strip()]):
-            if not self._trusts(each):
+        for address in reversed([part.strip() for part in header.split(",") if part.strip()]):
+            if not self._trusts(address):
                 try:
-                    return str(ipaddress.ip_address(each.partition("%")[0]))
+                    return str(ipaddress.ip_address(address.partition("%")[0]))
                 except ValueError:
                     return None
         return None

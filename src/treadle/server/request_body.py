@@ -60,16 +60,13 @@ class Bodies:
 
     def leave(self, scope: Scope) -> None:
         """Release the reservation of a request, and let waiting bodies in."""
-        held = scope.pop("treadle.held", None)
-        if held is None:
-            return
-        caller, size = held
-        self._held[caller] -= size
+        caller, freed = scope.pop("treadle.held")
+        self._held[caller] -= freed
         if not self._held[caller]:
             del self._held[caller]
         for entry in list(self._waiting):
-            turn, waiting, asked = entry
-            if not turn.done() and self._took(waiting, asked):
+            turn, waiting, size = entry
+            if not turn.done() and self._took(waiting, size):
                 self._waiting.remove(entry)
                 turn.set_result(None)
 
@@ -142,31 +139,29 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
             in_parts: T | None = await decoded(content, kind)
             if in_parts is not None:
                 return in_parts
-        found: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
-        return found
+        value: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
+        return value
     except Misfit as error:
         raise Refused(422, "wrong_shape", f"invalid body: {unreadable(error, content)}") from None
     except msgspec.ValidationError as error:
-        given = given_in(content) if len(content) <= SMALL else UNSET
-        raise Refused(
-            422, "wrong_shape", f"invalid body: {unreadable(error, content, spelled(error, given))}"
-        ) from None
+        sent = given_in(content) if len(content) <= SMALL else UNSET
+        raise Refused(422, "wrong_shape", f"invalid body: {unreadable(error, content, spelled(error, sent))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 
 
-def spelled(error: msgspec.ValidationError, given: object) -> str:
+def spelled(error: msgspec.ValidationError, sent: object) -> str:
     """The error text for a body or a query: the field, the expected and the found value."""
-    field, words = misfit(error, given)
-    return f"{field}: {words}" if field else words
+    field, problem = misfit(error, sent)
+    return f"{field}: {problem}" if field else problem
 
 
 def _check_rest(content: bytes | bytearray, raw: msgspec.Struct) -> None:
     """Raise Refused (413) if the body without its raw fields is large."""
     rest = len(content) - sum(len(memoryview(getattr(raw, name) or b"")) for name in raw.__struct_fields__)
     if rest > SMALL:
-        words = f"the body without {' and '.join(raw.__struct_fields__)} has {rest:,} bytes, the limit is {SMALL:,}"
-        raise Refused(413, "too_large", words, limit=SMALL)
+        message = f"the body without {' and '.join(raw.__struct_fields__)} has {rest:,} bytes, the limit is {SMALL:,}"
+        raise Refused(413, "too_large", message, limit=SMALL)
 
 
 def _check_type(request: Request) -> None:

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from treadle.core import ranges
 from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
-from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
+from treadle.core.ranges import MOST_QUEUES, at_most
 from treadle.policy.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases per call: a flow of 10,000 jobs, and room for its own rows
@@ -24,24 +24,6 @@ MOST_UPSTREAMS: Final = MOST_ROWS  # jobs that one job waits for; a storage acce
 MOST_EDGES: Final = 2 * MOST_ROWS  # entries of `after` of all jobs of one call
 MOST_CLAIM: Final = 5_000  # jobs per claim; a worker asks for 512
 MOST_CHANGES: Final = 2_000  # changes of limits per call
-
-__all__ = [
-    "MOST_CALL",
-    "MOST_CHANGES",
-    "MOST_CLAIM",
-    "MOST_EDGES",
-    "MOST_QUEUES",
-    "MOST_ROWS",
-    "MOST_UPSTREAMS",
-    "at_most_in_call",
-    "check_claim",
-    "check_job",
-    "check_outcome",
-    "check_renewal",
-    "check_together",
-    "given_in",
-    "misfit",
-]
 
 
 def at_most_in_call(option: str, count: int, most: int) -> None:
@@ -109,8 +91,8 @@ def _misfit(error: Exception, text: str) -> BadOption:
         return BadOption(own.option, own.problem)
     if not isinstance(error, msgspec.ValidationError):
         return BadOption("retry", f"expected the JSON text of a retry policy, found {ranges.shown(text)}")
-    field, words = misfit(error, given_in(text))
-    return BadOption(field or "retry", words)
+    field, problem = misfit(error, given_in(text))
+    return BadOption(field or "retry", problem)
 
 
 def given_in(text: str | bytes | bytearray) -> object:
@@ -121,28 +103,28 @@ def given_in(text: str | bytes | bytearray) -> object:
         return UNSET
 
 
-def misfit(error: msgspec.ValidationError, given: object) -> tuple[str, str]:
+def misfit(error: msgspec.ValidationError, sent: object) -> tuple[str, str]:
     """The wrong field, such as `jobs[3].queue` ("": the whole value), and the expected and found value.
 
-    `given`: the decoded value; UNSET: the text names only its type.
+    `sent`: the decoded value; UNSET: the text names only its type.
     """
-    words, _, path = str(error).partition(" - at `$")
+    problem, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
-    expected, _, kind = words.partition(", got ")
-    words = f"{expected[:1].lower()}{expected[1:]}"
+    expected, _, kind = problem.partition(", got ")
+    problem = f"{expected[:1].lower()}{expected[1:]}"
     if not expected.startswith(("Expected", "Invalid ISO")):  # msgspec already names the found value
-        return path, words
-    found = kind
-    if given is not UNSET:
+        return path, problem
+    value = kind
+    if sent is not UNSET:
         with suppress(LookupError, TypeError, ValueError):  # values of mappings: the path omits the key
-            found = _shown(_at(given, path))
-    return path, f"{words}, found {found}" if found else words
+            value = _shown(_at(sent, path))
+    return path, f"{problem}, found {value}" if value else problem
 
 
-def _at(given: Any, path: str) -> Any:
+def _at(sent: Any, path: str) -> Any:
     for name, number in _STEP.findall(path):
-        given = given[int(number)] if number else given[name]
-    return given
+        sent = sent[int(number)] if number else sent[name]
+    return sent
 
 
 def _shown(value: object) -> str:

@@ -7,42 +7,26 @@ A worker in Python that uses the server sends outcomes that it has judged, and s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core import defaults
-from treadle.core.clock import Clock
 from treadle.core.errors import EventLoopError, StorageUnavailable
 from treadle.core.model import Outcome, Record
 from treadle.execution import middleware
-from treadle.producer import Client
-from treadle.storage.contract import Storage
 from treadle.worker import JobMetrics, name_of, run_outcome, worker_name
 
-
-class MetricsHost(Protocol):
-    """The attributes of the app's core that `RunnerMetrics` uses."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def now(self) -> Clock: ...
-    @property
-    def client(self) -> Client: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None: ...
-    @property
-    def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 
 class RunnerMetrics:
-    """One for each protocol of a server process. It stores its rows some seconds after a job was counted, and when the
-    app is closed."""
+    """The counts of one protocol of a server process. They are stored some seconds after a job was counted, and when
+    the app is closed."""
 
-    def __init__(self, core: MetricsHost) -> None:
+    def __init__(self, core: AppCore) -> None:
         self._core = core
         self._metrics = JobMetrics(f"server {worker_name()}", core.now)
         self._storing: asyncio.Task[None] | None = None

@@ -33,7 +33,7 @@ class Reported(RemoteFailure):
 
 def check(report: RunReport) -> bool:
     """Whether the report needs judging. Raises Refused unless it reports exactly one outcome."""
-    said = [
+    kinds = [
         report.state is not None,
         report.succeed is not UNSET,
         report.fail is not None,
@@ -41,17 +41,19 @@ def check(report: RunReport) -> bool:
         report.defer is not None,
     ]
     # "followups" alone is an outcome, too: the job continues as these. "again" goes only with "followups".
-    if sum(said) != (0 if report.followups and not any(said) else 1) or (
-        report.again and (any(said) or not report.followups)
+    if sum(kinds) != (0 if report.followups and not any(kinds) else 1) or (
+        report.again and (any(kinds) or not report.followups)
     ):
-        words = f"job {report.id}: expected exactly one of state, succeed, fail, abort and defer, or followups alone"
-        raise Refused(422, "wrong_shape", words, id=report.id)
-    if report.followups and report.state is None and report.succeed is UNSET and any(said):
+        message = f"job {report.id}: expected exactly one of state, succeed, fail, abort and defer, or followups alone"
+        raise Refused(422, "wrong_shape", message, id=report.id)
+    if report.followups and report.state is None and report.succeed is UNSET and any(kinds):
         raise Refused(422, "wrong_shape", f"job {report.id}: only a successful run may have followups", id=report.id)
     if report.defer is not None and not report.defer >= 0:
         raise Refused(422, "wrong_shape", f"job {report.id}: defer: expected seconds, found {report.defer}")
     if report.state is None:
-        _check_chosen(report)
+        for job in report.followups:
+            if job.id and (wrong := ids.problem(job.id)):
+                raise Refused(422, "wrong_id", f"job {report.id}: followups: {wrong}", id=job.id)
     return report.state is None
 
 
@@ -85,8 +87,8 @@ def judged(
 
 
 def refused(outcome: Outcome, reason: str, row: Record, now: float) -> Outcome:
-    """The end of a job whose runner has reported that its function returned, with an outcome that cannot be stored. The
-    runner could only run it again."""
+    """The failed outcome of a job whose function has returned, but whose reported outcome cannot be stored. The runner
+    could only run the job again."""
     record = replace(row, version=outcome.version)
     lost = attempts.losses(record) if was_lost(record) else ()
     report = RunReport(id=row.id, version=outcome.version)
@@ -100,23 +102,19 @@ def _unstorable(record: Record, error: TreadleError, now: float, report: RunRepo
 
 def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[Outcome]:
     """Failed outcomes for the rows whose leases expired too often."""
-    found = []
-    for row in rows:
-        outcome = judge.lost_too_often(row, judge.rules_for(row, retry, None, max_lost)) if row.lost else None
-        if outcome is not None:
-            found.append(outcome)
-    return found
+    outcomes = [judge.lost_too_often(row, judge.rules_for(row, retry, None, max_lost)) for row in rows if row.lost]
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _continued(report: RunReport, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
     """The outcome of a run with children: it waits for them, then ends or runs again."""
     jobs = report.followups
-    left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
+    time_left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
     if report.again:
-        followups = tuple(adopted(job, record.job, left) for job in jobs)
+        followups = tuple(adopted(job, record.job, time_left) for job in jobs)
         waits = judge.awaiting(record, tuple(job.id for job in followups), followups)
         return replace(waits, checkpoints=(*waits.checkpoints, *report.checkpoints), note=report.note)
-    outcome = continued(record, jobs, PLAIN, own, left, report.note, marks)
+    outcome = continued(record, jobs, PLAIN, own, time_left, report.note, marks)
     return replace(outcome, checkpoints=(*outcome.checkpoints, *report.checkpoints))
 
 
@@ -125,22 +123,16 @@ async def check_ids(outcomes: Iterable[Outcome]) -> None:
     turns = TimeSlices()
     for outcome in outcomes:
         await turns.step()
-        found = {job.id: stem for job in outcome.followups if (stem := ids.stem(job.id)) is not None}
-        if not found:
+        stems = {job.id: stem for job in outcome.followups if (stem := ids.stem(job.id)) is not None}
+        if not stems:
             continue
         own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id)}
         own |= {either_id(job.id) for job in outcome.followups}
-        for id, stem in found.items():
+        for id, stem in stems.items():
             if stem not in own:
                 derived = f"was not derived from version {outcome.version} of job {outcome.id}"
-                words = f"followups: the id {id} {derived}: leave the id empty"
-                raise Refused(422, "wrong_id", words, id=id)
-
-
-def _check_chosen(report: RunReport) -> None:
-    for job in report.followups:
-        if job.id and (wrong := ids.problem(job.id)):
-            raise Refused(422, "wrong_id", f"job {report.id}: followups: {wrong}", id=job.id)
+                message = f"followups: the id {id} {derived}: leave the id empty"
+                raise Refused(422, "wrong_id", message, id=id)
 
 
 def _named(report: RunReport) -> list[NewJob]:

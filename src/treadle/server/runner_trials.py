@@ -30,18 +30,18 @@ class RunnerTrials:
         self._given: dict[str, tuple[str, int]] = {}  # runner -> the suspect that it runs alone
 
     async def occupies(self, claim_id: str) -> bool:
-        """Whether the runner of this claim still runs a suspect, which another claim of it has returned."""
-        given = self._given.get(worker_name(claim_id))
-        if given is None:
+        """Whether the runner of this claim still runs a suspect that another of its claims has returned."""
+        suspect = self._given.get(worker_name(claim_id))
+        if suspect is None:
             return False
-        [row] = await self._storage().get([given[0]])
-        if row is not None and (row.state, row.version) == (State.RUNNING, given[1]):
+        [row] = await self._storage().get([suspect[0]])
+        if row is not None and (row.state, row.version) == (State.RUNNING, suspect[1]):
             return row.worker != claim_id
         self._given.pop(worker_name(claim_id), None)
         return False
 
     async def chosen(self, ask: Claim, rows: Sequence[Record]) -> tuple[Record, ...]:
-        """Those of these claimed rows that go to the runner: all of them, or one suspect. The others are released."""
+        """The claimed rows that go to the runner: all of them, or one suspect. The others are released."""
         suspects = [row for row in rows if guilt.is_suspect(row)]
         if not suspects:
             return tuple(rows)
@@ -59,18 +59,18 @@ class RunnerTrials:
 
     async def _put_off(self, ask: Claim, rows: Sequence[Record], suspects: Sequence[Record]) -> tuple[Record, ...]:
         """The runner has other jobs: leave the suspects to others for some time, but not for ever."""
-        given, later = [row for row in rows if row not in suspects], list[Outcome]()
+        kept, later = [row for row in rows if row not in suspects], list[Outcome]()
         for row in suspects:
             waits = guilt.guilt_of(row).waits
             if waits < WAITS:
                 later.append(judge.released(row, ask.lease * 2**waits, guilt.plain_note(row, waited=True)))
             elif await self._noted(ask, row, guilt.plain_note(row)):
-                given.append(row)
+                kept.append(row)
         await self._storage().settle(later)
-        return tuple(given)
+        return tuple(kept)
 
     async def _holds_others(self, runner: str, but: set[str]) -> bool:
-        """Whether this runner holds the lease of another job. Also if there are too many running jobs to know."""
+        """Whether this runner holds the lease of another job; True if there are too many running jobs to know."""
         cursor = None
         for _ in range(PAGES):
             page = await self._storage().find(Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor))

@@ -6,7 +6,6 @@ An autoscaler that gets no answer in its few seconds stops scaling, so a caller 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,28 +13,23 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.errors import TreadleError
 from treadle.core.limit_model import LimitUse
 from treadle.core.query_model import Glance, Query, QueueGlance
 from treadle.core.queue_rules import QueueRules
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
+from treadle.server.kept_answer import pace, warn_of_outage
 from treadle.server.longpoll import LongPoll
 from treadle.storage import capacity
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
-log = logging.getLogger("treadle.server")
-
-LEAST: Final = 2.0  # s between two readings
-SHARE: Final = 50  # times as long as a reading takes: 2 % of the time
-LONGEST: Final = 60.0  # s between two readings at most
 READING: Final = 30.0  # s of a reading; it continues while callers get the last figures
 WAIT: Final = 0.5  # s that a caller waits for newer figures
 STALE: Final = 600.0  # s after which figures are refused: the scaler's own fall-back is better then
-SOON: Final = 60.0  # s until jobs are due that count already, because a worker takes as long to start
+SOON: Final = 60.0  # jobs due within so many seconds count already, because a worker takes as long to start
 MOST_SOON: Final = 100  # jobs of a queue that are counted as due soon
 PAGE: Final = 25  # rows of one page: they carry their payloads
 SCAN: Final = 1_000  # rows that are looked at for one queue: 8 ms on Redis
@@ -72,7 +66,7 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 class _Reading(Struct, frozen=True, kw_only=True):
-    """due: by queue, the jobs that are due soon, and whether there may be more."""
+    """One reading. `due`: by queue, the jobs that are due soon, and whether there may be more."""
 
     glance: Glance
     due: dict[str, tuple[int, bool]]
@@ -105,8 +99,8 @@ class ScaleReader:
             await asyncio.wait((self._reading,), timeout=WAIT)
         seen, age = self._seen, 0.0 if self._seen is None else loop.time() - self._seen.at
         if seen is None or age > STALE:
-            words = "the storage has not answered yet" if seen is None else f"the last figures are {age:.0f} s old"
-            raise Refused(503, "storage_unavailable", f"{words}; the server's log says why", {"Retry-After": "2"})
+            reason = "the storage has not answered yet" if seen is None else f"the last figures are {age:.0f} s old"
+            raise Refused(503, "storage_unavailable", f"{reason}; the server's log says why", {"Retry-After": "2"})
         return figures(rights.glanced(token, seen.glance), queues or token.queues, seen.due, age)
 
     @staticmethod
@@ -117,34 +111,26 @@ class ScaleReader:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        found: list[tuple[Glance, dict[str, tuple[int, bool]]]] = []
-
-        async def read() -> set[str]:
-            found.append(await self._figures())
-            return set()
-
         try:
             async with asyncio.timeout(READING):
-                await self._waiting.unless_stopped(read())
+                read = await self._waiting.unless_stopped(self._figures())
         except Exception as error:
             if not self._failing:
-                is_known = isinstance(error, TreadleError | TimeoutError)
-                words = "figures for scaling: storage unavailable (%s); retrying"
-                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
+                warn_of_outage("figures for scaling", error)
             self._failing = True
             return
-        for glance, due in found:  # none: the server stops
+        if read is not None:  # None: the server stops
             self._failing = False
-            every = min(LONGEST, max(LEAST, SHARE * (loop.time() - began)))
-            self._seen = _Reading(glance=glance, due=due, at=began, every=every)
+            glance, due = read
+            self._seen = _Reading(glance=glance, due=due, at=began, every=pace(loop.time() - began))
 
     async def _figures(self) -> tuple[Glance, dict[str, tuple[int, bool]]]:
         await self._core.opened()
         glance = await self._core.storage.glance()
         now = asyncio.get_running_loop().time()
-        self._asked = {queue: at for queue, at in self._asked.items() if now - at < ASKED}
-        asked = list(reversed(self._asked)) + [each.name for each in glance.queues]
-        wanted = [queue for queue in dict.fromkeys(asked) if _has_scheduled(glance, queue)]
+        self._asked = {queue: last for queue, last in self._asked.items() if now - last < ASKED}
+        names = list(reversed(self._asked)) + [queue.name for queue in glance.queues]
+        wanted = [queue for queue in dict.fromkeys(names) if _has_scheduled(glance, queue)]
         return glance, {queue: await self._due_soon(queue, glance.at + SOON) for queue in wanted[:MOST_ASKED]}
 
     async def _due_soon(self, queue: str, until: float) -> tuple[int, bool]:
@@ -164,7 +150,7 @@ class ScaleReader:
 def _has_scheduled(glance: Glance, queue: str) -> bool:
     if queue == defaults.SYSTEM_QUEUE:
         return False  # its jobs are ticks, which are always due soon
-    return "scheduled" in glance.capped or any(each.name == queue and each.scheduled for each in glance.queues)
+    return "scheduled" in glance.capped or any(counts.name == queue and counts.scheduled for counts in glance.queues)
 
 
 def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, bool]], age: float = 0.0) -> Scale:
@@ -173,26 +159,26 @@ def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, boo
     def wanted(queue: str) -> bool:
         return queue in queues if queues else queue != defaults.SYSTEM_QUEUE
 
-    found = {each.name: each for each in glance.queues if wanted(each.name)}
-    names = found.keys() | {queue for queue in due if wanted(queue)}
-    workers = [each for each in glance.workers if not each.draining and any(map(wanted, each.queues))]
+    glances = {counts.name: counts for counts in glance.queues if wanted(counts.name)}
+    names = glances.keys() | {queue for queue in due if wanted(queue)}
+    workers = [worker for worker in glance.workers if not worker.draining and any(map(wanted, worker.queues))]
     rules = QueueRules(glance.limits)
     parts = [
-        _part(found.get(name) or QueueGlance(name=name), due.get(name, (0, False)), rules.of(name), glance.at)
+        _part(glances.get(name) or QueueGlance(name=name), due.get(name, (0, False)), rules.of(name), glance.at)
         for name in names
     ]
-    queued, running = sum(each.queued for each in parts), sum(each.running for each in found.values())
-    due_soon = sum(each.due_soon for each in parts)
+    queued, running = sum(part.queued for part in parts), sum(counts.running for counts in glances.values())
+    due_soon = sum(part.due_soon for part in parts)
     return Scale(
         load=queued + running + due_soon,
         queued=queued,
         running=running,
         due_soon=due_soon,
-        blocked=sum(each.blocked for each in parts),
-        oldest=round(max((each.oldest or 0.0 for each in found.values()), default=0.0), 3),
-        slots=sum(each.slots for each in workers),
+        blocked=sum(part.blocked for part in parts),
+        oldest=round(max((counts.oldest or 0.0 for counts in glances.values()), default=0.0), 3),
+        slots=sum(worker.slots for worker in workers),
         workers=len(workers),
-        capped="running" in glance.capped or any(each.capped for each in parts),
+        capped="running" in glance.capped or any(part.capped for part in parts),
         age=round(age, 3),
     )
 

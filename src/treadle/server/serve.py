@@ -21,17 +21,17 @@ def listen(host: str, port: int, tries: int = 1) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in range(port, port + (tries if port else 1)):
         # Name the protocol: asyncio disables Nagle's algorithm only then, which saves 40 ms per response.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((host, number))
-            found.listen(1024)
+            listener.bind((host, number))
+            listener.listen(1024)
         except OSError as error:
-            found.close()
+            listener.close()
             last = error
             continue
-        found.setblocking(False)
-        return found
+        listener.setblocking(False)
+        return listener
     hint = "; give another port, or 0 for any free one" if last.errno == errno.EADDRINUSE else ""
     raise BadOption("port", f"cannot listen on {host} port {port}: {last.strerror or last}{hint}")
 

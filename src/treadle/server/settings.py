@@ -65,8 +65,8 @@ class Settings(Spelled, frozen=True, kw_only=True):
     app: str | None = None
 
     def __post_init__(self) -> None:
-        given: object = self.tokens
-        if not isinstance(given, tuple | list) or not all(isinstance(each, Token) for each in given):
+        tokens: object = self.tokens
+        if not isinstance(tokens, tuple | list) or not all(isinstance(token, Token) for token in tokens):
             raise BadOption(
                 "tokens", "expected a tuple of treadle.server.Token; the file of `treadle token` is token_file="
             )
@@ -89,5 +89,5 @@ class Settings(Spelled, frozen=True, kw_only=True):
         return self.tokens if self.token_file is None else (*self.tokens, *self.token_file())
 
     def accepted(self) -> tuple[Token, ...]:
-        """The tokens whose sessions are valid now: those, and that of the link."""
+        """The tokens whose sessions are valid now, including the token of the link."""
         return self.current() if self.link is None else (*self.current(), self.link.token)

@@ -116,7 +116,7 @@ def derived(job: NewJob, call: Collection[str]) -> str:
         if wrong := ids.problem(job.id):
             raise BadOption("id", wrong)
         return ""
-    own = {made(id) for id in (*call, *job.after, job.parent or "") for made in (mark_id, either_id)}
+    own = {derive(id) for id in (*call, *job.after, job.parent or "") for derive in (mark_id, either_id)}
     return "" if stem in own else "work"
 
 
@@ -179,13 +179,13 @@ def ended(out: Outcome) -> str:
 
 def remembered(id: str, checkpoints: Pairs) -> str:
     """The scope that checkpoints need besides `work`. Raises BadOption for an invalid plan or definition."""
-    found = dict(checkpoints)
-    if PLAN in found and read(read_plan, "checkpoints", found[PLAN]).guard:
+    notes = dict(checkpoints)
+    if PLAN in notes and read(read_plan, "checkpoints", notes[PLAN]).guard:
         raise BadOption("checkpoints", f"{PLAN}: only a row of the task {FLOW} may guard other rows")
-    if id.startswith(SCHEDULE) and any(name in found for name in EDITS):
+    if id.startswith(SCHEDULE) and any(name in notes for name in EDITS):
         for name in EDITS:
-            if name in found:
-                check_definition(read(ticker.read, name, found[name]))
+            if name in notes:
+                check_definition(read(ticker.read, name, notes[name]))
         return "operate"
     return ""
 

@@ -6,29 +6,29 @@ codec.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from treadle.admin import stored_values
 from treadle.core import ids
 from treadle.core.errors import TooLarge
 from treadle.core.long_numbers import unreadable
-from treadle.core.model import Record, State
+from treadle.core.model import NewJob, Record, State, progress_of
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
+from treadle.core.ranges import OWN
 from treadle.policy import guilt
+from treadle.policy.retry import Retry, read_policy
 from treadle.serialization import call_codec, has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.routes.job_messages import Status
-from treadle.server.same_again import Again, again
 from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
 from treadle.storage import ready_kind
-from treadle.tasks.json_options import JobOptions, Name, options_of
+from treadle.tasks.json_options import JobOptions, Name, RetryAsked, options_of
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -68,42 +68,42 @@ class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
 
 
-def spec_of(core: AppCore, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
+def spec_of(core: AppCore, sent: JobAsked, id: str | None = None) -> JobSpec[Any]:
     """The job as the app would create it. Its arguments are checked if the app has the task, else stored unchanged."""
-    options = options_of(asked)
-    task, payload = core.declared.get(asked.task), None
+    options = options_of(sent)
+    task, payload = core.declared.get(sent.task), None
     if task is None:
-        payload = _payload(asked)
-        given, named = _call(asked) if payload is None else ([], {})
-        spec = core.stub(asked.task, **options).job(*given, **named)
+        payload = _payload(sent)
+        positional, named = _call(sent) if payload is None else ([], {})
+        spec = core.stub(sent.task, **options).job(*positional, **named)
         if payload is not None:
             spec = spec.changed(payload=payload)
     else:
-        args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
+        args, kwargs = task._core.signature.decode_call(call_codec.encode_foreign_call(*_call(sent), sent.task))
         spec = task.options(**options).job(*args, **kwargs)
     # The id is set here, because the option `id` refuses derived ids.
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())
 
 
-async def check_call(core: AppCore, asked: JobAsked) -> None:
+async def check_call(core: AppCore, sent: JobAsked) -> None:
     """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for more values than the server decodes."""
-    args, kwargs = _texts(asked)
+    args, kwargs = _texts(sent)
     size = len(args) + len(kwargs)
     if size > core.sizes.payload:
-        raise TooLarge(f"the payload of {asked.task}", size, core.sizes.payload)
-    if size > SMALL and (asked.task in core.tasks or _payload(asked) is None):
+        raise TooLarge(f"the payload of {sent.task}", size, core.sizes.payload)
+    if size > SMALL and (sent.task in core.tasks or _payload(sent) is None):
         await weigh(args)
         await weigh(kwargs)
 
 
-def _texts(asked: JobAsked) -> tuple[memoryview, memoryview]:
-    return memoryview(asked.args or b"[]"), memoryview(asked.kwargs or b"{}")
+def _texts(sent: JobAsked) -> tuple[memoryview, memoryview]:
+    return memoryview(sent.args or b"[]"), memoryview(sent.kwargs or b"{}")
 
 
-def _payload(asked: JobAsked) -> str | None:
+def _payload(sent: JobAsked) -> str | None:
     """Large arguments unchanged: to decode and encode 16 MB of small values takes a second. None: they are small, or
     contain a value that the codec writes in another way."""
-    args, kwargs = _texts(asked)
+    args, kwargs = _texts(sent)
     if len(args) + len(kwargs) <= SMALL:
         return None
     _check_shape(args, kwargs)
@@ -111,12 +111,12 @@ def _payload(asked: JobAsked) -> str | None:
         first, second = bytes(args).decode(), bytes(kwargs).decode()
     except UnicodeDecodeError as error:
         raise Refused(400, "malformed", f"the body is not UTF-8: {error}") from None
-    text = f'{{"args":{first},"kwargs":{second}}}' if asked.kwargs else first
+    text = f'{{"args":{first},"kwargs":{second}}}' if sent.kwargs else first
     return None if has_mark(text) else text
 
 
-def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = _texts(asked)
+def _call(sent: JobAsked) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = _texts(sent)
     _check_shape(args, kwargs)
     try:
         return read_json(args), read_json(kwargs)
@@ -127,9 +127,20 @@ def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _check_shape(args: memoryview, kwargs: memoryview) -> None:
-    for name, found, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
-        if found[:1] != sign:
+    for name, text, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
+        if text[:1] != sign:
             raise Refused(422, "wrong_shape", f"invalid body: expected `{word}` - at `$.{name}`")
+
+
+class Again(Struct, frozen=True):
+    """A job like this one.
+
+    options  the options of its request; also those with a default, because a task may have another one
+    without  what such a job does not have, although this one does: "key", "after", "workflow", "headers", "lane weight"
+    """
+
+    options: JobOptions
+    without: tuple[str, ...]
 
 
 class JobView(Struct, frozen=True, kw_only=True):
@@ -201,7 +212,7 @@ def view_of_one(row: Record, redaction: Redaction) -> JobView:
     """As `view`, with what a request needs that enqueues an equal job."""
     hidden = redaction.row(row)
     shown = _view(row, hidden, redaction)
-    return replace(shown, again=again(row, *headers(row, hidden, redaction.rest)))
+    return replace(shown, again=_again(row, *headers(row, hidden, redaction.rest)))
 
 
 def view(row: Record, redaction: Redaction) -> JobView:
@@ -220,8 +231,8 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         why_args = "hidden"
     if hides(stored.result, row.result):
         why_result = "hidden"
-    found: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
-    progress, note = stored_values.progress(row.note)
+    reasons: dict[Payload, Why | None] = {"arguments": why_args, "result": why_result, "headers": why_headers}
+    progress, note = progress_of(row.note)
     return JobView(
         id=job.id,
         task=job.task,
@@ -260,8 +271,52 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         function_done=row.function_done,
         queue_position=row.queue_position,
         limits=tuple(name for name, _ in job.limits),
-        withheld={name: why for name, why in found.items() if why is not None},
+        withheld={name: why for name, why in reasons.items() if why is not None},
     )
+
+
+def _again(row: Record, headers: Mapping[str, str], hidden: str | None) -> Again:
+    """How to enqueue an equal job.
+
+    headers  as the caller may see them
+    hidden   why these are not the stored headers: then they are left out
+    """
+    job = row.job
+    policy = read_policy(job.retry)
+    limits = [(name, cost) for name, cost in job.limits if not name.startswith(OWN)]
+    options: dict[str, Any] = {
+        "queue": job.queue,
+        "priority": job.priority,
+        "timeout": policy.timeout,
+        "retry": _retry(policy.retry),
+        "max_lost": policy.max_lost,
+        "lease": _unless_none(job.lease),
+        "expires": _unless_none(job.deadline),
+        "lane": _unless_none(job.lane),
+        "limits": [name for name, _ in limits],
+        "cost": max((cost for _, cost in limits), default=1),
+        "aging": job.aging,
+        "keep": job.keep,
+        "keep_failed": job.keep_failed,
+        "labels": list(job.labels),
+        "headers": dict(headers) if hidden is None else UNSET,
+    }
+    lost = {
+        "key": job.key is not None,
+        "after": bool(job.after),
+        "workflow": job.root is not None,
+        "headers": bool(headers) and hidden is not None,
+        "lane weight": job.stride != NewJob(id="").stride,
+    }
+    return Again(JobOptions(**options), tuple(name for name, is_lost in lost.items() if is_lost))
+
+
+def _retry(retry: Retry | UnsetType) -> RetryAsked | UnsetType:
+    return UNSET if retry is UNSET or retry is None else RetryAsked(**asdict(retry))
+
+
+def _unless_none(value: Any) -> Any:
+    return UNSET if value is None else value
 
 
 class PageView(Struct, frozen=True):

@@ -72,16 +72,16 @@ def level(rule: Limit, usage: Usage, now: float) -> float:
             return full
         return min(float(full), usage.tokens + max(0.0, now - usage.at) * (rule.rate or 0) / rule.per)
     # Compare `at + per` with `now`, as `opens_at` does: `now - per` can differ in the last bit.
-    return (rule.rate or 0) - sum(cost for at, cost in usage.starts if at + rule.per > now)
+    return (rule.rate or 0) - sum(cost for moment, cost in usage.starts if moment + rule.per > now)
 
 
 def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
     return rule.rate is None or lets_start(rule, level(rule, usage, now), cost)
 
 
-def lets_start(rule: Limit, left: float, cost: int) -> bool:
-    """Whether a rate with `left` left admits `cost`."""
-    return bool(rule.rate) and left >= min(cost, capacity(rule)) - 1e-9
+def lets_start(rule: Limit, remaining: float, cost: int) -> bool:
+    """Whether a rate with `remaining` left admits `cost`."""
+    return bool(rule.rate) and remaining >= min(cost, capacity(rule)) - 1e-9
 
 
 def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
@@ -92,18 +92,18 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
     if rule.how == "bucket":
         return now + (wanted - level(rule, usage, now)) * rule.per / rule.rate
     missing = wanted - level(rule, usage, now)
-    for at, spent in usage.starts:
-        if at + rule.per > now:
+    for moment, spent in usage.starts:
+        if moment + rule.per > now:
             missing -= spent
             if missing <= 0:
-                return at + rule.per
+                return moment + rule.per
     return None
 
 
 def opens_behind(rule: Limit, usage: Usage, first: Asker, back: Iterable[Asker], now: float) -> float | None:
     """The moment at which the rate admits `first`, the first blocked job of a queue. The jobs in `back` that precede it
     (queued again and not claimed yet, of the same queue) count as started: their starts are not free for it."""
-    ahead = sum(min(each.cost, capacity(rule)) for each in back if each.turn < first.turn)
+    ahead = sum(min(asker.cost, capacity(rule)) for asker in back if asker.turn < first.turn)
     return opens_at(rule, usage, ahead + first.cost, now)
 
 
@@ -114,9 +114,9 @@ def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
     return counted(rule, level(rule, usage, now)), opens_at(rule, usage, 1, now)
 
 
-def counted(rule: Limit, left: float) -> int:
-    """The number of starts that a rate counts if `left` remain. A partly refilled token counts as used."""
-    return max(0, math.ceil(capacity(rule) - left - 1e-9))
+def counted(rule: Limit, remaining: float) -> int:
+    """The number of starts that a rate counts if `remaining` remain. A partly refilled token counts as used."""
+    return max(0, math.ceil(capacity(rule) - remaining - 1e-9))
 
 
 def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
@@ -124,9 +124,7 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
     if rule.rate is not None:
         if rule.how == "bucket":
             usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
-        elif (
-            usage.starts and usage.starts[-1][0] == now
-        ):  # one entry per moment, though a claim of 256 jobs spends 256 times
+        elif usage.starts and usage.starts[-1][0] == now:  # one entry per moment: a claim may spend 256 times
             usage.starts[-1] = now, usage.starts[-1][1] + min(cost, rule.rate)
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
@@ -135,7 +133,7 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
 
 def take_back(usage: Usage, now: float) -> None:
     """Set starts in the future, recorded by a clock ahead of `now`, to `now`: they still count, and expire in time."""
-    ahead = sum(cost for at, cost in usage.starts if at >= now)
+    ahead = sum(cost for moment, cost in usage.starts if moment >= now)
     if ahead:
         usage.starts = [*(entry for entry in usage.starts if entry[0] < now), (now, ahead)]
     usage.at = min(usage.at, now)
@@ -163,7 +161,7 @@ class Admission:
         self._load = usage
         self.usage: dict[str, Usage] = {}
         self.spent: set[str] = set()
-        self._left: dict[str, float] = {}  # `level` of each key; cached because it sums all starts of the window
+        self._levels: dict[str, float] = {}  # `level` of each key; cached because it sums all starts of the window
 
     def of(self, key: str) -> Usage:
         known = self.usage.get(key)
@@ -181,10 +179,10 @@ class Admission:
             return False
         if rule.rate is None:
             return True
-        left = self._left.get(key)
-        if left is None:
-            left = self._left[key] = level(rule, usage, self.now)
-        return lets_start(rule, left, cost)
+        remaining = self._levels.get(key)
+        if remaining is None:
+            remaining = self._levels[key] = level(rule, usage, self.now)
+        return lets_start(rule, remaining, cost)
 
     def may_lack(self, key: str, cost: int) -> bool:
         """Whether this limit, which has just admitted `cost`, may have too little room for more than that."""
@@ -193,7 +191,7 @@ class Admission:
             return False
         if rule.slots is not None and cost < rule.slots and self.of(key).used > 0:
             return True
-        return rule.rate is not None and cost < capacity(rule) and self._left[key] < capacity(rule)
+        return rule.rate is not None and cost < capacity(rule) and self._levels[key] < capacity(rule)
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
         """The first of its limits that does not admit the job; None if all do. Records nothing."""
@@ -211,8 +209,8 @@ class Admission:
             if rule is not None and rule.rate is not None:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
-                if key in self._left:
-                    self._left[key] -= min(cost, capacity(rule))
+                if key in self._levels:
+                    self._levels[key] -= min(cost, capacity(rule))
 
     def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
         """Record a job whose function is done. No limit is checked; it takes a slot only where hold="ended"."""
@@ -230,28 +228,28 @@ class Admission:
         """
         rule = rule_for(self.rules, key)
         if rule is None:
-            return [each.id for each in heapq.merge(keepers, others) if each.aside]
+            return [asker.id for asker in heapq.merge(keepers, others) if asker.aside]
         free = None if rule.slots is None else rule.slots - self.of(key).used
-        left = level(rule, self.of(key), self.now) if rule.rate is not None else None
+        remaining = level(rule, self.of(key), self.now) if rule.rate is not None else None
         barred, back = False, list[str]()
 
         def unbarred() -> Iterator[Asker]:
-            for each in others:
+            for asker in others:
                 if barred:
                     return
-                yield each
+                yield asker
 
-        for each in heapq.merge(keepers, unbarred()):
-            slots = 0 if rule.slots is None or each.kept else min(each.cost, rule.slots)
-            if free is not None and not each.kept and (not rule.slots or slots > free):
+        for asker in heapq.merge(keepers, unbarred()):
+            slots = 0 if rule.slots is None or asker.kept else min(asker.cost, rule.slots)
+            if free is not None and not asker.kept and (not rule.slots or slots > free):
                 barred = True
                 continue
-            if left is not None:
-                if not lets_start(rule, left, each.cost):
+            if remaining is not None:
+                if not lets_start(rule, remaining, asker.cost):
                     break
-                left -= min(each.cost, capacity(rule))
+                remaining -= min(asker.cost, capacity(rule))
             if free is not None:
                 free -= slots
-            if each.aside:
-                back.append(each.id)
+            if asker.aside:
+                back.append(asker.id)
         return back

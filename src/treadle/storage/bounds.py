@@ -28,19 +28,17 @@ Candidate: TypeAlias = tuple[str, int, bool]
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     """The rules of queues, pauses aside; empty if none of them has a bound."""
-    found = {
-        name: rule
-        for name, each in facts.items()
-        if name.partition(":")[0] == "queue" and (rule := each.set or each.declared) is not None
-    }
-    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+    return _of_queues({name: limit.set or limit.declared for name, limit in facts.items()})
 
 
 def bounds_in(limits: Iterable[LimitUse]) -> dict[str, Limit]:
     """The same from the answer of `limits`."""
-    rules = {each.key: each.behind if each.pauses else each.rule for each in limits}
-    found = {name: rule for name, rule in rules.items() if name.partition(":")[0] == "queue" and rule is not None}
-    return found if any(rule.max_waiting is not None for rule in found.values()) else {}
+    return _of_queues({use.key: use.behind if use.pauses else use.rule for use in limits})
+
+
+def _of_queues(rules: Mapping[str, Limit | None]) -> dict[str, Limit]:
+    bounds = {name: rule for name, rule in rules.items() if rule is not None and name.partition(":")[0] == "queue"}
+    return bounds if any(rule.max_waiting is not None for rule in bounds.values()) else {}
 
 
 def bound_of(bounds: Bounds, queue: str) -> Limit | None:

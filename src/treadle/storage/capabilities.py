@@ -56,8 +56,8 @@ async def whole_row(storage: Storage, row: Record, *fields: str) -> Record:
     """The row with its large texts, as `whole`."""
     if not _refers(row):
         return row
-    [found] = await whole(storage, [row], *fields)
-    return row if found is None else found
+    [full] = await whole(storage, [row], *fields)
+    return row if full is None else full
 
 
 def _refers(row: Record) -> bool:

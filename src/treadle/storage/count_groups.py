@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.core.model import Record, State
 from treadle.core.query_model import Count, Kind, QueueGlance
-from treadle.storage.queries import KINDS, Group, kept_counts, merged_glances
+from treadle.storage.queries import Group, kept_counts, kept_glances, merged_glances
 
 LETTERS: Final[Mapping[str, Kind]] = {
     "w": "waiting",
@@ -55,33 +54,26 @@ class KeptCounts(Struct):
 
     def counts(self) -> tuple[Count, ...]:
         """The counts of `stats`."""
-        kept: Counter[tuple[str, str, Kind]] = Counter()
-        for queue, task, kind, jobs in self.rows:
-            kept[queue, task, LETTERS[kind[0]]] += jobs
-        return kept_counts(kept, self.heads, self.now)
+        return kept_counts(self._by_task(), self.heads, self.now)
 
     def blocked(self) -> dict[str, int]:
         """How many jobs each limit blocks."""
-        found: Counter[str] = Counter()
+        blocked: Counter[str] = Counter()
         for _, _, kind, jobs in self.rows:
             if kind[0] == "b":
-                found[kind[1:]] += jobs
-        return found
+                blocked[kind[1:]] += jobs
+        return blocked
 
     def glance(self, most: int) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
         """The queues of a glance, and the kinds whose number it bounds."""
-        found: dict[str, dict[str, int]] = {}
-        for queue, _, kind, jobs in self.rows:
-            name = LETTERS[kind[0]]
-            if jobs > 0 and (name == "queued" or name in KINDS):
-                kinds = found.setdefault(queue, {})
-                kinds[name] = kinds.get(name, 0) + jobs
-        queues = [replace(QueueGlance(name=queue, oldest=self._age(queue)), **kinds) for queue, kinds in found.items()]
-        return merged_glances([(queues, ())], most)
+        return merged_glances([(kept_glances(self._by_task(), self.heads, self.now), ())], most)
 
-    def _age(self, queue: str) -> float | None:
-        head = self.heads.get(queue)
-        return None if head is None else max(0.0, self.now - head)
+    def _by_task(self) -> Counter[tuple[str, str, Kind]]:
+        """The number of jobs by queue, task and kind."""
+        kept: Counter[tuple[str, str, Kind]] = Counter()
+        for queue, task, kind, jobs in self.rows:
+            kept[queue, task, LETTERS[kind[0]]] += jobs
+        return kept
 
 
 def kind_as_stored(group: Group) -> str:

@@ -203,7 +203,7 @@ class Psycopg2Session(LibpqConnection):
                 cursor.string_types[kind] = pg.BYTES
             cursor.execute(with_literals(statement, values))
             rows = cursor.fetchall() if cursor.description is not None else []
-        return [tuple([each.decode() if isinstance(each, bytes) else each for each in row]) for row in rows]
+        return [tuple([cell.decode() if isinstance(cell, bytes) else cell for cell in row]) for row in rows]
 
 
 class AsyncpgSession(NamedTuple):
@@ -282,9 +282,9 @@ def _literal(value: object) -> bytes:
 # --- from a connection to its class
 
 
-def class_names(given: Any) -> frozenset[str]:
+def class_names(instance: Any) -> frozenset[str]:
     """The full names of the classes of an object: "module name"."""
-    return frozenset(f"{kind.__module__} {kind.__qualname__}" for kind in type(given).__mro__)
+    return frozenset(f"{kind.__module__} {kind.__qualname__}" for kind in type(instance).__mro__)
 
 
 async def session_on(raw: Any, how: str) -> Session:
@@ -297,23 +297,11 @@ async def session_on(raw: Any, how: str) -> Session:
         return await _checked_file(SqliteSession(raw), how)
     if AIOSQLITE in names:
         return await _checked_file(AiosqliteSession(raw), how)
-    if PSYCOPG in names:
-        _check_psycopg(raw, how)
-        return PsycopgSession(raw)
-    if ASYNC_PSYCOPG in names:
-        _check_psycopg(raw, how)
-        return AsyncPsycopgSession(raw)
-    if PSYCOPG2 in names:
-        _check_psycopg2(raw, how)
-        return Psycopg2Session(raw)
-    if not names.isdisjoint(ASYNCPG):
-        _check_asyncpg(raw, how)
-        return AsyncpgSession(raw)
-    if not names.isdisjoint(MYSQL):
-        _check_mysql(raw, how)
-        return MySQLSession(raw)
-    kind = type(raw)
-    raise BadSession(how, f"{kind.__module__}.{kind.__qualname__} is not supported; give {KNOWN}")
+    for known, check, kind in SERVERS:
+        if not names.isdisjoint(known):
+            check(raw, how)
+            return kind(raw)
+    raise BadSession(how, f"{type(raw).__module__}.{type(raw).__qualname__} is not supported; give {KNOWN}")
 
 
 async def _checked_file(session: FileSession, how: str) -> Session:
@@ -380,3 +368,12 @@ def _check_mysql(raw: Any, how: str) -> None:
     status = getattr(raw, "server_status", 0)
     if raw.get_autocommit() and not status & IN_TRANSACTION:
         raise BadSession(how, f"{COMMITS}begin a transaction first (`connection.begin()`)")
+
+
+SERVERS: Final[tuple[tuple[Sequence[str], Callable[[Any, str], None], Callable[[Any], Session]], ...]] = (
+    ((PSYCOPG,), _check_psycopg, PsycopgSession),
+    ((ASYNC_PSYCOPG,), _check_psycopg, AsyncPsycopgSession),
+    ((PSYCOPG2,), _check_psycopg2, Psycopg2Session),
+    (ASYNCPG, _check_asyncpg, AsyncpgSession),
+    (MYSQL, _check_mysql, MySQLSession),
+)

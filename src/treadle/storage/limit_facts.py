@@ -27,12 +27,13 @@ def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
         case Declare(rule):
             return replace(facts, declared=rule)
         case Pause():
-            return replace(facts, pauses=_in_order([*_others(facts, change.why), change]))
+            others = [pause for pause in facts.pauses if pause.why != change.why]
+            return replace(facts, pauses=tuple(sorted([*others, change], key=lambda pause: WHYS.index(pause.why))))
         case Resume():
-            left = tuple(each for each in facts.pauses if each.why != change.why or _outlasts(each, change))
+            pauses = tuple(pause for pause in facts.pauses if pause.why != change.why or _outlasts(pause, change))
             if change.why == "paused":
                 facts = replace(facts, set=_with_slots(facts.set), declared=_with_slots(facts.declared))
-            return replace(facts, pauses=left)
+            return replace(facts, pauses=pauses)
 
 
 def folded(stored: Mapping[str, LimitFacts], changes: Iterable[LimitChange]) -> list[LimitFacts]:
@@ -41,7 +42,7 @@ def folded(stored: Mapping[str, LimitFacts], changes: Iterable[LimitChange]) -> 
     for change in changes:
         name = named(change)
         facts[name] = changed(facts.get(name) or _stored(stored, name), change)
-    return [each for each in facts.values() if each != _stored(stored, each.name)]
+    return [limit for limit in facts.values() if limit != _stored(stored, limit.name)]
 
 
 def _stored(stored: Mapping[str, LimitFacts], name: str) -> LimitFacts:
@@ -59,14 +60,6 @@ def acting(facts: LimitFacts) -> Limit | None:
 
 def is_empty(facts: LimitFacts) -> bool:
     return facts.set is None and facts.declared is None and not facts.pauses
-
-
-def _others(facts: LimitFacts, why: Why) -> list[Pause]:
-    return [each for each in facts.pauses if each.why != why]
-
-
-def _in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
-    return tuple(sorted(pauses, key=lambda each: WHYS.index(each.why)))
 
 
 def _outlasts(pause: Pause, resume: Resume) -> bool:
@@ -89,18 +82,18 @@ Fact = tuple[str, str, Limit | None, float | None]
 
 
 def rows(facts: LimitFacts) -> list[Fact]:
-    found: list[Fact] = []
-    if facts.set is not None:
-        found.append((facts.name, "set", facts.set, None))
-    if facts.declared is not None:
-        found.append((facts.name, "declared", facts.declared, None))
-    return found + [(facts.name, each.why, None, each.until) for each in facts.pauses]
+    rules: list[Fact] = [
+        (facts.name, kind, rule, None)
+        for kind, rule in (("set", facts.set), ("declared", facts.declared))
+        if rule is not None
+    ]
+    return rules + [(facts.name, pause.why, None, pause.until) for pause in facts.pauses]
 
 
-def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:
+def gathered(stored: Iterable[Fact]) -> dict[str, LimitFacts]:
     """The facts of each limit, built from their rows in any order."""
     facts: dict[str, LimitFacts] = {}
-    for name, kind, rule, until in found:
+    for name, kind, rule, until in stored:
         old = facts.get(name, LimitFacts(name=name))
         if rule is not None:
             rule = replace(rule, name=name)

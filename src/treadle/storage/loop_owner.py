@@ -1,7 +1,6 @@
 """Decides which event loop has an app's storage open: one at a time, chosen under a lock before anything is awaited.
 
-A storage belongs to the loop that opened it. Other loops reach it through `SharedStorage`. An ownership ends when the
-app is closed, when the last user leaves it, or when its loop ends. A forked child has none.
+A storage belongs to the loop that opened it. Other loops reach it through `SharedStorage`, threads through `app.sync`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
 from treadle.concurrency.spawn import started
 from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
-from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
+from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, is_guest
 from treadle.storage.move_marks import warn_of_move
 from treadle.storage.other_loops import SharedStorage
 from treadle.storage.risks import warn_of_risks
 
 T = TypeVar("T")
-
 
 AGAIN: Final = 0.02  # seconds before a call is repeated that the owning loop cancelled when it ended
 ENDING: Final = 500  # attempts of one call, 10 s in all
@@ -32,6 +30,15 @@ ENDING: Final = 500  # attempts of one call, 10 s in all
 
 class Lifecycle:
     """The storage of one app, and which loop has it open.
+
+    `ownership` is one period on one loop. Its states, and the method that leads to each:
+
+        opening  `_current`: the first loop that needs the storage opens it, in a task
+        open     `_open`: code on that loop uses the storage directly, code on other loops through `call`
+        closing  `_close`, a task: the app is closed, its last user has left, the loop ends, or the loop of `app.sync`
+                 gives the storage to another loop that opens the app
+        ended    `_end`: also after an opening that failed or was cancelled. The next call begins a new period, on its
+                 own loop; so it does if a loop is closed in any state. A forked child begins without one.
 
     make          makes a new storage with the same address; None: the app has only this one
     by_url        a forked child can make its own storage, which shares nothing with that of its parent
@@ -52,12 +59,9 @@ class Lifecycle:
         names_risks: bool = True,
     ) -> None:
         self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
-        self._when_open, self._when_forked = when_open, when_forked
-        self.own_loop: Loop | None = (
-            None  # the portal's loop; it gives the storage up to any other loop that opens the app
-        )
+        self._when_open, self._when_forked, self._names_risks = when_open, when_forked, names_risks
+        self.own_loop: Loop | None = None  # that of `app.sync`; it gives the storage to any loop that opens the app
         self._parent: int | None = None  # in a child that cannot make its own storage: the parent process
-        self._names_risks = names_risks
         self._risks: set[str] = set()  # the names of those that were logged
         self._begin()
         self.shared = SharedStorage(self)
@@ -67,9 +71,9 @@ class Lifecycle:
         self._lock = threading.Lock()
         self.ownership: Ownership | None = None
         self._users: dict[Loop, int] = {}
-        self._taking = 0  # number of loops that are taking the storage over from the portal's loop
-        self.lazily = False  # a call opened it, so it stays open until `close`
-        self.moves = 0  # how often the storage left its loop other than by `close`
+        self._takers: set[Loop] = set()  # loops that take the storage over from that of `app.sync`
+        self._lazily = False  # a call opened it, so it stays open until `close`
+        self.closes = self.moves = 0  # how often `close` was called, and how often it left its loop otherwise
         # The hot path reads these two: the loop where the storage is open, and the storage that callers there use.
         self._loop: Loop | None = None
         self._at_hand: Storage | None = None
@@ -95,13 +99,8 @@ class Lifecycle:
 
     def seen_from_here(self) -> Storage:
         """The storage that the running code may use: itself on the owning loop or without a loop, otherwise shared."""
-        owner = self.owner
-        if owner is None:
-            return self.storage
-        try:
-            return self.storage if asyncio.get_running_loop() is owner else self.shared
-        except RuntimeError:
-            return self.storage
+        here, owner = asyncio._get_running_loop(), self.owner
+        return self.storage if here is None or owner is None or here is owner else self.shared
 
     @property
     def loop(self) -> Loop | None:
@@ -122,83 +121,77 @@ class Lifecycle:
         here = asyncio.get_running_loop()
         self._count(here, 1)
         try:
-            while True:
-                ownership = await self._current(here)
-                storage = await self._ready(ownership, here)
-                if storage is None:
-                    continue
-                if ownership.loop is here or ownership.loop is not self.own_loop:
-                    return storage
-                await self._take_over(ownership)
+            ownership = await self._reach()
+            while ownership.loop is self.own_loop and self.own_loop is not here:
+                self._takers.add(here)  # calls of `app.sync` wait until it is open here
+                try:
+                    await self._shut(ownership, "handed over")
+                finally:
+                    self._takers.discard(here)
+                ownership = await self._reach()
+            return self.at_hand() or self.shared
         except BaseException:
             await self.leave(0)  # it may be open by now and have no other user
             raise
 
-    async def _take_over(self, ownership: Ownership) -> None:
-        """Close the storage on the portal's loop. The portal's calls go on once it is open on this loop."""
-        self._take(1)
-        try:
-            await self._shut(ownership, "handed over")
-        finally:
-            self._take(-1)
-
-    def _take(self, more: int) -> None:
-        with self._lock:  # loops of several threads change it
-            self._taking += more
-
     async def opened(self) -> Storage:
-        """The storage; the first call opens it, and it stays open until `close`."""
-        storage, here = self.at_hand(), asyncio.get_running_loop()
-        while storage is None:
-            self.lazily = True
-            storage = await self._ready(await self._current(here), here)
-        return storage
+        """The storage, for a call that has none at hand. The first one opens it, and it stays open until `close`."""
+        await self._reach(lazily=True)
+        return self.at_hand() or self.shared
 
     def _count(self, loop: Loop, more: int) -> int:
         with self._lock:
             self._users[loop] = max(0, self._users.get(loop, 0) + more)
-            for each in [each for each, count in self._users.items() if not count or each.is_closed()]:
-                del self._users[each]
+            self._users = {user: count for user, count in self._users.items() if count and not user.is_closed()}
             return sum(self._users.values())
 
-    async def _current(self, here: Loop) -> Ownership:
+    async def _reach(self, lazily: bool = False) -> Ownership:
+        """The current ownership once it is open; without one, this loop opens the storage."""
+        while True:
+            while self._takers and self.owner is None and self.own_loop is asyncio.get_running_loop():  # noqa: ASYNC110
+                await asyncio.sleep(AGAIN)
+            if lazily:  # again each time: a closing that ends meanwhile resets it
+                self._lazily = True
+            ownership = self._current()
+            try:
+                if ownership.state != "open":
+                    await ownership.ready()
+            except LoopEnded:
+                await asyncio.sleep(AGAIN)
+            if ownership.state == "open":
+                return ownership
+
+    def _current(self) -> Ownership:
         """The current ownership, or a new one of this loop."""
-        while self._taking and here is self.own_loop and self.owner is None:  # noqa: ASYNC110 (another thread changes it)
-            await asyncio.sleep(AGAIN)
         if self._parent is not None:
             raise StorageError(
                 f"this app's storage was opened by process {self._parent}, and this is its child {os.getpid()}: give "
                 "the app the URL of a file or a server, or create the app in the child"
             )
+        here = asyncio.get_running_loop()
         with self._lock:
-            found = self.ownership
-            if found is not None and not found.is_over:
-                if found.loop is not here and is_own(found.thread):
+            before = self.ownership
+            if before is not None and not before.is_over:
+                if before.loop is not here and is_own(before.thread):
                     raise stopped()
-                return found
-            self._check_guest(here)
-            left = found is not None  # the former loop ended without closing it
-            if left and self._make is not None:
-                self.storage, left = self._make(), False
+                return before
+            if is_guest(self):  # it must not open the storage again on this loop, which may be ending
+                raise GuestEnded
+            is_left_open = before is not None  # the former loop ended without closing it
+            if is_left_open and self._make is not None:
+                self.storage, is_left_open = self._make(), False
             new = self.ownership = Ownership(self, here, self.storage)
             self._loop = self._at_hand = None
-        new.opening = started(self._open(new, left), loop=here)
+        new.at_loop_end = self._at_loop_end(new)
+        new.opening = started(self._open(new, is_left_open), loop=here)
         new.opening.add_done_callback(_seen)
         return new
 
-    def _check_guest(self, here: Loop) -> None:
-        """Raise GuestEnded in a call that came from another loop while the storage was open here. It must not open the
-        storage again on this loop, which may be ending."""
-        guest = _guest.get()
-        host = None if guest is None else guest.host
-        if host is not None and host.life is self and host.loop is here:
-            raise GuestEnded
-
-    async def _open(self, ownership: Ownership, left: bool) -> None:
-        storage, ownership.at_loop_end = ownership.storage, self._at_loop_end(ownership)
+    async def _open(self, ownership: Ownership, is_left_open: bool) -> None:
+        storage = ownership.storage
         try:
             await anext(ownership.at_loop_end)  # register first: the loop may be ending already
-            if left:
+            if is_left_open:
                 with contextlib.suppress(Exception):
                     await storage.close()
             await storage.open()
@@ -210,12 +203,11 @@ class Lifecycle:
                 with contextlib.suppress(Exception):
                     await storage.close()
             finally:
-                await self._ended(ownership, "failed")  # lets waiting callers try again
+                await self._end(ownership, "failed")  # lets waiting callers try again
             raise
         with self._lock:
             ownership.state = "open"
-            self._at_hand = self.shared if ownership.loop is self.own_loop else storage
-            self._loop = ownership.loop
+            self._loop, self._at_hand = ownership.loop, self.shared if ownership.loop is self.own_loop else storage
         self._when_open()
 
     async def _at_loop_end(self, ownership: Ownership) -> AsyncGenerator[None]:
@@ -224,80 +216,42 @@ class Lifecycle:
             yield
         finally:
             if not ownership.is_over:
-                await self._shut_here(ownership, "ended")
-
-    async def _ready(self, ownership: Ownership, here: Loop) -> Storage | None:
-        """Wait until the storage is open; return the storage that callers on this loop use. None: the ownership ended
-        meanwhile."""
-        try:
-            if ownership.loop is here:
-                await self._settled(ownership)
-            elif ownership.state != "open":
-                await LoopCall(ownership.loop, lambda: self._settled(ownership)).wait()
-        except LoopEnded:
-            await asyncio.sleep(AGAIN)
-        if ownership.state != "open":
-            return None
-        return self._at_hand if ownership.loop is here else self.shared
-
-    async def _settled(self, ownership: Ownership) -> None:
-        """Wait, on the owning loop, until the storage is open or closed. The last caller to be cancelled also cancels
-        the opening."""
-        opening, state = ownership.opening, ownership.state
-        if state == "closing" and ownership.closing is not None:
-            await asyncio.wait([ownership.closing])
-        if state != "opening" or opening is None:
-            return
-        ownership.waiting += 1
-        try:
-            await asyncio.wait([opening])
-        except asyncio.CancelledError:
-            if ownership.waiting == 1 and not opening.done():
-                opening.cancel()
-                await asyncio.wait([opening])
-            raise
-        finally:
-            ownership.waiting -= 1
-        if not opening.cancelled():
-            opening.result()
+                await self._shut(ownership, "ended")
 
     # --- closing
 
     async def leave(self, others: int, *, even_if_lazily: bool = False) -> None:
         """End one use of the storage. Close it when at most `others` uses remain, which need not keep it open. A
         storage that a call opened stays open unless `even_if_lazily`."""
-        left = self._count(asyncio.get_running_loop(), -1)
-        if left <= others and (even_if_lazily or not self.lazily):
+        users = self._count(asyncio.get_running_loop(), -1)
+        if users <= others and (even_if_lazily or not self._lazily):
             await self.close("unused")
 
     async def close(self, why: Why = "closed") -> None:
         """Close the storage on the loop where it is open. If the caller is cancelled, the closing continues."""
+        with self._lock:
+            self.closes += why == "closed"
         ownership = self.ownership
         if ownership is None or ownership.state == "ended":
             return
         if ownership.loop.is_closed():  # its loop ended without closing it; the next open makes a new ownership
             self._count(ownership.loop, 0)
-            self.lazily = False
+            self._lazily = False
         elif ownership.loop is not asyncio.get_running_loop() and is_own(ownership.thread):
             raise stopped()
         else:
             await self._shut(ownership, why)
 
     async def _shut(self, ownership: Ownership, why: Why) -> None:
-        if ownership.loop is asyncio.get_running_loop():
-            await self._shut_here(ownership, why)
+        """Close the storage in whatever state this is, on its loop."""
+        if ownership.loop is not asyncio.get_running_loop():
+            with contextlib.suppress(LoopEnded):
+                await LoopCall(ownership.loop, lambda: self._shut(ownership, why)).wait()
             return
-        with contextlib.suppress(LoopEnded):
-            await LoopCall(ownership.loop, lambda: self._shut_here(ownership, why)).wait()
-
-    async def _shut_here(self, ownership: Ownership, why: Why) -> None:
-        opening = ownership.opening
-        if ownership.state == "opening" and opening is not None:
-            opening.cancel()
-            await asyncio.wait([opening])
-        task = asyncio.current_task()
-        if task is not None:
-            ownership.calls.discard(task)  # closing must not cancel the call that closes
+        if ownership.state == "opening":
+            ownership.opening.cancel()
+            await asyncio.wait([ownership.opening])
+        ownership.calls -= {asyncio.current_task()}  # closing must not cancel the call that closes
         while ownership.state != "ended":
             if ownership.closing is None:
                 ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
@@ -311,60 +265,44 @@ class Lifecycle:
             if why != "handed over":
                 await self._before_close()
         finally:  # also if this task is cancelled: nothing else closes the storage
-            if not self._stays(ownership, why):
-                await self._let_go(ownership, why)
+            with self._lock:
+                is_wanted = why == "unused" and bool(self._users)
+                if is_wanted:
+                    ownership.closing = None  # the app is in use again
+                else:
+                    ownership.state, ownership.why = "closing", why
+                    self.moves += why != "closed"
+                    if self.ownership is ownership:  # else its loop was closed meanwhile
+                        self._loop = self._at_hand = None
+            if not is_wanted:
+                async with contextlib.AsyncExitStack() as steps:  # each is made, also if one before it is cancelled
+                    steps.push_async_callback(self._end, ownership, why)
+                    steps.push_async_callback(ownership.storage.close)
+                    await ownership.end_calls()
 
-    def _stays(self, ownership: Ownership, why: Why) -> bool:
-        """Whether the closing is given up because the app is in use again. If not, new calls no longer find the
-        storage."""
+    async def _end(self, ownership: Ownership, why: Why) -> None:
         with self._lock:
-            if why == "unused" and self._users:
-                ownership.closing = None
-                return True
-            ownership.state, ownership.why = "closing", why
-            self._loop = self._at_hand = None
-            return False
-
-    async def _let_go(self, ownership: Ownership, why: Why) -> None:
-        try:
-            try:
-                await ownership.end_calls()
-            finally:
-                await ownership.storage.close()
-        finally:
-            await self._ended(ownership, why)
-
-    async def _ended(self, ownership: Ownership, why: Why) -> None:
-        self._end(ownership, why)
-        if ownership.at_loop_end is not None:
-            with contextlib.suppress(RuntimeError):  # the generator itself may be what closes the storage here
-                await ownership.at_loop_end.aclose()
-
-    def _end(self, ownership: Ownership, why: Why) -> None:
-        with self._lock:
-            self.moves += ownership.state == "closing" and why != "closed"
             ownership.state, ownership.why = "ended", why
             if self.ownership is ownership:
-                self.ownership = self._loop = self._at_hand = None
+                self.ownership = None
             if why == "closed":
                 self._users.clear()
             elif why == "ended":
                 self._users.pop(ownership.loop, None)
             if why in ("closed", "unused"):
-                self.lazily = False
+                self._lazily = False
+        with contextlib.suppress(RuntimeError):  # the generator itself may be what closes the storage here
+            await ownership.at_loop_end.aclose()
 
     # --- calls from any loop
 
     async def call(self, verb: Callable[[Storage], Awaitable[T]]) -> T:
         """Run one verb on the loop that has the storage open. The call is repeated if that loop ends or gives the
         storage up during it: every verb may be repeated (law 10)."""
-        here = asyncio.get_running_loop()
         for _ in range(ENDING):
-            ownership = await self._current(here)
-            if await self._ready(ownership, here) is None:
-                continue
+            ownership = await self._reach()
             try:
-                if ownership.loop is here:
+                if ownership.loop is asyncio.get_running_loop():
                     return await verb(ownership.storage)
                 return await ownership.call(lambda: verb(ownership.storage)).wait()  # noqa: B023
             except LoopEnded:

@@ -13,29 +13,15 @@ from treadle.core.errors import StorageUnavailable
 from treadle.storage.contract import Storage
 
 T = TypeVar("T")
-
-
 Loop = asyncio.AbstractEventLoop
 
-
+State = Literal["opening", "open", "closing", "ended"]
 Why = Literal["closed", "unused", "ended", "failed", "handed over"]
-
 
 PATIENCE: Final = 1.0  # seconds to wait for cancelled calls to end
 
-
-_guest: ContextVar[Guest | None] = ContextVar(
-    "treadle_guest", default=None
-)  # in the task of another loop's call: that call
-
-
-class Guest:
-    """A call that comes from another loop. The tasks it starts inherit it through the context."""
-
-    __slots__ = ("host",)
-
-    def __init__(self, host: Ownership) -> None:
-        self.host: Ownership | None = host  # None: the call has ended; tasks that it left running are no guests
+_guest: ContextVar[tuple[Ownership, asyncio.Task[Any]] | None] = ContextVar("treadle_guest", default=None)
+"""In the task of a call from another loop, and in the tasks that it starts: the ownership, and the task of the call."""
 
 
 class GuestEnded(StorageUnavailable, LoopEnded):
@@ -47,41 +33,57 @@ class GuestEnded(StorageUnavailable, LoopEnded):
 
 
 class Ownership:
-    """One period in which a loop has the storage open."""
+    """One period in which a loop has the storage open. `Lifecycle` changes its `state`.
+
+    opening      the task that opens the storage
+    closing      the task that closes it; None: none does
+    at_loop_end  closes it when the loop ends
+    """
+
+    opening: asyncio.Task[None]
+    at_loop_end: AsyncGenerator[None]
 
     def __init__(self, life: object, loop: Loop, storage: Storage) -> None:
         self.life, self.loop, self.storage, self.thread = life, loop, storage, threading.get_ident()
-        self.state: Literal["opening", "open", "closing", "ended"] = "opening"
+        self.state: State = "opening"
         self.why: Why | None = None  # the reason why it is closing or has ended
-        self.opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
-        self.waiting = 0  # number of callers that wait until it is open
         self.calls: set[asyncio.Task[Any]] = set()  # tasks of calls from other loops
-        self.at_loop_end: AsyncGenerator[None] | None = None
 
     @property
     def is_over(self) -> bool:
         return self.state == "ended" or self.loop.is_closed()
 
+    @property
+    def takes_calls(self) -> bool:
+        return self.state in ("opening", "open")
+
+    async def ready(self) -> None:
+        """Wait until the storage is open, or this has ended. Raises the error of the opening, and LoopEnded."""
+        if self.loop is not asyncio.get_running_loop():
+            await LoopCall(self.loop, self.ready).wait()
+        elif self.state == "closing" and self.closing is not None:
+            await asyncio.wait([self.closing])
+        elif self.state == "opening":
+            await asyncio.wait([self.opening])
+            if not self.opening.cancelled():
+                self.opening.result()
+
     def call(self, work: Callable[[], Awaitable[T]]) -> LoopCall[T]:
         """A call that runs `work` on the owning loop, as long as that loop owns the storage."""
-        return LoopCall(self.loop, lambda: self._counted(work), self._takes_calls)
+        return LoopCall(self.loop, lambda: self._counted(work), lambda: self.takes_calls)
 
     async def _counted(self, work: Callable[[], Awaitable[T]]) -> T:
-        if not self._takes_calls():  # closing began after this task was created; it is not in `calls` yet
+        if not self.takes_calls:  # closing began after this task was created; it is not in `calls` yet
             raise LoopEnded(False)
-        task, guest = asyncio.current_task(), Guest(self)
+        task = asyncio.current_task()
         assert task is not None
         self.calls.add(task)
-        _guest.set(guest)
+        _guest.set((self, task))
         try:
             return await work()
         finally:
-            guest.host = None
             self.calls.discard(task)
-
-    def _takes_calls(self) -> bool:
-        return self.state in ("opening", "open")
 
     async def end_calls(self) -> None:
         """Cancel the calls from other loops and wait up to `PATIENCE` seconds for them."""
@@ -94,3 +96,11 @@ class Ownership:
         """Raise StorageUnavailable if the app was closed during this call."""
         if self.why == "closed":
             raise StorageUnavailable("the app was closed during this call, which may have been carried out")
+
+
+def is_guest(life: object) -> bool:
+    """Whether the running code belongs to a call that came from another loop while this loop had the storage open."""
+    ownership, task = _guest.get() or (None, None)
+    if ownership is None or task is None or task.done():  # what a call leaves running when it ends is no guest
+        return False
+    return ownership.life is life and ownership.loop is asyncio.get_running_loop()

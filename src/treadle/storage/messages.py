@@ -8,6 +8,7 @@ the composed storage has its own definitions, for which docs/internals/decisions
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -87,31 +88,16 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     needs: Annotated[dict[str, TaskNeeds], Meta(max_length=FEW)] = {}
 
     def ask(self) -> Claim:
-        return Claim(
-            worker=self.worker,
-            queues=self.queues,
-            tasks=self.tasks,
-            limit=self.limit,
-            lease=self.lease,
-            ids=self.ids,
-            running=self.running,
-            reach=self.reach,
-        )
+        return Claim(**dict(zip(_OF_CLAIM, _of_claim(self), strict=True)))
+
+
+_OF_CLAIM: Final = tuple(name for name in ClaimCall.__struct_fields__ if name in Claim.__struct_fields__)
+_of_claim: Final = attrgetter(*_OF_CLAIM)
 
 
 def claim_call(ask: Claim, most: int) -> ClaimCall:
     """The request for a claim. `hand_off` is not sent: it names a mailbox on this machine."""
-    return ClaimCall(
-        worker=ask.worker,
-        queues=ask.queues,
-        tasks=ask.tasks,
-        limit=ask.limit,
-        lease=ask.lease,
-        ids=ask.ids,
-        running=ask.running,
-        reach=ask.reach,
-        most=most,
-    )
+    return ClaimCall(most=most, **dict(zip(_OF_CLAIM, _of_claim(ask), strict=True)))
 
 
 class Beat(Struct, frozen=True):
@@ -161,26 +147,10 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def outcome(self) -> Outcome:
         """The outcome of a report that has a `state`."""
         assert self.state is not None
-        return Outcome(
-            id=self.id,
-            version=self.version,
-            state=self.state,
-            delay=self.delay,
-            attempt=self.attempt,
-            result=self.result,
-            value=self.value,
-            error=self.error,
-            reason=self.reason,
-            checkpoints=self.checkpoints,
-            note=self.note,
-            followups=self.followups,
-            after=self.after,
-            required=self.required,
-            failures_allowed=self.failures_allowed,
-            function_done=self.function_done,
-            keep=self.keep,
-            reach=self.reach,
-        )
+        return Outcome(**dict(zip(Outcome.__struct_fields__, _of_outcome(self), strict=True)))
+
+
+_of_outcome: Final = attrgetter(*Outcome.__struct_fields__)
 
 
 class Outcomes(Struct, frozen=True):
@@ -218,10 +188,10 @@ class LimitChanges(Struct, frozen=True):
 
     @classmethod
     def of(cls, changes: Iterable[LimitChange]) -> Self:
-        return cls(tuple(SetRule(each) if isinstance(each, Limit) else each for each in changes))
+        return cls(tuple(SetRule(change) if isinstance(change, Limit) else change for change in changes))
 
     def read(self) -> list[LimitChange]:
-        return [each.rule if isinstance(each, SetRule) else each for each in self.changes]
+        return [change.rule if isinstance(change, SetRule) else change for change in self.changes]
 
 
 class LimitsCall(Struct, frozen=True):
@@ -370,10 +340,10 @@ def error_of(problem: Problem) -> errors.TreadleError:
     if not fields:
         return kind(problem.message)
     try:
-        made: errors.TreadleError = kind(**{name: problem.details.get(name) for name in fields})
+        error: errors.TreadleError = kind(**{name: problem.details.get(name) for name in fields})
     except (TypeError, ValueError):
         return errors.StorageError(f"{problem.error}: {problem.message}")
-    return made
+    return error
 
 
 Verb = Literal[

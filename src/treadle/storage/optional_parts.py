@@ -182,11 +182,11 @@ class Payloads(Protocol):
         ...
 
     async def collect(
-        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+        self, age: float, dry: bool = False, progress: Callable[[Collected], None] | None = None
     ) -> Collected:
         """Delete the objects that are older than `age` seconds and to which no row refers; `dry`: count them only. An
         object of a job that has not ended stays, and so does one that a transaction which is open now may refer to.
-        Does nothing while a move is under way. `told` is called with what was done so far, once per 500 objects.
+        Does nothing while a move is under way. `progress` is called with what was done so far, once per 500 objects.
 
         Raises StorageError, and BadOption if the blob store has the texts of another storage, or if the rows come from
         a server that reads the texts by itself."""

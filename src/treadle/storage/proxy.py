@@ -132,9 +132,9 @@ class StorageProxy:
         return await self.around("oldest_open", lambda storage: cast("Transactional", storage).oldest_open())
 
     async def collect(
-        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+        self, age: float, dry: bool = False, progress: Callable[[Collected], None] | None = None
     ) -> Collected:
-        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry, told))
+        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry, progress))
 
     async def read_mark(self) -> MoveState | None:
         return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())

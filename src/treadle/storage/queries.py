@@ -70,9 +70,9 @@ _Rank = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # integers that every stora
 def read_cursor(text: str, order: str) -> Key:
     """The parts of a cursor. Raises BadOption if the text is no cursor, or the cursor of another order."""
     try:
-        found, *parts = msgspec.json.decode(bytes.fromhex(text))
+        kind, *parts = msgspec.json.decode(bytes.fromhex(text))
         wanted = [_Name, _Rank, float, _Name] if order == "queue" else [float, _Name]
-        if found == order and len(parts) == len(wanted):
+        if kind == order and len(parts) == len(wanted):
             return tuple(msgspec.convert(part, kind) for part, kind in zip(parts, wanted, strict=True))
     except (TypeError, *UNREADABLE):
         pass
@@ -126,48 +126,48 @@ def ready_kind(row: Record) -> str | None:
 
 
 def find(rows: Sequence[Record], query: Query) -> Page:
-    found = [row for row in rows if in_order(row, query.order) and (query.scan is not None or matches(row, query))]
+    chosen = [row for row in rows if in_order(row, query.order) and (query.scan is not None or matches(row, query))]
     if query.ahead_of is not None:
         own = next((row for row in rows if row.job.id == query.ahead_of and row.queue_position is not None), None)
         mark = sort_key(own, "queue") if own else ()
-        found = [
+        chosen = [
             row
-            for row in found
+            for row in chosen
             if own
             and row.queue_position is not None
             and row.job.queue == own.job.queue
             and sort_key(row, "queue") < mark
         ]
-    found.sort(key=lambda row: sort_key(row, query.order), reverse=query.order == "newest")
-    total = sum(matches(row, query) for row in found[: query.scan]) if query.count else None
+    chosen.sort(key=lambda row: sort_key(row, query.order), reverse=query.order == "newest")
+    total = sum(matches(row, query) for row in chosen[: query.scan]) if query.count else None
     if query.cursor is not None:
         cursor = read_cursor(query.cursor, query.order)
-        found = [row for row in found if _after(row, query.order, cursor)]
-    return page_of(found, query, total) if query.scan is None else scanned_page(found, query, query.scan, total)
+        chosen = [row for row in chosen if _after(row, query.order, cursor)]
+    return page_of(chosen, query, total) if query.scan is None else scanned_page(chosen, query, query.scan, total)
 
 
-def page_of(found: Sequence[Record], query: Query, total: int | None) -> Page:
+def page_of(rows: Sequence[Record], query: Query, total: int | None) -> Page:
     """The first page of these rows, which are in order and all match."""
-    page = found[: query.limit]
-    more = len(found) > len(page) and page
+    page = rows[: query.limit]
+    more = len(rows) > len(page) and page
     return Page(tuple(page), cursor_of(page[-1], query.order) if more else None, total)
 
 
-def scanned_page(found: Sequence[Record], query: Query, scan: int, total: int | None = None) -> Page:
+def scanned_page(rows: Sequence[Record], query: Query, scan: int, total: int | None = None) -> Page:
     """The page of a query with `scan`, from rows that are in order and may match or not: at least `scan` + 1 of them,
     or all there are."""
     page: list[Record] = []
-    looked = 0
-    for row in found[: scan if query.limit else 0]:
-        looked += 1
+    scanned = 0
+    for row in rows[: scan if query.limit else 0]:
+        scanned += 1
         if matches(row, query):
             page.append(row)
             if len(page) == query.limit:
                 break
-    if looked in (0, len(found)):  # none: there is no row, or the caller wants only the total
-        return Page(tuple(page), None, total, scanned=looked)
-    last = found[looked - 1]
-    return Page(tuple(page), cursor_of(last, query.order), total, looked, moment_of(last, query.order))
+    if scanned in (0, len(rows)):  # none: there is no row, or the caller wants only the total
+        return Page(tuple(page), None, total, scanned=scanned)
+    last = rows[scanned - 1]
+    return Page(tuple(page), cursor_of(last, query.order), total, scanned, moment_of(last, query.order))
 
 
 def kind_of(row: Record) -> Kind:
@@ -219,20 +219,13 @@ Group = tuple[str, str, Kind, str]
 
 def drifts(kept: Mapping[Group, int], counted: Mapping[Group, int]) -> tuple[CountDrift, ...]:
     """The groups whose two numbers differ; a missing group has no jobs."""
-    return tuple(
-        CountDrift(
-            queue=queue,
-            task=task,
-            kind=kind,
-            limit=limit,
-            kept=kept.get((queue, task, kind, limit), 0),
-            counted=counted.get((queue, task, kind, limit), 0),
-        )
-        for queue, task, kind, limit in sorted(
-            {*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])
-        )
-        if kept.get((queue, task, kind, limit), 0) != counted.get((queue, task, kind, limit), 0)
-    )
+    differing: list[CountDrift] = []
+    for group in sorted({*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])):
+        stored, rows = kept.get(group, 0), counted.get(group, 0)
+        if stored != rows:
+            queue, task, kind, limit = group
+            differing.append(CountDrift(queue=queue, task=task, kind=kind, limit=limit, kept=stored, counted=rows))
+    return tuple(differing)
 
 
 KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
@@ -244,22 +237,16 @@ def kept_glances(
 ) -> tuple[QueueGlance, ...]:
     """The queues of a glance, not bounded, from jobs by (queue, task, kind) and the first queue position of each
     queue."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    queues: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (queue, _, kind), jobs in kept.items():
         if jobs > 0:
-            found[queue][kind] += jobs
+            queues[queue][kind] += jobs
     return tuple(
-        QueueGlance(
-            name=name,
-            queued=kinds["queued"],
-            oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None,
-            running=kinds["running"],
-            scheduled=kinds["scheduled"],
-            blocked=kinds["blocked"],
-            waiting=kinds["waiting"],
-            failed=kinds["failed"],
+        replace(
+            QueueGlance(name=name, oldest=max(0.0, now - heads[name]) if kinds["queued"] and name in heads else None),
+            **{kind: kinds[kind] for kind in ("queued", *KINDS)},
         )
-        for name, kinds in sorted(found.items())
+        for name, kinds in sorted(queues.items())
     )
 
 
@@ -267,30 +254,30 @@ def merged_glances(
     parts: Iterable[tuple[Sequence[QueueGlance], Sequence[str]]], most: int
 ) -> tuple[tuple[QueueGlance, ...], tuple[str, ...]]:
     """The glance of several shards as one, from the queues and the capped kinds of each, counted to the same bound."""
-    found: dict[str, QueueGlance] = {}
+    merged: dict[str, QueueGlance] = {}
     capped: set[str] = set()
     for queues, kinds in parts:
         capped.update(kinds)
-        for each in queues:
-            known = found.get(each.name, QueueGlance(name=each.name))
-            queued, oldest = known.queued + each.queued, [it for it in (known.oldest, each.oldest) if it is not None]
-            found[each.name] = QueueGlance(
-                name=each.name,
+        for queue in queues:
+            known = merged.get(queue.name, QueueGlance(name=queue.name))
+            queued, oldest = known.queued + queue.queued, [it for it in (known.oldest, queue.oldest) if it is not None]
+            merged[queue.name] = QueueGlance(
+                name=queue.name,
                 queued=min(queued, most),
-                queued_capped=known.queued_capped or each.queued_capped or queued > most,
+                queued_capped=known.queued_capped or queue.queued_capped or queued > most,
                 oldest=max(oldest, default=None),
-                **{kind: asdict(known)[kind] + asdict(each)[kind] for kind in KINDS},
+                **{kind: asdict(known)[kind] + asdict(queue)[kind] for kind in KINDS},
             )
     room = dict.fromkeys(KINDS, most)
     queues = []
-    for name in sorted(found):
-        counted = asdict(found[name])
+    for name in sorted(merged):
+        counted = asdict(merged[name])
         numbers = {kind: min(counted[kind], room[kind]) for kind in KINDS}
         capped.update(kind for kind in KINDS if numbers[kind] < counted[kind])
         room = {kind: room[kind] - numbers[kind] for kind in KINDS}
-        each = replace(found[name], **numbers)
-        if each.queued or any(numbers.values()):
-            queues.append(each)
+        queue = replace(merged[name], **numbers)
+        if queue.queued or any(numbers.values()):
+            queues.append(queue)
     return tuple(queues), tuple(kind for kind in KINDS if kind in capped)
 
 
@@ -308,32 +295,30 @@ def limit_uses(
         *(key for key, (starts, _) in rates.items() if starts),
     ]
     keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
-    return tuple(
-        _limit_use(key, rule, facts[rule.name], used.get(key, 0), blocked.get(key, 0), rates.get(key, UNUSED))
-        for key in sorted(keys)
-        if (rule := rule_for(rules, key)) is not None
-    )
+    uses: list[LimitUse] = []
+    for key in sorted(keys):
+        if (rule := rule_for(rules, key)) is not None:
+            known, (starts, next_start) = facts[rule.name], rates.get(key, UNUSED)
+            use = LimitUse(
+                key=key,
+                rule=rule,
+                used=used.get(key, 0),
+                blocked=blocked.get(key, 0),
+                starts=starts,
+                next_start=next_start,
+                pauses=known.pauses,
+                behind=(known.set or known.declared) if known.pauses else None,
+                declared=known.set is None and known.declared is not None,
+            )
+            uses.append(use)
+    return tuple(uses)
 
 
-def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
+def workers(heartbeats: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
     """The workers whose last heartbeat is no older than their `ttl`, from pairs (worker, moment of that heartbeat)."""
-    return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now)
+    return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in heartbeats if seen + worker.ttl >= now)
 
 
 def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     """The acting rules by name."""
-    return {name: rule for name, each in facts.items() if (rule := acting(each)) is not None}
-
-
-def _limit_use(key: str, rule: Limit, facts: LimitFacts, used: int, blocked: int, rate: RateUse) -> LimitUse:
-    return LimitUse(
-        key=key,
-        rule=rule,
-        used=used,
-        blocked=blocked,
-        starts=rate[0],
-        next_start=rate[1],
-        pauses=facts.pauses,
-        behind=(facts.set or facts.declared) if facts.pauses else None,
-        declared=facts.set is None and facts.declared is not None,
-    )
+    return {name: rule for name, limit in facts.items() if (rule := acting(limit)) is not None}

@@ -40,5 +40,5 @@ async def warn_of_risks(storage: Storage, known: set[str]) -> None:
     new = [risk for risk in await risks_of(storage) if risk.name not in known]
     if new:
         known.update(risk.name for risk in new)
-        words = "; ".join(risk.text for risk in new)
-        log.warning("this storage may lose jobs: %s. `treadle doctor` says what to change", words)
+        texts = "; ".join(risk.text for risk in new)
+        log.warning("this storage may lose jobs: %s. `treadle doctor` says what to change", texts)

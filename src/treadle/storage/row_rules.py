@@ -84,11 +84,9 @@ def needed(required: int | None, after: tuple[str, ...]) -> int:
 def tolerated(failures_allowed: int | None, required: int | None, after: tuple[str, ...]) -> int | None:
     """The number of failures it tolerates, lowered so that enough endings remain for `required`. A row that `after`
     names twice ends only once, so there may be fewer endings than names."""
-    return (
-        failures_allowed
-        if not failures_allowed or required is None
-        else min(failures_allowed, len(set(after)) - needed(required, after))
-    )
+    if not failures_allowed or required is None:
+        return failures_allowed
+    return min(failures_allowed, len(set(after)) - needed(required, after))
 
 
 def costs(job: NewJob) -> tuple[tuple[str, int], ...]:
@@ -100,7 +98,7 @@ def named_costs(job: NewJob) -> tuple[tuple[str, int], ...]:
     """The limits that a job names, with costs. A stored cost below 1, which earlier versions allowed, counts as 1."""
     for _, cost in job.limits:
         if cost < 1:
-            return tuple((name, max(each, 1)) for name, each in job.limits)
+            return tuple((name, max(cost, 1)) for name, cost in job.limits)
     return job.limits
 
 
@@ -109,10 +107,10 @@ def refuse_taken(jobs: Sequence[NewJob], stored: Callable[[Sequence[str]], dict[
 
     `stored` reads the jobs with these ids. An earlier job of the same call counts as stored.
     """
-    asked = [job.id for job in jobs if job.nonce is not None or job.reach or job.id.startswith(OWN_ID)]
-    if not asked:
+    ids = [job.id for job in jobs if job.nonce is not None or job.reach or job.id.startswith(OWN_ID)]
+    if not ids:
         return
-    known = stored(asked)
+    known = stored(ids)
     for job in jobs:
         first = known.setdefault(job.id, job)
         if first is not job and (error := taken_by(job, first)) is not None:
@@ -152,11 +150,11 @@ def named_by(job: NewJob) -> tuple[str, ...]:
     return (*job.after, above) if above else job.after
 
 
-def check_reach(job: NewJob, found: Callable[[str], NewJob | None]) -> None:
-    """Raise UnknownUpstream for a job that names jobs outside its reach. `found` reads a job of the call, or a stored
+def check_reach(job: NewJob, job_of: Callable[[str], NewJob | None]) -> None:
+    """Raise UnknownUpstream for a job that names jobs outside its reach. `job_of` reads a job of the call, or a stored
     one."""
     for id in named_by(job) if job.reach else ():
-        other = found(id)
+        other = job_of(id)
         if other is None or other.queue not in job.reach:
             raise UnknownUpstream(id, job.id)
         if id == job.parent and job.root != (other.root or other.id):
@@ -254,7 +252,7 @@ def noted(row: Record, out: Outcome) -> Record:
 
 def first_moment(*moments: float | None) -> float | None:
     """The earliest of the moments that are not None."""
-    return min([at for at in moments if at is not None], default=None)
+    return min([moment for moment in moments if moment is not None], default=None)
 
 
 def taken_back(row: Record, now: float) -> Record | None:

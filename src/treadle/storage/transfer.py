@@ -91,19 +91,19 @@ SHUT: Final = frozenset({"closing", "gone", "filling", "partial"})
 FINAL: Final = frozenset({"arrived", "aborted", "partial"})  # the move has ended: no later mark of the same move
 
 
-def replaces(found: MoveState | None, mark: MoveState) -> bool:
+def replaces(stored: MoveState | None, mark: MoveState) -> bool:
     """Whether `mark` may replace the stored one. A storage checks this in the step that writes the mark.
 
     A run that was suspended (a sleeping laptop, a paused container) is refused once another run has taken the move over
     or ended it. Within one run a call that arrives late cannot undo a later one; a repeated call changes nothing.
     """
-    if found is None:
+    if stored is None:
         return True
-    if found.run == mark.run:
-        return mark.step >= found.step
-    if found.move == mark.move and found.role in FINAL:
+    if stored.run == mark.run:
+        return mark.step >= stored.step
+    if stored.move == mark.move and stored.role in FINAL:
         return False
-    return mark.turn > found.turn
+    return mark.turn > stored.turn
 
 
 def shut(mark: MoveState | None, *but: str) -> MoveState | None:
@@ -111,10 +111,10 @@ def shut(mark: MoveState | None, *but: str) -> MoveState | None:
     return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
 
 
-def check_replaces(found: MoveState | None, mark: MoveState, storage: str) -> None:
+def check_replaces(stored: MoveState | None, mark: MoveState, storage: str) -> None:
     """Raise MoveFailed unless `mark` may replace the stored one."""
-    if found is not None and not replaces(found, mark):
-        raise overtaken(found, storage)
+    if stored is not None and not replaces(stored, mark):
+        raise overtaken(stored, storage)
 
 
 class InTheWay(StorageError):
@@ -125,11 +125,11 @@ class InTheWay(StorageError):
         super().__init__(f"{who} may have stored jobs: the move waits until it ends")
 
 
-def overtaken(found: MoveState, storage: str) -> MoveFailed:
+def overtaken(stored: MoveState, storage: str) -> MoveFailed:
     """The error of a refused mark: another run took the move over or ended it."""
-    if found.role == "arrived":
-        what = f"another run has finished this move: the jobs of {found.other} are at {storage} now"
-    elif found.role in FINAL:
+    if stored.role == "arrived":
+        what = f"another run has finished this move: the jobs of {stored.other} are at {storage} now"
+    elif stored.role in FINAL:
         what = "this move was aborted with --abort"
     else:
         what = "another run of `treadle storage move` has taken this move over"
@@ -156,17 +156,15 @@ def refusal(mark: MoveState, storage: str) -> StorageError:
 
 def words(mark: MoveState | None, here: str) -> str | None:
     """A message for operators about a storage that is shut because of a move; None if it works normally."""
-    there = "" if mark is None else mark.other
-    return (
-        None
-        if mark is None
-        else {
-            "closing": f"{here} is being moved to {there}; it accepts no new jobs",
-            "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
-            "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
-            "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
-        }.get(mark.role)
-    )
+    if mark is None:
+        return None
+    there = mark.other
+    return {
+        "closing": f"{here} is being moved to {there}; it accepts no new jobs",
+        "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
+        "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
+        "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
+    }.get(mark.role)
 
 
 def gone(mark: MoveState) -> Settled:
@@ -194,10 +192,10 @@ def digest(jobs: Iterable[Carried]) -> int:
     their rate admits by then, so the two sides would differ right after the move.
     """
     total = 0
-    for each in jobs:
-        record = handed_over(each.record)
+    for job in jobs:
+        record = handed_over(job.record)
         if record.blocked_on is not None:
             record = replace(record, queue_position=None)
-        told = replace(each, record=record, edges=tuple(sorted(each.edges, key=lambda edge: edge.up)))
-        total += int.from_bytes(hashlib.blake2b(_encode(told), digest_size=16).digest())
+        content = replace(job, record=record, edges=tuple(sorted(job.edges, key=lambda edge: edge.up)))
+        total += int.from_bytes(hashlib.blake2b(_encode(content), digest_size=16).digest())
     return total % 2**128

@@ -27,47 +27,47 @@ BEGIN_IN: Final = {
 DIALECTS: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MySQL"}
 
 
-def bound_to(storage: Storage, given: Any) -> Bound:
+def bound_to(storage: Storage, session: Any) -> Bound:
     """The verbs of a storage inside the user's own transaction. Raises Unsupported if the storage has no
     transactions."""
-    found = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
-    return found.within(given)
+    able = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
+    return able.within(session)
 
 
-async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
+async def session_of(within: Any, dialect: Dialect, storage: str) -> Session:
     """The user's transaction, checked so that our statements become part of it.
 
     storage  the name of the storage, for the errors
     Raises BadSession if it is no session, is closed, commits by itself, or has another dialect.
     """
-    names = class_names(given)
+    names = class_names(within)
     if not names.isdisjoint(SCOPED):
-        given = given()
-        names = class_names(given)
-    raw, how = given, f"a {type(given).__name__}"
+        within = within()
+        names = class_names(within)
+    raw, how = within, f"a {type(within).__name__}"
     if not names.isdisjoint(DJANGO):
-        raw, how = _of_django(given), "Django's connection"
+        raw, how = _of_django(within), "Django's connection"
     elif not names.isdisjoint((*SYNC, *ASYNC)):
-        raw = await _of_sqlalchemy(given, names, how)
+        raw = await _of_sqlalchemy(within, names, how)
     session = await session_on(raw, how)
     if session.dialect != dialect:
         raise BadSession(how, f"its database is {DIALECTS[session.dialect]}, and the jobs are in {storage}")
     return session
 
 
-def stale(given: Any) -> BadSession:
+def stale(session: Any) -> BadSession:
     """The error for a deferred transaction of SQLite that read before it wrote, while another connection committed."""
-    package = type(given).__module__.partition(".")[0]
+    package = type(session).__module__.partition(".")[0]
     return BadSession(
-        "Django's connection" if package == "django" else f"a {type(given).__name__}",
+        "Django's connection" if package == "django" else f"a {type(session).__name__}",
         "another transaction changed data that it has read, so SQLite refuses its writes; roll back, and begin with "
         f"BEGIN IMMEDIATE{BEGIN_IN.get(package, '')}",
     )
 
 
-def is_async(given: Any) -> bool:
+def is_async(session: Any) -> bool:
     """Whether the session belongs to an event loop, so that a plain thread cannot use it."""
-    names = class_names(given)
+    names = class_names(session)
     return not names.isdisjoint((*ASYNC, *ASYNC_DRIVERS, SCOPED[1]))
 
 
@@ -86,27 +86,27 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     )
 
 
-def _of_django(given: Any) -> Any:
-    given.ensure_connection()
-    if not given.in_atomic_block:
+def _of_django(session: Any) -> Any:
+    session.ensure_connection()
+    if not session.in_atomic_block:
         raise BadSession("Django's connection", "it has no transaction: enqueue inside `with transaction.atomic():`")
-    if given.needs_rollback:
+    if session.needs_rollback:
         raise BadSession("Django's connection", "its transaction has failed and will be rolled back")
-    return given.connection
+    return session.connection
 
 
-async def _of_sqlalchemy(given: Any, names: frozenset[str], how: str) -> Any:
+async def _of_sqlalchemy(session: Any, names: frozenset[str], how: str) -> Any:
     """The driver's connection of a session or a connection. SQLAlchemy must know of the transaction, or its commit
     would do nothing: a connection that has executed nothing yet begins one here."""
     from sqlalchemy.exc import InvalidRequestError
 
     try:
         if names.isdisjoint(ASYNC):
-            connection = given.connection() if SYNC[0] in names else given
+            connection = session.connection() if SYNC[0] in names else session
             if not connection.in_transaction():
                 connection.begin()
             return connection.connection.driver_connection
-        connection = await given.connection() if ASYNC[0] in names else given
+        connection = await session.connection() if ASYNC[0] in names else session
         if not connection.in_transaction():
             await connection.begin()
         raw = (await connection.get_raw_connection()).driver_connection

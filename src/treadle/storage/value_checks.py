@@ -108,11 +108,11 @@ def _have_usual_names(jobs: Sequence[NewJob]) -> bool:
     ids = [job.id for job in jobs]
     tasks = {job.task for job in jobs}
     names = {job.queue for job in jobs} | tasks
-    joined, words = "".join(ids), "".join(names)
+    joined, all_names = "".join(ids), "".join(names)
     return (
         joined.isascii()
         and not joined.encode().translate(None, OF_IDS)
-        and words.isprintable()
+        and all_names.isprintable()
         and not any(" " in task for task in tasks)
         and "" not in ids
         and "" not in names
@@ -140,7 +140,7 @@ def _is_rich(job: NewJob) -> bool:
 
 def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     """The outcomes that cannot be stored, by their index in the call. Each fails alone (law 14)."""
-    found: dict[int, Settled] = {}
+    odd: dict[int, Settled] = {}
     for number, out in enumerate(outcomes):
         if (
             not (out.followups or out.checkpoints or out.after)
@@ -162,8 +162,8 @@ def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
         try:
             check_outcome(out)
         except (BadOption, TooLarge) as error:
-            found[number] = Settled("refused", str(error))
-    return found
+            odd[number] = Settled("refused", str(error))
+    return odd
 
 
 def check_beat(worker: Presence, renewals: Iterable[LeaseRenewal], lease: float) -> None:

@@ -19,7 +19,7 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     except (TypeError, ValueError) as error:
         raise BadTask(f"{name}: the signature of {function!r} cannot be read: {error}") from error
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [each for each in parameters if each.default is each.empty]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not parameters or parameters[0].kind not in by_place or len(needed) > 1:
         raise BadTask(f"{name}: expected one parameter, the list of items, found {inspect.signature(function)}")
     try:
@@ -31,11 +31,11 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
         ) from error
     refuse_misplaced(name, parameters, hints)
     taken = _element(name, hints.get(parameters[0].name, Any), "takes")
-    given = _without_errors(_element(name, hints.get("return", Any), "returns"))
+    result = _without_errors(_element(name, hints.get("return", Any), "returns"))
 
     def one(item: Any) -> Any: ...
 
-    one.__annotations__.update({"item": taken, "return": given})
+    one.__annotations__.update({"item": taken, "return": result})
     return one
 
 
@@ -53,9 +53,11 @@ def _without_errors(hint: Any) -> Any:
     """The result type of one item: without the exception types of a union, which mark failed items."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    kept = [each for each in typing.get_args(hint) if not (isinstance(each, type) and issubclass(each, Exception))]
-    found: Any = typing.Union[tuple(kept)] if kept else Any  # noqa: UP007  # built from a list
-    return found
+    kept = [
+        member for member in typing.get_args(hint) if not (isinstance(member, type) and issubclass(member, Exception))
+    ]
+    union: Any = typing.Union[tuple(kept)] if kept else Any  # noqa: UP007  # built from a list
+    return union
 
 
 def answers(task: str, found: Any, count: int) -> list[Any]:

@@ -102,13 +102,13 @@ class TaskCore:
         payload = signature.encode_call(args, kwargs, first_later=later)
         policy = policy or Policy(pass_result=later)
         if self._fields is None:
-            given = merge(self.declared.constants, options)
-            made = make(self.name, payload, {}, given, policy, decode, inline, signature)
+            merged = merge(self.declared.constants, options)
+            spec = make(self.name, payload, {}, merged, policy, decode, inline, signature)
         else:
             options = completed(options, self.declared.constants)
-            made = make(self.name, payload, self._fields, options, policy, decode, inline, signature)
-        made.alone = alone
-        return made
+            spec = make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+        spec.alone = alone
+        return spec
 
     def template_for(self, options: Options) -> Template | None:
         """The template for jobs with these options; None if the options differ from job to job. Raises BadOption."""
@@ -117,8 +117,8 @@ class TaskCore:
         policy = policy_of(options)
         later = flag(options, "pass_result") if "pass_result" in options else self._passes
         policy = replace(policy, pass_result=later)
-        factory, given = self.factory, completed(options, self.declared.constants)
-        more = columns(given, policy, self.name, factory.now(), factory.sizes)
+        factory, known = self.factory, completed(options, self.declared.constants)
+        more = columns(known, policy, self.name, factory.now(), factory.sizes)
         inline = flag(options, "inline") if "inline" in options else self._inline
         fields = self._template.fields | more
         return Template(NewJob(id="", task=self.name, **fields), fields, later, inline)
@@ -143,10 +143,11 @@ class TaskCore:
             # If an argument is invalid, this raises BadArgument with its name.
             self.signature.encode_call(args, kwargs, first_later=bool(options.get("pass_result", self._passes)))
             raise
-        found: object = computed
-        if not isinstance(found, Mapping):
+        computed_options: object = computed
+        if not isinstance(computed_options, Mapping):
             raise BadOption(
-                "options", f"{self.name}: expected a function that returns a mapping of options, found {found!r}"
+                "options",
+                f"{self.name}: expected a function that returns a mapping of options, found {computed_options!r}",
             )
         check_names(computed)
         if "within" in computed:

@@ -126,13 +126,13 @@ class BatchDeclaration(Declaration, frozen=True, kw_only=True):
 
 def names_to_hide(names: Sequence[str]) -> tuple[str, ...]:
     """The names of `redact=`, checked. Raises BadOption."""
-    given: object = names
-    if isinstance(given, str) or not isinstance(given, (list, tuple, set, frozenset)):
-        raise BadOption("redact", f'expected names such as ["iban", "card.number"], found {given!r}')
-    for name in given:
+    given_names: object = names
+    if isinstance(given_names, str) or not isinstance(given_names, (list, tuple, set, frozenset)):
+        raise BadOption("redact", f'expected names such as ["iban", "card.number"], found {given_names!r}')
+    for name in given_names:
         if not isinstance(name, str) or not name or not all(name.split(".")):
             raise BadOption("redact", f'expected names such as "iban" or "card.number", found {name!r}')
-    return tuple(given)
+    return tuple(given_names)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

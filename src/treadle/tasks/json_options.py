@@ -159,32 +159,15 @@ class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
 
 
-# Options that are not offered everywhere. All others are the same in Python, over HTTP and for `treadle enqueue`.
-PYTHON_ONLY: Final = frozenset({"inline", "within"})  # they concern the process that enqueues
-NOT_IN_CLI: Final = frozenset(  # they belong to a task or to a program; a person rarely sets them for one job
-    {
-        "run_at",
-        "deadline",
-        "retry",
-        "lease",
-        "max_lost",
-        "cost",
-        "aging",
-        "keep",
-        "keep_failed",
-        "when",
-        "wait_timeout",
-        "pass_result",
-    }
-)
-
-DESCRIPTIONS: Final[dict[str, str]] = {each.name: each.type.__metadata__[0].description for each in fields(JobOptions)}
+DESCRIPTIONS: Final[dict[str, str]] = {
+    field.name: field.type.__metadata__[0].description for field in fields(JobOptions)
+}
 
 
-def options_of(given: JobOptions) -> dict[str, Any]:
+def options_of(request: JobOptions) -> dict[str, Any]:
     """The options as `task.options()` takes them."""
-    found = {name: getattr(given, name) for name in JobOptions.__struct_fields__}
-    return {name: _option(name, value) for name, value in found.items() if value is not UNSET}
+    options = {name: getattr(request, name) for name in JobOptions.__struct_fields__}
+    return {name: _option(name, value) for name, value in options.items() if value is not UNSET}
 
 
 def _option(name: str, value: Any) -> Any:
@@ -199,6 +182,6 @@ def _option(name: str, value: Any) -> Any:
     return value
 
 
-def moment_of(at: float) -> datetime:
+def moment_of(seconds: float) -> datetime:
     """A moment in range: a moment before 1970 is past all the same, one beyond the year 9000 is a mistake."""
-    return datetime.fromtimestamp(min(max(at, 0.0), 2.2e11), UTC)
+    return datetime.fromtimestamp(min(max(seconds, 0.0), 2.2e11), UTC)

@@ -45,11 +45,11 @@ class TaskModules:
         folders = getattr(package, "__path__", None)
         if folders is None:
             return
-        found = list(_called(module, folders, f"{name}."))
-        if not found:
+        modules = list(_called(module, folders, f"{name}."))
+        if not modules:
             raise BadOption(OPTION, f"package {name!r} and the packages in it have no module called {module!r}")
-        for each in found:
-            importlib.import_module(each)
+        for submodule in modules:
+            importlib.import_module(submodule)
 
 
 def _exists(name: str) -> None:

@@ -143,12 +143,12 @@ def _labels(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         raise BadOption("labels", f"expected a list of labels or a mapping, found the text {value!r}")
     if isinstance(value, Mapping):
-        found = [f"{key}={each}" for key, each in value.items()]
+        texts = [f"{key}={part}" for key, part in value.items()]
     elif isinstance(value, Iterable):
-        found = list(value)
+        texts = list(value)
     else:
         raise BadOption("labels", f"expected a list of labels or a mapping, found {value!r}")
-    labels = tuple(dict.fromkeys(name_of(label, "labels") for label in found))
+    labels = tuple(dict.fromkeys(name_of(label, "labels") for label in texts))
     if len(labels) > defaults.MAX_LABELS:
         raise BadOption("labels", f"expected at most {defaults.MAX_LABELS}, found {len(labels)}")
     return labels
@@ -223,11 +223,11 @@ def _key(value: object, task: str) -> dict[str, Any]:
 
 
 def _after(value: Any, when: object) -> dict[str, Any]:
-    found = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    named = [each if isinstance(each, str) else getattr(each, "id", None) for each in found]
-    for each, id in zip(found, named, strict=True):
+    upstreams = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    named = [upstream if isinstance(upstream, str) else getattr(upstream, "id", None) for upstream in upstreams]
+    for upstream, id in zip(upstreams, named, strict=True):
         if not isinstance(id, str) or not ids.VALID.fullmatch(id):
-            raise BadOption("after", f"expected jobs, specs or ids, found {each!r}")
+            raise BadOption("after", f"expected jobs, specs or ids, found {upstream!r}")
     after = tuple(dict.fromkeys(named))
     at_most("after", after, MOST_AFTER)
     if not isinstance(when, When):
@@ -348,8 +348,8 @@ ELSEWHERE: Final = {
 def meant(name: str, beside: Collection[str] = ()) -> str:
     """`; did you mean ...?` for an unknown option, or ""."""
     close = difflib.get_close_matches(name, sorted(NAMES.union(beside)), 1)
-    found = ELSEWHERE.get(name) or (f"{close[0]}=" if close else None)
-    return f"; did you mean {found}?" if found else ""
+    instead = ELSEWHERE.get(name) or (f"{close[0]}=" if close else None)
+    return f"; did you mean {instead}?" if instead else ""
 
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {
@@ -369,8 +369,8 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
     """Options as fields of NewJob. `policy` has only the values that differ from the task's own, and only these go into
     the row, so a deploy can change the policy of stored jobs. Raises BadOption or TooLarge, which name the option."""
     check_names(options)
-    given = cast("dict[str, Any]", options)
-    fields: dict[str, Any] = {name: convert(given[name]) for name, convert in _PLAIN.items() if name in given}
+    known = cast("dict[str, Any]", options)
+    fields: dict[str, Any] = {name: convert(known[name]) for name, convert in _PLAIN.items() if name in known}
     if "run_at" in options:
         fields["delay"] = until(options["run_at"], "run_at", now)
     if "deadline" in options:

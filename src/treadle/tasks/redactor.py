@@ -48,8 +48,8 @@ class Redactor:
 
     def of(self, task: str) -> Redaction:
         """The names that are hidden in the jobs of this task."""
-        found = self._tasks.get(task)
-        own: tuple[str, ...] = () if found is None else found.declared.redact
+        core = self._tasks.get(task)
+        own: tuple[str, ...] = () if core is None else core.declared.redact
         if own not in self._made:
             self._made[own] = Redaction((*self.names, *own), self.reveal)
         return self._made[own]
@@ -95,10 +95,10 @@ class Redactor:
 
     def _names(self, row: Record) -> Sequence[str]:
         """The names of the positional arguments in the payload."""
-        found = self._tasks.get(row.job.task)
-        if found is None:
+        core = self._tasks.get(row.job.task)
+        if core is None:
             return ()
-        names: Sequence[str] = found.signature.positional_names()
+        names: Sequence[str] = core.signature.positional_names()
         return names[1:] if row.job.retry is not None and read_policy(row.job.retry).pass_result else names
 
     def _checkpoint(self, redaction: Redaction, name: str, text: str, effort: Effort, secrets: Secrets) -> str:
@@ -107,14 +107,14 @@ class Redactor:
         if redaction.hides(name):
             return _encode({**_order(text), "value": HIDDEN}).decode()
         split = redaction.split(text, effort)
-        found = text
+        shown = text
         try:
             if split is not None:
-                found = split[0]
+                shown = split[0]
                 secrets.add(split[1], effort)
-            if not secrets.are_in(found, effort):
-                return found
-            return _encode(_without(_decode(found), secrets, effort)).decode()
+            if not secrets.are_in(shown, effort):
+                return shown
+            return _encode(_without(_decode(shown), secrets, effort)).decode()
         except (TooMuch, msgspec.DecodeError, UnicodeError, RecursionError):
             return f'"{HIDDEN}"'
 
@@ -129,9 +129,9 @@ class Redactor:
     ) -> str | None:
         if text is None or text.startswith(FORMS):
             return text
-        found = self._tasks.get(task)
-        if found is not None and found.signature._codec is not None:
-            text = _as_json(found.signature._codec, text)
+        core = self._tasks.get(task)
+        if core is not None and core.signature._codec is not None:
+            text = _as_json(core.signature._codec, text)
         split = redaction.split(text, effort, names)
         if split is None:
             return text
@@ -200,9 +200,9 @@ def _size(row: Record) -> int:
 
 
 def _words(redaction: Redaction, text: str | None, effort: Effort, secrets: Secrets) -> str | None:
-    found = redaction.text(text, effort)
+    shown = redaction.text(text, effort)
     try:
-        return secrets.without(found, effort) if found else found
+        return secrets.without(shown, effort) if shown else shown
     except TooMuch:
         return HIDDEN
 
@@ -210,10 +210,10 @@ def _words(redaction: Redaction, text: str | None, effort: Effort, secrets: Secr
 def _order(text: str) -> dict[str, str]:
     """The part of a step that names the one before it: a test that replays an exported job needs it."""
     try:
-        found = _decode(text)
+        tree = _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    after = found.get("after") if isinstance(found, dict) else None
+    after = tree.get("after") if isinstance(tree, dict) else None
     return {"after": after} if isinstance(after, str) else {}
 
 
@@ -228,8 +228,8 @@ def _as_json(codec: Codec, text: str) -> str:
 def _without(tree: Any, secrets: Secrets, effort: Effort) -> Any:
     if isinstance(tree, dict):
         effort.spend(len(tree) + 1)
-        return {name: _without(each, secrets, effort) for name, each in tree.items()}
+        return {name: _without(part, secrets, effort) for name, part in tree.items()}
     if isinstance(tree, list):
         effort.spend(len(tree) + 1)
-        return [_without(each, secrets, effort) for each in tree]
+        return [_without(part, secrets, effort) for part in tree]
     return secrets.without(tree, effort) if isinstance(tree, str) else tree

@@ -80,8 +80,8 @@ class Task(Generic[P, R, C, W]):
     @property
     def function(self) -> Callable[P, C]:
         """The function that was declared."""
-        found: Callable[P, C] = self._core.function
-        return found
+        function: Callable[P, C] = self._core.function
+        return function
 
     @property
     def kind(self) -> Kind | Literal["batch"]:

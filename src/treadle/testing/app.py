@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import count
 from types import TracebackType
@@ -35,7 +35,7 @@ from treadle.testing.assertions import Call, Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked
 from treadle.testing.drain import Endless, drain_core
-from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
+from treadle.testing.given_storage import GROUP, MEMORY, UNFINISHED, Given, GivenStorage, apart, each_row, rows_of
 from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker import InlineWorker, Runs
@@ -89,10 +89,10 @@ class Testing:
     ) -> None:
         self._overrides = dict(overrides or {})
         core.resources.check(self._overrides, injectors(core))
-        asked: object = clock
-        if not isinstance(asked, HandClock | None):
-            found = f"{asked!r}; a storage is given by name, app.testing(storage=...)"
-            raise BadOption("clock", f"expected a treadle.testing.HandClock, found {found}")
+        clock_given: object = clock
+        if not isinstance(clock_given, HandClock | None):
+            problem = f"{clock_given!r}; a storage is given by name, app.testing(storage=...)"
+            raise BadOption("clock", f"expected a treadle.testing.HandClock, found {problem}")
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self._core, self.clock, self._threads = core, clock or HandClock(), threads
@@ -110,28 +110,27 @@ class Testing:
             )
         else:
             if within != "commit":
-                raise BadOption(
-                    "within", 'expected "commit" with storage=, because the storage itself stores at the commit'
-                )
+                why = "because the storage itself stores at the commit"
+                raise BadOption("within", f'expected "commit" with storage=, {why}')
             self._given = GivenStorage(storage, self.clock)
             self.storage = self._given.make()
         self._texts = in_test(core.choice.wrap, self.clock)
-        self._before: list[tuple[object, str, Any]] = []
+        self._changes = ExitStack()
         self._peeks = count(1)
         self._stage: Literal["new", "entered", "left"] = "new"
         self._life: Life | None = None  # entered by the first drain, left at the end of the test
 
     async def __aenter__(self) -> Self:
-        given = self._given
+        storage = self._given
         if self._stage != "new":
             raise BadOption("testing", "a test can be entered once: call app.testing() for each `async with`")
-        if given is not None:
-            await given.begin()
+        if storage is not None:
+            await storage.begin()
         try:
             self._change_app()
             await self._core.open()
-            if given is not None:
-                await given.check(self.storage)
+            if storage is not None:
+                await storage.check(self.storage)
         except BaseException:
             await self._leave()
             raise
@@ -158,9 +157,7 @@ class Testing:
             finally:
                 await self._core.close()
         finally:
-            while self._before:
-                target, name, value = self._before.pop()
-                setattr(target, name, value)
+            self._changes.close()
             if self._given is not None:
                 await self._given.clear()
         return error
@@ -200,7 +197,7 @@ class Testing:
             raise BadOption("testing", f"{what} only inside the block: {BLOCK}")
 
     def _change(self, target: object, name: str, value: Any) -> None:
-        self._before.append((target, name, getattr(target, name)))
+        self._changes.callback(setattr, target, name, getattr(target, name))
         setattr(target, name, value)
 
     @property
@@ -265,33 +262,33 @@ class Testing:
         """Seconds until the next job is due, or until the rate of a queue admits the next one."""
         ask = Claim(worker=f"treadle-testing#{next(self._peeks)}", queues=(), tasks={}, limit=1)
         waits = [(await self.storage.claim(ask)).next_in, await self._next_start(await self.storage.limits())]
-        return min((each for each in waits if each is not None), default=None)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     async def _next_start(self, limits: Sequence[LimitUse]) -> float | None:
         """Seconds until the rate of a queue admits one of its queued jobs; None: no rate holds one up."""
         opens = {
-            each.key.removeprefix(QUEUE_RULE): each.next_start
-            for each in limits
-            if each.next_start is not None and each.key.startswith(QUEUE_RULE) and not each.pauses
+            use.key.removeprefix(QUEUE_RULE): use.next_start
+            for use in limits
+            if use.next_start is not None and use.key.startswith(QUEUE_RULE) and not use.pauses
         }
         if not opens:
             return None
-        queued = {each.queue for each in (await self.storage.stats()).counts if each.queued}
-        found = [at for queue, at in opens.items() if queue in queued]
-        return max(0.0, min(found) - self.clock()) if found else None
+        queued = {counted.queue for counted in (await self.storage.stats()).counts if counted.queued}
+        moments = [moment for queue, moment in opens.items() if queue in queued]
+        return max(0.0, min(moments) - self.clock()) if moments else None
 
     async def _recurs(self, wait: float) -> bool:
         """Whether nothing is left that a move of the clock can end: only schedules, and waits for signals without a
         timeout, which both begin again for ever."""
-        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=500)
+        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=GROUP)
         if wait <= ENDLESS and not any([_is_schedule(row) async for row in each_row(self.storage, own)]):
             return False
-        async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
+        async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=GROUP)):
             endless = _is_schedule(row) or (signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW)
             if not endless and (row.due_at is not None or row.deadline_at is not None):
                 return False
         limits = await self.storage.limits()
-        if any(each.blocked and each.next_start is not None and not each.pauses for each in limits):
+        if any(use.blocked and use.next_start is not None and not use.pauses for use in limits):
             return False
         return await self._next_start(limits) is None
 
@@ -303,10 +300,10 @@ class Testing:
         """
         if not isinstance(task, str):
             return self._calls(task.name)
-        found = self._calls(task)
-        if not found:
+        calls = self._calls(task)
+        if not calls:
             self._core.find_task(task)
-        return found
+        return calls
 
     def _calls(self, name: str) -> list[Call]:
         return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
@@ -320,18 +317,18 @@ class Testing:
         Raises AssertionError, which shows the existing calls and how they differ, nearest first, and BadArgument for
         arguments that the task does not take.
         """
-        expected, found = self._expected(what, args, kwargs)
-        for call in found:
+        expected, calls = self._expected(what, args, kwargs)
+        for call in calls:
             if not expected.differences(call):
                 return call
         others = Counter(record.job.task for record in self._rows(None) if record.job.task)
         held = 0 if self._transactions is None else self._transactions.held(expected.task)
-        raise AssertionError(missing(expected, found, others) + (UNCOMMITTED.format(held) if held else ""))
+        raise AssertionError(missing(expected, calls, others) + (UNCOMMITTED.format(held) if held else ""))
 
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
         """Check that no job was enqueued like this, see `assert_enqueued`. Raises AssertionError with their ids."""
-        expected, found = self._expected(what, args, kwargs)
-        if wrong := [call for call in found if not expected.differences(call)]:
+        expected, calls = self._expected(what, args, kwargs)
+        if wrong := [call for call in calls if not expected.differences(call)]:
             raise AssertionError(unexpected(expected, wrong))
 
     def _expected(self, what: What, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Expected, list[Call]]:
@@ -343,11 +340,9 @@ class Testing:
         """The rows of a task, or all; oldest first."""
         if self._stage == "new" or self._given is not None:
             self._check_entered("look at jobs")
-        if self._given is not None:
-            found = self._given.rows(name)
-        else:
-            found = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
-        return found if self._texts is None else apart(self._texts.readable(found))
+        query = Query(task=name, order="oldest", limit=GROUP)
+        rows = at_once(rows_of(self.storage, query)) if self._given is None else self._given.rows(query)
+        return rows if self._texts is None else apart(self._texts.readable(rows))
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
         task = self._core.tasks.get(new.task)

@@ -63,11 +63,8 @@ class Expected:
         if spec is not None:
             call = read(spec.new)
             self.call, usual = self._bound(*call), asdict(self._plain(core, *call))
-            self.options = {
-                name: value
-                for name, value in asdict(spec.new).items()
-                if name not in NO_OPTIONS and value != usual[name]
-            }
+            options = (option for option in asdict(spec.new).items() if option[0] not in NO_OPTIONS)
+            self.options = {name: value for name, value in options if value != usual[name]}
             if spec.new.nonce is not None:
                 self.options["id"] = spec.new.id
 
@@ -91,26 +88,26 @@ class Expected:
 
     def differences(self, call: Call) -> list[str]:
         """How this call differs from the expected one. Empty if it does not."""
-        found: list[str] = []
+        differences: list[str] = []
         if self.call is not None:
             has = self._bound(call.args, call.kwargs)
             for name in dict.fromkeys((*self.call, *has)):
                 if name not in has:
-                    found.append(f"{name}: expected {short(self.call[name])}, found none")
+                    differences.append(f"{name}: expected {short(self.call[name])}, found none")
                 elif name not in self.call:
-                    found.append(f"{name}: expected none, found {short(has[name])}")
+                    differences.append(f"{name}: expected none, found {short(has[name])}")
                 elif not same(self.call[name], has[name]):
-                    found.append(f"{name}: expected {short(self.call[name])}, found {short(has[name])}")
+                    differences.append(f"{name}: expected {short(self.call[name])}, found {short(has[name])}")
         for name, value in self.options.items():
             has_it = getattr(call.record.job, name)
             if value != has_it:
-                found.append(f"option {name}: expected {short(value)}, found {short(has_it)}")
-        return found
+                differences.append(f"option {name}: expected {short(value)}, found {short(has_it)}")
+        return differences
 
     def __str__(self) -> str:
-        words = "..." if self.call is None else ", ".join(f"{name}={short(value)}" for name, value in self.call.items())
+        named = "..." if self.call is None else ", ".join(f"{name}={short(value)}" for name, value in self.call.items())
         options = "".join(f", {name}={short(value)}" for name, value in self.options.items())
-        return f"{self.task}({words}){' with' + options[1:] if options else ''}"
+        return f"{self.task}({named}){' with' + options[1:] if options else ''}"
 
 
 def missing(expected: Expected, calls: Sequence[Call], others: Mapping[str, int]) -> str:

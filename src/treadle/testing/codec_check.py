@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.core.errors import BadArgument, BadResult
@@ -28,27 +28,25 @@ class Checked:
         text = self._signature.encode_call(args, kwargs, first_later=first_later)
         if not first_later:
             again, named = self._signature.decode_call(text)
-            given = self._parameters.bind(*args, **kwargs).arguments
-            found = self._parameters.bind(*again, **named).arguments
-            for name, value in given.items():
-                if not same(value, found.get(name)):
-                    raise BadArgument(self._task.name, name, _changed(value, found.get(name)))
+            encoded = self._parameters.bind(*args, **kwargs).arguments
+            decoded = self._parameters.bind(*again, **named).arguments
+            for name, value in encoded.items():
+                if not same(value, decoded.get(name)):
+                    raise BadArgument(self._task.name, name, _changed(value, decoded.get(name)))
         return text
 
     def encode_result(self, value: object) -> str:
         """Same as the signature's. Raises BadResult for a value that does not decode to itself."""
-        text = self._signature.encode_result(value)
-        found = self._signature.decode_result(text)
-        if not same(value, found):
-            raise BadResult(self._task.name, _changed(value, found))
-        return text
+        return self._checked(value, self._signature.encode_result(value), self._signature.decode_result)
 
     def encode_value(self, value: object) -> str:
         """The folded results of children, checked like a result."""
-        text = self._signature.encode_value(value)
-        found = self._signature.decode_value(text)
-        if not same(value, found):
-            raise BadResult(self._task.name, _changed(value, found))
+        return self._checked(value, self._signature.encode_value(value), self._signature.decode_value)
+
+    def _checked(self, value: object, text: str, decode: Callable[[str], object]) -> str:
+        decoded = decode(text)
+        if not same(value, decoded):
+            raise BadResult(self._task.name, _changed(value, decoded))
         return text
 
 
@@ -65,8 +63,8 @@ def same(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _changed(value: object, found: object) -> str:
-    return f"does not survive its codec: {short(value)} comes back as {short(found)}"
+def _changed(value: object, decoded: object) -> str:
+    return f"does not survive its codec: {short(value)} comes back as {short(decoded)}"
 
 
 def short(value: object) -> str:

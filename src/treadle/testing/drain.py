@@ -138,7 +138,7 @@ async def _work(worker: WorkerCore, watched: _Watched, threads: Runs | None) -> 
 async def _queues(core: AppCore, storage: Storage) -> set[str]:
     """The queues that may hold jobs: a job can be sent to a queue that no task names."""
     counts = (await storage.stats()).counts
-    return {task.queue for task in core.tasks.values()} | {each.queue for each in counts if not each.state.final}
+    return {task.queue for task in core.tasks.values()} | {row.queue for row in counts if not row.state.final}
 
 
 async def _relayed(core: AppCore) -> bool:
@@ -149,10 +149,10 @@ async def _relayed(core: AppCore) -> bool:
 
 async def _end_inline(core: AppCore) -> bool:
     """End the worker of jobs sent with `inline=True`. Returns whether there was one."""
-    found = False
+    stopped = False
     while await core.inline.stop(LONG):
-        found = True
-    return found
+        stopped = True
+    return stopped
 
 
 class _Host:
@@ -225,7 +225,7 @@ class _Watched(StorageProxy):
         self.rested.clear()
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        keys = {(each.id, each.version) for each in outcomes}
+        keys = {(outcome.id, outcome.version) for outcome in outcomes}
         self._unsettled |= keys
         with self._moving(), self._answered():
             settled = await self.storage.settle(outcomes)

@@ -74,24 +74,24 @@ class GivenStorage:
     Raises BadOption for a storage that does not use the given clock.
     """
 
-    def __init__(self, given: Given, clock: Clock) -> None:
-        found: object = given
-        if iscoroutinefunction(found):
-            raise BadOption("storage", f"expected a plain function, found the coroutine function {found.__name__}")
-        if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
+    def __init__(self, storage: Given, clock: Clock) -> None:
+        source: object = storage
+        if iscoroutinefunction(source):
+            raise BadOption("storage", f"expected a plain function, found the coroutine function {source.__name__}")
+        if not isinstance(source, str) and (not callable(source) or isinstance(source, type)):
             raise BadOption(
                 "storage",
                 "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, because "
-                f"the storage must read the test's clock; found {found!r:.80}",
+                f"the storage must read the test's clock; found {source!r:.80}",
             )
-        if isinstance(given, str) and given.startswith(("http://", "https://")):
+        if isinstance(storage, str) and storage.startswith(("http://", "https://")):
             raise BadOption(
                 "storage",
-                f"{shown(given)}: a Treadle server has its own clock, which a test cannot move; "
+                f"{shown(storage)}: a Treadle server has its own clock, which a test cannot move; "
                 "give the storage that the server uses",
             )
-        self.clock, self._given = StorageClock(clock), given
-        self.name = shown(given) if isinstance(given, str) else "the storage of the test"
+        self.clock, self._given = StorageClock(clock), storage
+        self.name = shown(storage) if isinstance(storage, str) else "the storage of the test"
         self._number = secrets.randbelow(MAX_COUNT)
 
     def make(self) -> Storage:
@@ -114,13 +114,9 @@ class GivenStorage:
         given clock; nothing is stored then."""
         async with self._opened() as storage:
             await self._check_clock(storage)
-            found = await self._contents(storage)
-            if found:
-                raise NotEmpty(
-                    self.name,
-                    f"expected an empty storage, found {found}",
-                    f"a test removes only what it has made: {EMPTY}",
-                )
+            if contents := await self._contents(storage):
+                advice = f"a test removes only what it has made: {EMPTY}"
+                raise NotEmpty(self.name, f"expected an empty storage, found {contents}", advice)
             await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
 
     async def check(self, storage: Storage) -> None:
@@ -136,11 +132,8 @@ class GivenStorage:
             raise self._taken()
 
     def _taken(self) -> NotEmpty:
-        return NotEmpty(
-            self.name,
-            "another test has started on it meanwhile",
-            f"nothing was removed; use one storage per test: {EMPTY}",
-        )
+        advice = f"nothing was removed; use one storage per test: {EMPTY}"
+        return NotEmpty(self.name, "another test has started on it meanwhile", advice)
 
     async def _mark(self, storage: Storage) -> int | None:
         """The number of the test that marked it last."""
@@ -160,27 +153,27 @@ class GivenStorage:
         """A description of its contents; "" if it is empty."""
         page = await storage.find(Query(limit=SHOWN, count=True))
         rules = [use.key for use in await storage.limits(use=False)]
-        workers = [each.worker for each in (await storage.stats()).workers]
-        found = []
+        workers = [presence.worker for presence in (await storage.stats()).workers]
+        parts = []
         if page.records:
             shown_jobs = ", ".join(f"{row.job.id} of {row.job.task or 'Treadle'}, {row.state}" for row in page.records)
-            found.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
+            parts.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
         if MARK in rules:
-            found.append("the mark of a test that is running or was killed")
+            parts.append("the mark of a test that is running or was killed")
         if others := [name for name in rules if not name.startswith(OWN)]:
-            found.append(f"rules of the limits {', '.join(others[:SHOWN])}")
+            parts.append(f"rules of the limits {', '.join(others[:SHOWN])}")
         elif rules and MARK not in rules:
-            found.append("the mark of a worker that stored its schedules and limits")
+            parts.append("the mark of a worker that stored its schedules and limits")
         if workers:
-            found.append(f"workers ({', '.join(workers[:SHOWN])})")
-        return " and ".join(found)
+            parts.append(f"workers ({', '.join(workers[:SHOWN])})")
+        return " and ".join(parts)
 
     # --- looking
 
-    def rows(self, task: str | None) -> list[Record]:
-        """The rows of a task, or all, oldest first. Any code may call it: another thread, with a storage and an event
-        loop of its own, reads the rows while this one blocks."""
-        return apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
+    def rows(self, query: Query) -> list[Record]:
+        """The rows that match a query. Any code may call it: another thread, with a storage and an event loop of its
+        own, reads the rows while this one blocks."""
+        return apart(self._rows(query))
 
     async def _rows(self, query: Query) -> list[Record]:
         async with self._opened() as storage:
@@ -197,19 +190,20 @@ class GivenStorage:
                 return
             if mark != self._number:
                 raise self._taken()
-            rows = await rows_of(storage, Query(order="oldest", limit=GROUP))
-            self._check_own(rows)
+            everything = Query(order="oldest", limit=GROUP)
+            self._check_own(await rows_of(storage, everything))
             await _cancel(storage)
-            await _settle(storage, await rows_of(storage, Query(order="oldest", limit=GROUP)), delete_now)
-            await self._remove_rules(storage)
+            await _settle(storage, await rows_of(storage, everything), delete_now)
+            for use in await storage.limits(use=False):
+                await storage.set_limits(_removal(use))
             self.clock.ahead = AFTER
             try:
                 while await storage.prune(GROUP):
                     pass
             finally:
                 self.clock.ahead = 0.0
-            if left := await self._contents(storage):
-                raise NotEmpty(self.name, f"after the test it still holds {left}", "remove it, or " + EMPTY)
+            if contents := await self._contents(storage):
+                raise NotEmpty(self.name, f"after the test it still holds {contents}", "remove it, or " + EMPTY)
 
     def _check_own(self, rows: Sequence[Record]) -> None:
         others = [row.job.id for row in rows if row.created_at > self.clock.latest + LATE]
@@ -220,14 +214,10 @@ class GivenStorage:
                 f"nothing was removed, and the test may have run them; {EMPTY}",
             )
 
-    async def _remove_rules(self, storage: Storage) -> None:
-        for use in await storage.limits(use=False):
-            await storage.set_limits(_removal(use))
-
 
 def _removal(use: LimitUse) -> list[Limit | Resume]:
     """The changes that remove everything stored for this limit."""
-    resumed = [Resume(use.key, each.why) for each in use.pauses]
+    resumed = [Resume(use.key, pause.why) for pause in use.pauses]
     has_rule = not use.pauses or use.behind is not None
     return [*resumed, Limit(use.key)] if has_rule else [*resumed]
 

@@ -37,8 +37,8 @@ class MemoryObjects:
         self._kept[name] = content, self._now()
 
     async def get(self, name: str) -> bytes | None:
-        found = self._kept.get(name)
-        return None if found is None else found[0]
+        entry = self._kept.get(name)
+        return None if entry is None else entry[0]
 
     async def delete(self, names: Sequence[str], age: float = 0.0) -> None:
         for name in names:
@@ -61,8 +61,8 @@ class TextsInTest(Wrapping):
 
     async def readable(self, rows: Sequence[Record]) -> list[Record]:
         """The rows with all their texts as the program gave them."""
-        found = await self.texts.whole(rows, ALL)
-        return [row for row in found if row is not None]
+        texts = await self.texts.whole(rows, ALL)
+        return [row for row in texts if row is not None]
 
 
 class _Wrapped(PayloadStorage):

@@ -81,14 +81,14 @@ async def replay(
     rows = _rows(histories)
     core = app._core
     core.resources.check(dict(overrides or {}), injectors(core))
-    found: list[Replayed] = []
+    replayed: list[Replayed] = []
     mismatches: list[StepMismatch] = []
     async with Testing(core, HandClock(), overrides=overrides):
         life = Life(None, core.resources.overrides)
         try:
             for history in rows:
                 try:
-                    found.append(await _Replay(core, life, history).run())
+                    replayed.append(await _Replay(core, life, history).run())
                 except StepMismatch as error:
                     mismatches.append(error)
         finally:
@@ -98,17 +98,17 @@ async def replay(
         for other in others:
             first.add_note(f"also: {other}")
         raise first
-    return found
+    return replayed
 
 
-def _rows(given: Any) -> list[History]:
-    if isinstance(given, str | PathLike):
-        return read(Path(given).read_text("utf-8").splitlines())
-    lines: list[Any] = list(given)
-    if all(isinstance(each, History) for each in lines):
+def _rows(histories: Any) -> list[History]:
+    if isinstance(histories, str | PathLike):
+        return read(Path(histories).read_text("utf-8").splitlines())
+    lines: list[Any] = list(histories)
+    if all(isinstance(line, History) for line in lines):
         return lines
     try:
-        return read([each if isinstance(each, str | bytes) else msgspec.json.encode(each) for each in lines])
+        return read([line if isinstance(line, str | bytes) else msgspec.json.encode(line) for line in lines])
     except TypeError as error:
         raise BadOption("histories", f"expected a file, or lines of `treadle jobs export`: {error}") from None
 
@@ -175,7 +175,7 @@ class _Replay:
             return MISSING
         values = self._values()
         if how == "list":
-            return [each for each in values if not isinstance(each, WITHOUT_RESULT)]
+            return [result for result in values if not isinstance(result, WITHOUT_RESULT)]
         return values[0] if len(values) == 1 and not isinstance(values[0], WITHOUT_RESULT) else None
 
     def _values(self) -> list[Any]:
@@ -199,7 +199,7 @@ def _value_of(up: Upstream, core: AppCore) -> Any:
 def _is_end(error: BaseException) -> bool:
     """Whether this is the exception that ends a function here, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
-        return all(_is_end(each) for each in error.exceptions)
+        return all(_is_end(member) for member in error.exceptions)
     return isinstance(error, _Beyond) or is_suspension(error)
 
 
@@ -215,15 +215,15 @@ class _RecordedSteps(Checkpoints):
 
     def ask(self, name: str) -> StepRequest:
         try:
-            asked = super().ask(name)
+            request = super().ask(name)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
             raise
-        if asked.entry is None:
-            self.end(asked.key)
-        self.last = asked.key
-        self.taken.append(asked.key)
-        return asked
+        if request.entry is None:
+            self.end(request.key)
+        self.last = request.key
+        self.taken.append(request.key)
+        return request
 
     def end(self, key: str) -> NoReturn:
         self.stopped_at = self.stopped_at or key
@@ -248,11 +248,11 @@ class _RecordedDurable(Durable):
 class _Backend:
     """The services of a worker, without a worker: nothing is stored."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sizes: Sizes, at: float) -> None:
-        self.loop, self.sizes, self._at = loop, sizes, at
+    def __init__(self, loop: asyncio.AbstractEventLoop, sizes: Sizes, now: float) -> None:
+        self.loop, self.sizes, self._now = loop, sizes, now
 
     def now(self) -> float:
-        return self._at
+        return self._now
 
     def codec(self, task: str) -> Codec | None:
         return None

@@ -113,10 +113,10 @@ class SyncTesting:
         try:
             while (item := self._threads.items.get()) is not None:
                 call, loop, future_of_call = item
-                found = outcome(call)
-                deliver(loop, future_of_call, found)
-                if ends_test(found[1]):
-                    raise found[1]
+                answer = outcome(call)
+                deliver(loop, future_of_call, answer)
+                if ends_test(answer[1]):
+                    raise answer[1]
         except BaseException:
             future.cancel()
             ended.wait(END)  # otherwise the end of the test stops the loop under the worker of a drain

@@ -37,24 +37,24 @@ class Transactions:
         self._open: dict[object, list[Group]] = {}  # by session or connection
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
 
-    def within(self, given: Any) -> Bound:
+    def within(self, session: Any) -> Bound:
         """The same call as a storage's `within`."""
         if self._when == "at_once":
             return self._storage
-        names = class_names(given)
+        names = class_names(session)
         if not names.isdisjoint(SCOPED):
-            given = given()
-            names = class_names(given)
+            session = session()
+            names = class_names(session)
         if not names.isdisjoint(DJANGO):
             # `django.db.connection` is a proxy for this thread's connection
-            return HeldJobs(self, this_thread(given), self._watch_django)
+            return HeldJobs(self, this_thread(session), self._watch_django)
         if not names.isdisjoint(SESSIONS):
-            return HeldJobs(self, getattr(given, "sync_session", given), self._watch_session)
+            return HeldJobs(self, getattr(session, "sync_session", session), self._watch_session)
         if not names.isdisjoint(CONNECTIONS):
-            return HeldJobs(self, getattr(given, "sync_connection", given), self._watch_connection)
+            return HeldJobs(self, getattr(session, "sync_connection", session), self._watch_connection)
         raise Unsupported(
             "app.testing()",
-            f"within= a {type(given).__name__}, whose commit it cannot observe",
+            f"within= a {type(session).__name__}, whose commit it cannot observe",
             'use app.testing(within="at_once"), which stores jobs before the commit, or a session of SQLAlchemy or '
             "Django's connection",
         )
@@ -77,18 +77,15 @@ class Transactions:
     def pending(self, session: object) -> list[NewJob]:
         return [job for group in self._open.get(session, ()) if group.is_open() for job in group.jobs]
 
-    def _add(self, session: object, group: Group) -> None:
-        self._open.setdefault(session, []).append(group)
-
     def _commit(self, session: object) -> None:
         for group in self._open.pop(session, ()):
             self._store(group.jobs)
 
     def _drop(self, session: object, savepoint: object = None) -> None:
         """Drop the jobs that were rolled back: all, or those inside the savepoint."""
-        left = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
-        if left:
-            self._open[session] = left
+        kept = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
+        if kept:
+            self._open[session] = kept
         else:
             self._open.pop(session, None)
 
@@ -106,7 +103,7 @@ class Transactions:
         if not connection.in_atomic_block:
             raise BadSession("Django's connection", "it is not in a transaction: use transaction.atomic()")
         group = Group(jobs, self._storage._now())
-        self._add(connection, group)
+        self._open.setdefault(connection, []).append(group)
 
         def store() -> None:
             groups = self._open.get(connection, [])
@@ -115,9 +112,8 @@ class Transactions:
             self._store(group.jobs)
 
         connection.on_commit(store)
-        group.is_open = lambda: any(
-            entry[1] is store for entry in connection.run_on_commit
-        )  # Django has no callback for a rollback
+        # Django has no callback for a rollback
+        group.is_open = lambda: any(entry[1] is store for entry in connection.run_on_commit)
 
     def _watch_session(self, session: Any, jobs: Sequence[NewJob]) -> None:
         from sqlalchemy import event
@@ -128,7 +124,7 @@ class Transactions:
         while nested is not None:
             inside.append(nested)
             nested = nested.parent
-        self._add(session, Group(jobs, self._storage._now(), inside))
+        self._open.setdefault(session, []).append(Group(jobs, self._storage._now(), inside))
         if not event.contains(session, "after_commit", self._session_committed):  # never removed; harmless later
             event.listen(session, "after_commit", self._session_committed)
             event.listen(session, "after_soft_rollback", self._session_rolled_back)
@@ -154,7 +150,7 @@ class Transactions:
         while nested is not None:
             inside.append(nested._savepoint)
             nested = nested._previous_nested
-        self._add(connection, Group(jobs, self._storage._now(), inside))
+        self._open.setdefault(connection, []).append(Group(jobs, self._storage._now(), inside))
         if not event.contains(connection, "commit", self._commit):
             event.listen(connection, "commit", self._commit)
             event.listen(connection, "rollback", self._connection_rolled_back)
@@ -174,7 +170,7 @@ class HeldJobs:
         self, transactions: Transactions, session: Any, watch: Callable[[Any, Sequence[NewJob]], None]
     ) -> None:
         self._transactions, self._session, self._watch = transactions, session, watch
-        self._storage: Any = transactions._storage
+        self._storage = transactions._storage
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         """Return the rows as they will be stored. Raises what the storage would raise now."""
@@ -186,14 +182,12 @@ class HeldJobs:
         return rows
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        found: list[Settled] = await self._storage.settle(outcomes)
-        return found
+        return await self._storage.settle(outcomes)
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         now = self._storage._now()
         held = {new.id: _row(new, now) for new in self._transactions.pending(self._session)}
-        found: list[Record | None] = await self._storage.get(ids)
-        return [row or held.get(id) for id, row in zip(ids, found, strict=True)]
+        return [row or held.get(id) for id, row in zip(ids, await self._storage.get(ids), strict=True)]
 
 
 def _row(new: NewJob, now: float) -> Record:
@@ -201,10 +195,10 @@ def _row(new: NewJob, now: float) -> Record:
     return Record(job=new, version=0, state=state, after=new.after, created_at=now, updated_at=now)
 
 
-def this_thread(given: Any) -> Any:
+def this_thread(connection: Any) -> Any:
     """The real connection behind `django.db.connection`, which is a proxy for the calling thread's."""
-    alias = getattr(given, "_alias", None)
-    return given if alias is None else given._connections[alias]
+    alias = getattr(connection, "_alias", None)
+    return connection if alias is None else connection._connections[alias]
 
 
 async def _enqueue(storage: Storage, jobs: Sequence[NewJob]) -> None:

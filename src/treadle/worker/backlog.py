@@ -58,9 +58,9 @@ class BacklogMonitor:
         reported = self._reported_at is not None and (self._every is None or now - self._reported_at < self._every)
         if now - since < self._after or reported:
             return
-        found = (await self._storage.glance()).queues
+        queues = (await self._storage.glance()).queues
         self._answered("backlog")
-        queued = sum(each.queued for each in found if each.name in self._queues)
+        queued = sum(queue.queued for queue in queues if queue.name in self._queues)
         if not queued:
             self._state.demand.is_not_behind()  # all slots are busy, but no job is queued
             return

@@ -6,37 +6,30 @@ resources has no `Capacity`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from treadle.core.model import Record
-from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
+from treadle.core.query_model import Query
+from treadle.policy.claim_plan import EVERY, ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
+from treadle.storage.contract import Storage
+from treadle.storage.row_rules import order
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker.executors.batches import Batches
 from treadle.worker.resource_use import ResourceUse
-from treadle.worker.running_job import RunningJob
+from treadle.worker.state import WorkerState
 
 
 class Capacity:
     """One for each start of a worker with resources. Its methods run on the worker's event loop.
 
     use      the part of its resources that is in use
-    running  the jobs that run here
     batches  the calls of batches that are gathered
-    clock    the loop's time
-    wake     wakes the dispatchers
     """
 
-    def __init__(
-        self,
-        use: ResourceUse,
-        tasks: Mapping[str, TaskCore],
-        running: Mapping[str, RunningJob],
-        batches: Batches,
-        clock: Callable[[], float],
-        wake: Callable[[], None],
-    ) -> None:
-        self.use, self._tasks, self._running, self._batches = use, tasks, running, batches
-        self.planner, self._wake = ClaimPlanner(clock), wake
+    def __init__(self, use: ResourceUse, tasks: Mapping[str, TaskCore], state: WorkerState, batches: Batches) -> None:
+        self.use, self._tasks, self._state, self._batches = use, tasks, state, batches
+        self.planner = ClaimPlanner(state.loop.time)
         self.heavy: dict[str, TaskCore] = {}  # the claimable tasks that use resources
 
     def claims(self, names: Iterable[str]) -> None:
@@ -68,7 +61,7 @@ class Capacity:
         """Note the jobs that the claim of this plan has returned."""
         self.planner.answered(plan, [record.job.task for record in records])
         if plan.only is not None:
-            self._wake()
+            self._state.wake.set()
 
     def _free(self) -> dict[str, int]:
         """The free resources, less those that claimed items of batches are going to use."""
@@ -82,7 +75,7 @@ class Capacity:
 
     def _arriving(self, task: TaskCore) -> int:
         """Claimed items that have not joined a call yet."""
-        runs = self._running.values()
+        runs = self._state.running.values()
         return sum(1 for run in runs if run.task is task and run.job_run.place is None)
 
     # --- turns
@@ -90,9 +83,45 @@ class Capacity:
     def give_turn(self, overdue: Sequence[str], heads: Sequence[Head]) -> None:
         """Keep free what the next job of one of these tasks uses, if it is its turn."""
         if self.planner.give_turn(overdue, heads, {name: uses_of(task) for name, task in self.heavy.items()}):
-            self._wake()
+            self._state.wake.set()
 
 
 def uses_of(task: TaskCore) -> Uses:
     """The resources of one run of a task, or of one call of a batch."""
     return () if task.needs is None else task.needs.uses
+
+
+class Turns:
+    """The loop of one worker with resources. It reads only while a task has not fitted for `TURN` s: the first
+    queued job of each task that uses resources, in each queue of the worker."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        storage: Storage,
+        queues: Collection[str],
+        answered: Callable[[str], None] = lambda loop: None,
+    ) -> None:
+        self._capacity, self._storage, self._queues, self._answered = capacity, storage, tuple(queues), answered
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            await self.look()
+
+    async def look(self) -> None:
+        """Reserve for the task that has waited longest, if its first job is the next one that uses its resources."""
+        overdue = self._capacity.planner.overdue()
+        heads = await self._heads() if overdue else []
+        self._answered("turns")
+        self._capacity.give_turn(overdue, heads)
+
+    async def _heads(self) -> list[Head]:
+        """The first queued job of each task that uses resources, by queue."""
+        scan, heads = self._storage.capabilities.scan, list[Head]()
+        for task in self._capacity.heavy.values():
+            for queue in self._queues:
+                query = Query(task=task.name, queue=queue, ready="queued", order="queue", limit=1, scan=scan)
+                page = await self._storage.find(query)
+                heads += [Head(task.name, queue, order(row)) for row in page.records]
+        return heads

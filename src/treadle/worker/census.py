@@ -59,7 +59,7 @@ class Census:
         """The worker has stopped. Functions that it has left running are no longer counted."""
         with self._lock:
             self._members.remove(member)
-            self._waiting = deque(each for each in self._waiting if each.member is not member)
+            self._waiting = deque(waiting for waiting in self._waiting if waiting.member is not member)
             if self._alone is not None and self._alone.member is member:
                 self._alone = None
         self._update()
@@ -115,7 +115,7 @@ class Census:
             if self._alone is not None or not self._waiting:
                 return
             first = self._waiting[0]
-            others = [each.member for each in self._waiting if each is not first]
+            others = [waiting.member for waiting in self._waiting if waiting is not first]
             for member in self._members:
                 busy = member.claims or member.runs(first.id) > others.count(member)
                 if busy and not member.loop.is_closed():  # a closed loop was left without a stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from treadle.core import defaults
 from treadle.core.errors import BadOption
@@ -12,29 +12,16 @@ from treadle.policy.claim_plan import ClaimPlan, Rooms
 from treadle.tasks.core import BatchCore
 from treadle.tasks.options import name_of
 from treadle.worker.handoff import HandOff
-from treadle.worker.leader import LeaderElection
 from treadle.worker.parts import WorkerParts
 
 
 class ClaimBuilder:
-    """Gives each queue its share of the slots by weight. Each claim begins with the next queue.
+    """Gives each queue its share of the slots by weight. Each claim begins with the next queue."""
 
-    claimable  the tasks this worker claims now
-    maintains  this worker claims from the system queue
-    """
-
-    def __init__(
-        self,
-        parts: WorkerParts,
-        queues: dict[str, int],
-        election: LeaderElection,
-        claimable: Callable[[], Rooms],
-        handoff: HandOff,
-        maintains: bool,
-    ) -> None:
-        self._handoff = handoff
+    def __init__(self, parts: WorkerParts, handoff: HandOff) -> None:
+        self._handoff, queues = handoff, parts.queues
         self._app_tasks, self._system_tasks = parts.app.tasks, parts.app.system_tasks
-        self._election, self._claimable = election, claimable
+        self._election, self._claimable = parts.election, parts.tasks
         self._lease, self._state, self._batches = parts.config.lease, parts.state, parts.batches
         self._misfits, self._capacity = parts.misfits, parts.capacity
         self._first_queue = 0  # index of the queue with which the last claim began
@@ -43,7 +30,7 @@ class ClaimBuilder:
         self._total_weight = sum(weight for _, weight in self._queues)
         self._tasks: Rooms = {}
         self._tasks_version = -1, -1  # (number of tasks, turn of the election) for which `_tasks` was built
-        self._system_queue = ((defaults.SYSTEM_QUEUE, 1),) if queues and maintains else ()
+        self._system_queue = ((defaults.SYSTEM_QUEUE, 1),) if queues and parts.maintains else ()
         self._serves_system_queue = defaults.SYSTEM_QUEUE in queues
 
     def refresh(self) -> None:
@@ -77,8 +64,8 @@ class ClaimBuilder:
             # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.
             room_of = self._batches.room if dispatcher == 0 else _no_room
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._batch_tasks}
-        if left := self._misfits.left_tasks():
-            tasks = tasks | {name: (0, tasks[name][1]) for name in left if name in tasks}
+        if left_out := self._misfits.left_tasks():
+            tasks = tasks | {name: (0, tasks[name][1]) for name in left_out if name in tasks}
         # No hand-off request with batch tasks: their room changes while the request is outstanding.
         hand_off = None if dispatcher or self._batch_tasks else self._handoff.address
         if plan is not None and self._capacity is not None:

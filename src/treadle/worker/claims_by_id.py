@@ -19,21 +19,14 @@ log = logging.getLogger("treadle")
 class ClaimsById:
     """One for each start of a worker.
 
-    claimable  the tasks this worker claims now
-    loops      what the worker waits for at its stop; each claim under way is one of them
+    loops  what the worker waits for at its stop; each claim under way is one of them
     """
 
-    def __init__(
-        self,
-        parts: WorkerParts,
-        claimable: Callable[[], Rooms],
-        executor: Executor,
-        loops: list[asyncio.Task[None]],
-        trials: Trials,
-    ) -> None:
+    def __init__(self, parts: WorkerParts, executor: Executor, trials: Trials, loops: list[asyncio.Task[None]]) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
-        self._lease, self._claimable, self._executor, self._loops = parts.config.lease, claimable, executor, loops
+        self._lease, self._claimable, self._executor, self._loops = parts.config.lease, parts.tasks, executor, loops
         self._capacity, self._trials = parts.capacity, trials
+        trials.on_open = self.claim_late
         self._late: list[tuple[str, ...]] = []  # passed here while no claim may begin
 
     async def run(self, ids: Sequence[str]) -> None:

@@ -34,54 +34,40 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage, troubl
     """Commit the writes of a run that succeeded; roll back those of any other run.
 
     troubles  gets the error of a commit that failed, for the log
-    Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises Committed.
+    Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises AlreadyCommitted.
     """
     transaction = run.job_run.transaction
     assert transaction is not None
     run.job_run.transaction = None
     # From here on a heartbeat may find the job at the version of this commit, which is not a lost job.
     run.ended = True
-    if outcome is None or not judge.has_returned(outcome):
-        await transaction.close()
-        return outcome
     try:
-        remaining = await _commit(run, outcome, transaction, storage, troubles)
+        if outcome is None or not judge.has_returned(outcome):
+            return outcome
+        return await _commit(run, outcome, transaction, storage, troubles)
     finally:
         await transaction.close()
-    return remaining
 
 
 async def _commit(
     run: RunningJob, outcome: Outcome, transaction: Open, storage: Storage, troubles: Troubles
 ) -> Outcome | None:
-    record = run.record
+    record, job = run.record, run.record.job
     try:
         settled = await transaction.settle(outcome)
         if settled.status == "stale":
-            log.info(
-                "another worker or caller has settled %s %s, so its transaction is rolled back: %s",
-                record.job.task,
-                record.job.id,
-                settled.reason,
-            )
+            text = "another worker or caller has settled %s %s, so its transaction is rolled back: %s"
+            log.info(text, job.task, job.id, settled.reason)
             return None
         if settled.again:
-            log.warning(
-                "%s %s: its transaction is rolled back, and the job will run again: %s",
-                record.job.task,
-                record.job.id,
-                settled.reason,
-            )
+            text = "%s %s: its transaction is rolled back, and the job will run again: %s"
+            log.warning(text, job.task, job.id, settled.reason)
             return judge.released(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, judge.unstorable(outcome, settled.reason or "refused"), troubles)
     except (StorageUnavailable, Locked) as error:
-        log.warning(
-            "%s %s: its transaction was interrupted, and the job will run again: %s",
-            record.job.task,
-            record.job.id,
-            error,
-        )
+        text = "%s %s: its transaction was interrupted, and the job will run again: %s"
+        log.warning(text, job.task, job.id, error)
         return judge.released(record, AGAIN)
     except Exception as error:
         return _failed(run, transaction.over or error, troubles)

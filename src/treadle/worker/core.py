@@ -7,7 +7,7 @@ import difflib
 import gc
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context
 from datetime import timedelta
 
@@ -24,14 +24,15 @@ from treadle.resources import Injector
 from treadle.storage.contract import Storage
 from treadle.worker.census import Census
 from treadle.worker.config import WorkerConfig
-from treadle.worker.executors.pools import Executors
+from treadle.worker.executors.threads import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
+from treadle.worker.job_events import tell
 from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import Opened, WorkerHost
+from treadle.worker.parts import Opened, WorkerHost, WorkerParts
 from treadle.worker.probes import HealthReporter, Probes
-from treadle.worker.session import WorkerSession, tell
+from treadle.worker.session import WorkerSession
 from treadle.worker.trials import Offer
 from treadle.workflow.plan import FLOW
 
@@ -79,7 +80,7 @@ class WorkerCore:
         """
         if self.session is not None:
             raise BadOption("worker", "it is already running")
-        self._on_failure = on_failure
+        self.failed, self._on_failure = None, on_failure
         for name in self.config.tasks or ():
             if name not in self.app.tasks:
                 close = difflib.get_close_matches(name, self.app.tasks, 1)
@@ -87,42 +88,23 @@ class WorkerCore:
         at_most("queues", self.queues(), MOST_QUEUES)
         at_most("tasks", self.tasks(), MOST_CALL)
         outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
-        try:
+        async with AsyncExitStack() as undo:  # if it fails
+            undo.callback(setattr, self, "_outage", None)
             storage = await self._open(outage)
-            try:
-                await self._begin(storage, outage)
-            except BaseException:
-                await self.app.release()
-                raise
-        except BaseException:
-            self._outage = None
-            raise
-        self._warn_of_queues()
-        self._tell("worker.started")
-
-    async def _begin(self, storage: Storage, outage: StorageOutage) -> None:
-        """Open the resources of the app, and begin to claim. Raises LifespanFailed, and
-        DependencyFailed."""
-        self.failed = None
-        resources = self.app.resources
-        life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
-        try:
+            undo.push_async_callback(self.app.release)
+            resources = self.app.resources
+            life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
+            undo.push_async_callback(resources.leave, life)
             opened = Opened(storage, life, self.census or self.app.census, self.offer_suspects)
-            self.session = WorkerSession(
-                self.app,
-                self.config,
-                self.queues(),
-                self.tasks,
-                self.pools,
-                opened,
-                outage,
-                self.patient,
+            parts = WorkerParts(
+                self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient
             )
+            self.session = WorkerSession(parts, opened)
             self.session.start()
             life.when_broken.append(self._on_broken)
-        except BaseException:
-            await self.app.resources.leave(life)
-            raise
+            undo.pop_all()
+        self._warn_of_queues()
+        self._tell("worker.started")
 
     def _injectors(self) -> list[Injector]:
         """The dependencies whose values are made before the first claim: none in tests and for inline jobs, where those
@@ -151,12 +133,8 @@ class WorkerCore:
             return
         for queue in unused:
             if close := difflib.get_close_matches(queue, known, 1):
-                log.warning(
-                    "worker %s: no task of this app uses the queue %r; did you mean %r?",
-                    self.config.name,
-                    queue,
-                    close[0],
-                )
+                text = "worker %s: no task of this app uses the queue %r; did you mean %r?"
+                log.warning(text, self.config.name, queue, close[0])
 
     async def _open(self, outage: StorageOutage) -> Storage:
         while True:
@@ -196,29 +174,29 @@ class WorkerCore:
     async def run(self, probes: Probes | None = None, after: Handler | None = None) -> None:
         """Run until SIGTERM or SIGINT. `after`: their handler from then on."""
         calm_collector()
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
 
         def on_signal() -> None:
             nonlocal signals
             signals += 1
-            asked.set()
+            stop_requested.set()
             if self.session is not None and signals > 1:
                 self.session.hurry.set()
             elif self.session is not None:  # it may be draining, with more time than that
                 self.session.shorten_grace(self.config.grace)
 
-        self._asked = asked
+        self._asked = stop_requested
         with Signals(loop, on_signal, after):
             if probes is None:
-                await self._until(asked)
+                await self._until(stop_requested)
                 return
             async with HealthReporter(probes, lambda: self.health().verdict) as reporter:
                 if reporter.address is not None:
                     log.info("worker %s: probes at %s/livez and /readyz", self.config.name, reporter.address.url)
-                stop = asyncio.create_task(self._report_stop(asked, reporter))
+                stop = asyncio.create_task(self._report_stop(stop_requested, reporter))
                 try:
-                    await self._until(asked)
+                    await self._until(stop_requested)
                 finally:
                     stop.cancel()
 
@@ -304,9 +282,9 @@ class WorkerCore:
 
     async def _leave(self, session: WorkerSession) -> None:
         """Close the resources of the app, unless another worker uses them."""
-        if self._on_broken in session.life.when_broken:
-            session.life.when_broken.remove(self._on_broken)
-        error = await self.app.resources.leave(session.life, session.hurry)
+        if self._on_broken in session.parts.life.when_broken:
+            session.parts.life.when_broken.remove(self._on_broken)
+        error = await self.app.resources.leave(session.parts.life, session.hurry)
         if error is not None:
             self._tell("worker.error", error)
 
@@ -333,7 +311,7 @@ class WorkerCore:
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Claim and start the jobs of this list that may start now, as far as slots are free."""
         if self.session is not None:
-            await self.session.run_ids(ids)
+            await self.session.by_id.run(ids)
 
     # --- for the supervisor of the process, on the loop of the worker
 
@@ -344,7 +322,10 @@ class WorkerCore:
 
     def jobs_of_others(self) -> JobsOfOthers | None:
         """Acts for other workers of this fleet; None: this one does not run."""
-        return None if self.session is None else self.session.jobs_of_others()
+        if self.session is None:
+            return None
+        parts = self.session.parts
+        return JobsOfOthers(parts.storage, self.app.tasks, parts.heartbeat.send, self.config.lease)
 
     # --- suspects: jobs that may have killed their worker, see `worker/trials.py`; on the loop of the worker
 
@@ -380,20 +361,20 @@ class WorkerCore:
         """The queues that it claims from, with their weights."""
         if self.config.queues is not None:
             return self.config.queues
-        asked = self.config.tasks
-        named = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
+        selected = self.config.tasks
+        named = [task for name, task in self.app.tasks.items() if selected is None or name in selected]
         tasks = [task for task in named if self.config.runs(task.needs)]
         return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
 
     def tasks(self) -> Rooms:
         """The tasks that it may claim, system tasks included: those whose needs its labels and resources meet."""
         names = self.app.tasks if self.config.tasks is None else self.config.tasks
-        found: Rooms = {}
+        rooms: Rooms = {}
         for name in names:
             task = self.app.tasks[name]
             if self.config.runs(task.needs):
-                found[name] = None, task.lease
-        found[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
-        return found | {
-            each.name: (None, None) for each in self.app.system_tasks.values() if each.serves in (None, *names)
+                rooms[name] = None, task.lease
+        rooms[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
+        return rooms | {
+            task.name: (None, None) for task in self.app.system_tasks.values() if task.serves in (None, *names)
         }

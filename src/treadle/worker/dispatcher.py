@@ -20,9 +20,9 @@ from treadle.worker.config import WorkerConfig
 from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
 from treadle.worker.parts import WorkerParts
+from treadle.worker.running_job import Ended
 from treadle.worker.settler import Settler
 from treadle.worker.trials import Trials
-from treadle.worker.unconfirmed import Ended
 
 NOTHING = Claimed()
 START = 64  # jobs started in one turn of the event loop; starting 128 no-op jobs blocked it for 5 ms

@@ -12,10 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
-from treadle.concurrency.threads import Threads
-from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import NotRunning, StorageError
-from treadle.core.model import HeartbeatResult, LeaseRenewal, NewJob, Outcome, Record
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable import DurableRun
 from treadle.execution import in_thread
 from treadle.execution.context import Context
@@ -24,7 +22,6 @@ from treadle.execution.middleware import around_step, overrides
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage import whole
-from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 
@@ -39,23 +36,18 @@ PAUSE, LONGEST_PAUSE = 0.01, 1.0  # s before steps are sent again because their 
 
 
 class WorkerDurableBackend:
-    """One for all runs of a worker.
+    """One for all runs of a worker."""
 
-    calls  the calls that the worker waits for before it signs off
-    """
-
-    def __init__(
-        self, parts: WorkerParts, heartbeat: Heartbeat, threads: Callable[[], Threads], calls: UncutCalls
-    ) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
-        self._heartbeat, self._threads, self._calls = heartbeat, threads, calls
+        self._heartbeat, self._threads = parts.heartbeat, parts.pools.threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
         self._layers = overrides(parts.app.layers, "step")
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
-        found = self._app.tasks.get(task)
-        return None if found is None else found.signature._codec
+        core = self._app.tasks.get(task)
+        return None if core is None else core.signature._codec
 
     async def save(self, run: DurableRun) -> None:
         """Store the new checkpoints of this run, and return when they are stored. Raises CancelledError if the run was
@@ -85,7 +77,8 @@ class WorkerDurableBackend:
         for lease, group in by_lease.items():
             renewals = [_renewal(run) for run in group.values()]
             answer = await self._repeat(
-                functools.partial(self._send, renewals, lease), functools.partial(self._is_over, group.values())
+                functools.partial(self._heartbeat.send, renewals, lease),
+                functools.partial(self._is_over, group.values()),
             )
             for (key, run), renewal in zip(group.items(), renewals, strict=True):
                 fates[key] = (
@@ -96,10 +89,6 @@ class WorkerDurableBackend:
                 if fates[key] == "stored" and run.job_run.durable is not None:
                     run.job_run.durable.checkpoints.saved(renewal.checkpoints)
         return [fates[id(run)] for run in runs]
-
-    async def _send(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
-        """Store steps with a heartbeat. The worker waits for it before it signs off, or it would be listed again."""
-        return await self._calls.make(self._storage.heartbeat(self._heartbeat.presence(), renewals, lease))
 
     def _is_over(self, runs: Collection[RunningJob]) -> bool:
         """Whether the worker stops, and none of these runs waits for its steps any more."""

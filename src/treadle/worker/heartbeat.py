@@ -8,12 +8,11 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 
 from treadle.concurrency.uncut import UncutCalls
-from treadle.core.model import LeaseRenewal, Pairs, Presence
+from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Presence
 from treadle.core.ranges import LONGEST_TTL
 from treadle.policy import guilt
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.place import Placement
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 
@@ -22,7 +21,8 @@ class Heartbeat:
     """One for each worker. `explain` and `treadle queues workers` show the Presence that it stores.
 
     gathering  the batch calls that wait for more items: (task, seconds so far, seconds at most)
-    place      its labels and resources, and the versions of these tasks
+    placed     adds its labels and resources, and the versions of its tasks
+    calls      what the worker writes about itself, and takes back when it stops
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class Heartbeat:
         lease: float,
         tasks: Callable[[], Iterable[str]] = tuple,
         gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
-        place: Callable[[Sequence[str]], Placement] = lambda tasks: Placement(),
+        placed: Callable[[Presence], Presence] = lambda presence: presence,
     ) -> None:
         self._state, self._storage, self.lost = state, storage, lost
         self._queues, self._lease, self._tasks, self._gathering = tuple(queues), lease, tasks, gathering
-        self._place = place
+        self._placed, self.calls = placed, UncutCalls()
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self.gone = False  # the worker signs off: whatever it sends from now on does not list it
 
-    async def run(self, calls: UncutCalls, answered: Callable[[str], None]) -> None:
+    async def run(self, answered: Callable[[str], None]) -> None:
         """Renew every third of the shortest lease, and at once when there is a note to save or a job may be lost."""
         state = self._state
         while True:
             state.heartbeat_now.clear()
-            await calls.make(self.once())
+            await self.calls.make(self.once())
             answered("beat")
             state.heartbeat_in = self._interval()
             try:
@@ -62,24 +62,16 @@ class Heartbeat:
         shortest = min((run.lease for run in self._state.running.values() if run.lease), default=self._lease)
         return min(shortest, self._lease, LONGEST_TTL / 3) / 3
 
-    def outlasted_by(self, seconds: float) -> None:
-        """Send a heartbeat at once if claimed jobs wait for longer than a heartbeat interval, so that `explain` shows
-        the reason."""
-        if seconds and seconds >= self._state.heartbeat_in:
-            self._state.heartbeat_now.set()
-
     def presence(self) -> Presence:
         """The state of this worker that each heartbeat stores. After the last one, a thread that is still running may
         store steps: they must not list the worker again."""
-        state, now, tasks = self._state, self._loop.time(), tuple(self._tasks())
-        place = self._place(tasks)
-        return Presence(
+        state, now = self._state, self._loop.time()
+        presence = Presence(
             worker=state.name,
             host=platform.node(),
             pid=os.getpid(),
             queues=self._queues,
-            tasks=tasks,
-            versions=place.versions,
+            tasks=tuple(self._tasks()),
             slots=state.concurrency if self._queues else 0,
             running=len(state.running),
             uptime=now - self._started_at,
@@ -88,11 +80,13 @@ class Heartbeat:
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
             gathering=self._gathering(),
             draining=state.draining,
-            labels=place.labels,
-            resources=place.resources,
-            needs=place.needs,
-            reserved=place.reserved,
         )
+        return self._placed(presence)
+
+    async def send(self, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        """Renew these leases, or store what they carry. The worker waits for it before it signs off, or it would be
+        listed again."""
+        return await self.calls.make(self._storage.heartbeat(self.presence(), renewals, lease))
 
     def lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease

@@ -44,7 +44,7 @@ class InlineWorker:
     async def run(self, ids: Iterable[str]) -> None:
         """Claim these jobs and start as many as have a free slot. Raises StorageError or
         ResourceFailed if the worker cannot start."""
-        here, given = asyncio.get_running_loop(), list(ids)
+        here, job_ids = asyncio.get_running_loop(), list(ids)
         with self._lock:
             starting = self._starting
             if starting is None or starting.get_loop().is_closed():
@@ -52,10 +52,10 @@ class InlineWorker:
                 # Not in the context of the first caller: later jobs must not see its context variables.
                 starting = self._starting = started(self._start(), loop=here, context=Context())
         if starting.get_loop() is here:
-            await self._run(starting, given)
+            await self._run(starting, job_ids)
             return
         try:
-            await LoopCall(starting.get_loop(), lambda: self._run(starting, given)).wait()
+            await LoopCall(starting.get_loop(), lambda: self._run(starting, job_ids)).wait()
         except LoopEnded:
             raise StorageUnavailable("the event loop of the app's inline worker has ended") from None
 

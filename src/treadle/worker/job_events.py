@@ -6,12 +6,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.core.events import Event
+from treadle.core.events import Emitter, Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.execution import Ending, RunOutcome
 from treadle.worker.running_job import RunningJob
 
 RUNS_AGAIN: Final = ("retrying", "deferred", "released")
+
+
+def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
+    """Emit an event of a worker."""
+    if emitter.wants(name):
+        emitter.emit(Event(name=name, worker=worker, error=error))
 
 
 def name_of(record: Record, outcome: Outcome) -> str:

@@ -52,8 +52,8 @@ def write(event: Event, error: BaseException | None = None, hide: Hide | None = 
     level, text = LEVELS[event.name], TEMPLATES[event.name]
     arguments, error_text = [event.task], str(event.error or "")
     if hide is not None and error_text:
-        said, error_text = error_text, hide(error_text)
-        error = error if said == error_text else None
+        raw_text, error_text = error_text, hide(error_text)
+        error = error if raw_text == error_text else None
     if summary := error_line(error_text):
         text, arguments = f"{text}: %s", [*arguments, visible(summary)]
     if event.delay is not None:

@@ -16,8 +16,7 @@ from treadle.core.errors import Locked, StorageUnavailable, TreadleError
 from treadle.core.model import Outcome, Record, State
 from treadle.metrics import Cell, ProcessCounts, Recorder, count, is_own, waited
 from treadle.storage.contract import Storage
-from treadle.worker.running_job import RunningJob
-from treadle.worker.unconfirmed import Ended
+from treadle.worker.running_job import Ended, RunningJob
 
 log = logging.getLogger("treadle")
 

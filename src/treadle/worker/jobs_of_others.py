@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
+from treadle.core.claim_ids import worker_name
 from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Record, State
 from treadle.core.query_model import Query
 from treadle.policy import attempts
@@ -105,9 +106,8 @@ class JobsOfOthers:
         """The running jobs of this worker."""
         rows, cursor = list[Record](), None
         while True:
-            query = Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor)
-            page = await self._storage.find(query)
-            rows += [row for row in page.records if row.worker is not None and _name(row.worker) == worker]
+            page = await self._storage.find(Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor))
+            rows += [row for row in page.records if worker_name(row.worker) == worker]
             cursor = page.cursor
             if cursor is None:
                 return rows
@@ -135,11 +135,6 @@ def is_system(row: Record) -> bool:
     return row.job.queue == defaults.SYSTEM_QUEUE
 
 
-def _name(claim_id: str) -> str:
-    """The worker of a claim id, see `WorkerState.claim_id`."""
-    return claim_id.rpartition("#")[0] or claim_id
-
-
 def _noted(row: Record, death: Death) -> Pairs:
     if death.asked:
         return stop_note(row)
@@ -150,5 +145,5 @@ def _noted(row: Record, death: Death) -> Pairs:
 def named(places: Iterable[Place], most: int = 5) -> str:
     """These jobs in a line of a log."""
     listed: Sequence[Place] = list(places)
-    text = ", ".join(f"{each.task} {each.id}" for each in listed[:most])
+    text = ", ".join(f"{place.task} {place.id}" for place in listed[:most])
     return text if len(listed) <= most else f"{text} and {len(listed) - most} more"

@@ -43,12 +43,9 @@ class LeaderDuties(Struct, frozen=True):
 
 def role_of(value: str | None) -> Role | None:
     """Check the argument `role`. Raises BadOption."""
-    for role in ROLES:
-        if value == role:
-            return role
-    if value is not None:
-        raise BadOption("role", f"expected leader, follower or auto, found {value!r}")
-    return None
+    if value is None or value in ROLES:
+        return value
+    raise BadOption("role", f"expected leader, follower or auto, found {value!r}")
 
 
 class LeaderElection:
@@ -147,14 +144,8 @@ class LeaderElection:
         if row is None:
             # With `function_done` the row passes limits and pauses, which must not prevent an election. A new row that
             # has it cannot have a delay.
-            new = NewJob(
-                id=ID,
-                task=TASK,
-                queue=defaults.SYSTEM_QUEUE,
-                delay=wait,
-                function_done=not wait,
-                lease=defaults.LEADER,
-            )
+            queue, done = defaults.SYSTEM_QUEUE, not wait
+            new = NewJob(id=ID, task=TASK, queue=queue, delay=wait, function_done=done, lease=defaults.LEADER)
             await self._storage.enqueue([new])
             return not wait
         self._read(row)
@@ -176,11 +167,11 @@ class LeaderElection:
         return not row.function_done  # a pause may hold it back
 
     def _read(self, row: Record) -> None:
-        found = LeaderDuties()
+        duties = LeaderDuties()
         with suppress(*UNREADABLE):
-            found = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
-        if found != self._leaders and row.state is State.RUNNING:
-            self._leaders = found
+            duties = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
+        if duties != self._leaders and row.state is State.RUNNING:
+            self._leaders = duties
             self._mark_changed()
 
     def _mark_changed(self) -> None:

@@ -24,9 +24,9 @@ def level_of(value: object) -> int | None:
     """The level of `capture_logs`: a number of `logging`, or its name. Raises BadOption."""
     if value is None or value is False:
         return None
-    found = LEVELS.get(value.lower()) if isinstance(value, str) else value
-    if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= LEVELS["critical"]:
-        return found
+    level = LEVELS.get(value.lower()) if isinstance(value, str) else value
+    if isinstance(level, int) and not isinstance(level, bool) and 0 < level <= LEVELS["critical"]:
+        return level
     raise BadOption("capture_logs", f"expected a level, such as logging.INFO or 'info', or None, found {value!r}")
 
 

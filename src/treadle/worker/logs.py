@@ -74,9 +74,9 @@ class Plain(logging.Formatter):
         for more in (_trace(self, record), record.stack_info):
             if more:
                 text += f"\n{more}"
-        at = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
+        time = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
         source = "" if record.name in ("treadle", "treadle.jobs") else f"{record.name}: "
-        return indented(f"{at} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}")
+        return indented(f"{time} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}")
 
 
 class Json(logging.Formatter):

@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from treadle.core.errors import StorageError
-from treadle.core.events import Emitter, Event
+from treadle.core.events import Emitter
 from treadle.core.model import Record, State
 from treadle.storage.contract import Storage
 from treadle.worker import job_log
+from treadle.worker.job_events import event_of
 from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
@@ -58,15 +59,7 @@ class LostReporter:
             log.info("%s %s was lost; its row cannot be read now to find out where it runs", job.task, job.id)
             return
         if row is not None and not _by_hand(run.record, row):
-            event = Event(
-                name="lost",
-                id=job.id,
-                task=job.task,
-                queue=job.queue,
-                worker=self._worker,
-                attempt=run.record.attempt + 1,
-                record=run.record,
-            )
+            event = event_of("lost", run, self._worker)
             if job_log.wanted("lost", job.task):
                 job_log.write(event)
             self._emitter.emit(event)

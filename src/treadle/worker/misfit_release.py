@@ -79,11 +79,8 @@ class MisfitRelease:
             self._left[record.job.id] = again
         else:
             self._left_tasks[record.job.task] = again
-        log.warning(
-            "%s %s: this code cannot read its arguments, but another worker has other code: released",
-            record.job.task,
-            record.job.id,
-        )
+        text = "%s %s: this code cannot read its arguments, but another worker has other code: released"
+        log.warning(text, record.job.task, record.job.id)
         return misfits.left_to_others(record, outcome, self._worker, until, run.carried)
 
     async def _is_for_others(self, record: Record) -> bool:
@@ -104,7 +101,7 @@ class MisfitRelease:
         task, queue = record.job.task, record.job.queue
         own = self._version(task)
         return any(
-            task in each.tasks and queue in each.queues and misfits.version_at(each, task) != own
-            for each in self._workers
-            if each.worker != self._worker
+            task in worker.tasks and queue in worker.queues and misfits.version_at(worker, task) != own
+            for worker in self._workers
+            if worker.worker != self._worker
         )

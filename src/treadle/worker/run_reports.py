@@ -60,9 +60,9 @@ class RunReporter:
 
     def refused(self, run: RunningJob, outcome: Outcome, error: BaseException) -> None:
         """Report an outcome that replaces the one of this run, which the storage has refused."""
-        found = self._outcome(run, name_of(run.record, outcome), outcome)
+        refusal = self._outcome(run, name_of(run.record, outcome), outcome)
         # The dispatcher calls this: the hook must not see or change the context variables of the dispatcher.
-        contextvars.copy_context().run(self._call, run.job_run, found, error)
+        contextvars.copy_context().run(self._call, run.job_run, refusal, error)
 
     def _report_lost(self, run: RunningJob) -> None:
         """Report a lost run once its row shows who has ended it."""
@@ -84,14 +84,3 @@ class RunReporter:
     def _call(self, job_run: JobRun, outcome: RunOutcome, error: BaseException | None) -> None:
         enter(job_run)
         middleware.report(self._layers, Context(job_run), outcome, error)
-
-
-def reporter_of(
-    layers: Sequence[middleware.Middleware],
-    troubles: dict[JobRun, BaseException | None],
-    lost: LostReporter,
-    now: Callable[[], float],
-) -> RunReporter | None:
-    """None if no middleware overrides `judged`, so that a run costs nothing more."""
-    found = middleware.overrides(layers, "judged")
-    return RunReporter(found, troubles, lost, now) if found else None

@@ -15,10 +15,8 @@ from treadle.core.model import APPLIED, Outcome, Record, Settled
 from treadle.policy import attempts, guilt, judge
 from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
-from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
-from treadle.worker.running_job import RunningJob
-from treadle.worker.unconfirmed import Ended, settled_before
+from treadle.worker.running_job import Ended, RunningJob, settled_before
 from treadle.workflow import failure, waits_again
 
 log = logging.getLogger("treadle")
@@ -30,9 +28,14 @@ APART = 0.2  # s between two tries
 class Settler:
     """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
-    def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._hide = parts.app.redactor.text
-        self._state, self._emitter, self._lost, self._metrics = parts.state, parts.app.emitter, lost, parts.metrics
+        self._state, self._emitter, self._lost, self._metrics = (
+            parts.state,
+            parts.app.emitter,
+            parts.lost,
+            parts.metrics,
+        )
         self._run_reports, self._storage = parts.run_reports, parts.storage
         self._turn = asyncio.Lock()  # held while outcomes are settled that other transactions hold up
 
@@ -65,12 +68,8 @@ class Settler:
                 self._state.settle_again(run, run.job_run.with_carried(waits_again(run.record)))
             elif answer.status == "stale":
                 troubles.pop(run.job_run, None)
-                log.info(
-                    "another worker or caller has settled %s %s: %s",
-                    run.record.job.task,
-                    run.record.job.id,
-                    answer.reason,
-                )
+                job = run.record.job
+                log.info("another worker or caller has settled %s %s: %s", job.task, job.id, answer.reason)
                 if run.begun and run.job_run.why != "lost":
                     self._lost.tell(run)
             elif answer.again and self._may_settle_again(run):

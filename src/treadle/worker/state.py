@@ -16,8 +16,7 @@ from treadle.execution.job_run import ENDED, JobRun
 from treadle.policy import judge
 from treadle.worker.demand import Demand
 from treadle.worker.resource_use import ResourceUse
-from treadle.worker.running_job import RunningJob, new_task
-from treadle.worker.unconfirmed import Unconfirmed, settled_before
+from treadle.worker.running_job import RunningJob, Unconfirmed, new_task, settled_before
 
 KEPT = 1_000  # outcomes after which this worker has claimed their jobs, the last ones
 
@@ -83,6 +82,12 @@ class WorkerState:
         self.pause, self.pause_ends = seconds, self.loop.time() + seconds
         self.wake.set()  # to claim again, or to withdraw the outstanding hand-off request
 
+    def outlasted_by(self, seconds: float) -> None:
+        """Claimed jobs wait for this many seconds, or none are claimed. If that is longer than a heartbeat interval,
+        send a heartbeat at once, so that `explain` shows the reason."""
+        if seconds and seconds >= self.heartbeat_in:
+            self.heartbeat_now.set()
+
     @property
     def is_done(self) -> bool:
         """Whether the worker stops, no job runs, no claimed job may still arrive, and no outcome is settled apart."""
@@ -146,7 +151,7 @@ class WorkerState:
 
     def settle_again(self, run: RunningJob, outcome: Outcome) -> None:
         """Settle this outcome with the next request."""
-        self.unconfirmed.add(run, outcome)
+        self.unconfirmed.waiting.append((run, outcome))
         self.wake.set()
 
     def settle_apart(self, run: RunningJob, outcome: Outcome, work: Coroutine[Any, Any, None]) -> None:

@@ -14,13 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import StorageError
 from treadle.core.model import LeaseRenewal, Outcome, Pairs, Record, State
 from treadle.execution import SystemTask
 from treadle.policy import guilt, judge
 from treadle.worker.census import Census, Waiting
-from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.handoff import HandOff
 from treadle.worker.parts import Suspect, WorkerParts
 from treadle.worker.running_job import RunningJob
 
@@ -59,26 +58,17 @@ class _Expected:
 class Trials:
     """The suspects of one worker, from its start to its stop.
 
-    calls     the calls that the worker waits for before it signs off
-    arriving  whether an outstanding hand-off request may still bring a job
-    on_open   called when claims may begin again
-    offer     passes suspects to another process; None: they run here
+    offer    passes suspects to another process; None: they run here
+    handoff  whose outstanding request may still bring a job
+    on_open  called when claims may begin again
     """
 
-    def __init__(
-        self,
-        parts: WorkerParts,
-        heartbeat: Heartbeat,
-        calls: UncutCalls,
-        census: Census,
-        arriving: Callable[[], bool],
-        offer: Offer | None,
-        on_open: Callable[[], None],
-    ) -> None:
+    def __init__(self, parts: WorkerParts, census: Census, offer: Offer | None) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._has_turns = parts.config.lease, parts.config.ordered
-        self._heartbeat, self.census, self._arriving, self._offer = heartbeat, census, arriving, offer
-        self._calls, self._on_open = calls, on_open
+        self._heartbeat, self.census, self._offer = parts.heartbeat, census, offer
+        self.handoff: HandOff | None = None
+        self.on_open: Callable[[], None] = lambda: None
         self.loop, self.claims = parts.state.loop, 0
         self._waiting: dict[RunningJob, Waiting] = {}  # those that wait to run here, or run here alone
         self._held: dict[tuple[str, int], _Held] = {}
@@ -99,13 +89,13 @@ class Trials:
     # --- what the census asks
 
     def runs(self, but: str) -> int:
-        running = self._state.running
-        return len(running) - (but in running) - len(self._held) + self._arriving()
+        running, arriving = self._state.running, self.handoff is not None and self.handoff.outstanding
+        return len(running) - (but in running) - len(self._held) + arriving
 
     def changed(self) -> None:
         self._state.demand.notify()
         if not self.census.closed:
-            self._on_open()
+            self.on_open()
 
     def look(self) -> bool:
         """Whether the worker may claim nothing now. A dispatcher calls this after each request and each run."""
@@ -233,9 +223,6 @@ class Trials:
         note = guilt.plain_note(run.record, waited)
         return self._put_off(run, self._lease * 2**waits if waited else 0.0, note)
 
-    def _lease_of(self, run: RunningJob) -> float:
-        return run.lease or self._lease
-
     def _put_off(self, run: RunningJob, delay: float, note: Pairs) -> Outcome:
         """Release a suspect uncounted, to a worker that runs less or for later."""
         self._state.troubles[run.job_run] = None
@@ -247,9 +234,7 @@ class Trials:
         renewal = LeaseRenewal(run.record.job.id, run.record.version, checkpoints=note)
         while True:
             try:
-                answer = await self._calls.make(
-                    self._storage.heartbeat(self._heartbeat.presence(), [renewal], self._lease_of(run))
-                )
+                answer = await self._heartbeat.send([renewal], self._heartbeat.lease_of(run))
             except StorageError as error:
                 await self._outage.failed(LABEL, error)
                 continue
@@ -266,7 +251,7 @@ class Trials:
     def explain(self, workers: Collection[str]) -> None:
         """Another suspect has killed a worker while it ran alone, and it was with these, too: it explains their ends.
         The suspects that were next to it wait no longer. They are released, because it may run alone just now."""
-        new = [each for each in workers if each not in self._explained]
+        new = [worker for worker in workers if worker not in self._explained]
         if not new:
             return
         self._explained += new
@@ -298,25 +283,18 @@ class Trials:
         if not self._new:
             self.loop.call_soon(self._offer_new)
         self._new.append(Suspect(*key, run.record.job.task, guilt.culprit_of(run.record)))
-        self._give_slot(run)
+        slots = 0 if run.in_batch else 1
+        self._state.slots.release(slots)
+        self._state.wake.set()
         try:
             await held.back
         finally:
             self._held.pop(key, None)
-            self._take_slot(run)
-
-    def _give_slot(self, run: RunningJob) -> None:
-        if not run.in_batch:
-            self._state.slots.release()
-            self._state.wake.set()
-
-    def _take_slot(self, run: RunningJob) -> None:
-        if not run.in_batch:
-            self._state.slots.take()
+            self._state.slots.take(slots)
 
     def _offer_new(self) -> None:
         new, self._new = self._new, []
-        new = [each for each in new if (each.id, each.version) in self._held]
+        new = [suspect for suspect in new if (suspect.id, suspect.version) in self._held]
         if new and self._offer is not None:
             self._offer(new)
 

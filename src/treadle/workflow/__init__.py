@@ -3,36 +3,26 @@
 Storages need no code for workflows, and no central process runs them.
 """
 
-from treadle.workflow.chain import chain
-from treadle.workflow.checks import acyclic
-from treadle.workflow.continuation import Followups, decode_followups, encode_followups, followups_of
-from treadle.workflow.enqueue_args import flatten, waiting
-from treadle.workflow.finisher import WorkflowFinisher, failure_of, rows_of, waits_again
-from treadle.workflow.flow import Conclude, Flow, Gather, flow, gather
-from treadle.workflow.fold import causes, contributions, decode_of, encoding_of, failure, fatal
-
-__all__ = [
-    "Conclude",
-    "Flow",
-    "Followups",
-    "Gather",
-    "WorkflowFinisher",
-    "acyclic",
-    "causes",
-    "chain",
-    "contributions",
-    "decode_followups",
-    "decode_of",
-    "encode_followups",
-    "encoding_of",
-    "failure",
-    "failure_of",
-    "fatal",
-    "flatten",
-    "flow",
-    "followups_of",
-    "gather",
-    "rows_of",
-    "waiting",
-    "waits_again",
-]
+from treadle.workflow.chain import chain as chain
+from treadle.workflow.checks import acyclic as acyclic
+from treadle.workflow.continuation import Followups as Followups
+from treadle.workflow.continuation import decode_followups as decode_followups
+from treadle.workflow.continuation import encode_followups as encode_followups
+from treadle.workflow.continuation import followups_of as followups_of
+from treadle.workflow.enqueue_args import flatten as flatten
+from treadle.workflow.enqueue_args import waiting as waiting
+from treadle.workflow.finisher import WorkflowFinisher as WorkflowFinisher
+from treadle.workflow.finisher import failure_of as failure_of
+from treadle.workflow.finisher import rows_of as rows_of
+from treadle.workflow.finisher import waits_again as waits_again
+from treadle.workflow.flow import Conclude as Conclude
+from treadle.workflow.flow import Flow as Flow
+from treadle.workflow.flow import Gather as Gather
+from treadle.workflow.flow import flow as flow
+from treadle.workflow.flow import gather as gather
+from treadle.workflow.fold import causes as causes
+from treadle.workflow.fold import contributions as contributions
+from treadle.workflow.fold import decode_of as decode_of
+from treadle.workflow.fold import encoding_of as encoding_of
+from treadle.workflow.fold import failure as failure
+from treadle.workflow.fold import fatal as fatal

@@ -17,11 +17,11 @@ def miscombined(where: str, problem: str) -> BadOption:
     return error
 
 
-def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
+def usable(specs: Sequence[JobSpec[Any, Any]], where: str, source: Source | None = None) -> None:
     """Raise BadOption for a spec that was sent already, is given twice or belongs to another app, and BadArgument for
     one that lacks its first argument."""
     seen: set[str] = set()
-    source: Source | None = None
+    others = "the specs before it" if source is None else "the task that returns it"
     for spec in specs:
         if spec.lacks is not None:
             raise spec.lacks
@@ -30,7 +30,7 @@ def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:
         if spec.id in seen:
             raise miscombined(where, f"{spec!r} is given twice; make one spec for each run")
         if source is not None and spec.source is not None and spec.source is not source:
-            raise miscombined(where, f"{spec!r} belongs to another app than the specs before it; enqueue it there")
+            raise miscombined(where, f"{spec!r} belongs to another app than {others}; enqueue it there")
         seen.add(spec.id)
         source = source or spec.source
 
@@ -44,20 +44,20 @@ def acyclic(jobs: Iterable[NewJob]) -> None:
         on_path: set[str] = set()
         stack: list[tuple[str, int]] = [(start, 0)]
         while stack:
-            id, at = stack.pop()
-            if at == 0:
+            id, index = stack.pop()
+            if index == 0:
                 if id in done:
                     continue
                 path.append(id)
                 on_path.add(id)
             ups = waits.get(id, ())
-            if at < len(ups):
-                stack.append((id, at + 1))
-                if ups[at] in on_path:
-                    circle = [*path[path.index(ups[at]) :], ups[at]]
+            if index < len(ups):
+                stack.append((id, index + 1))
+                if ups[index] in on_path:
+                    circle = [*path[path.index(ups[index]) :], ups[index]]
                     raise miscombined("after", f"these jobs wait for each other: {' -> '.join(circle)}")
-                if ups[at] in waits:
-                    stack.append((ups[at], 0))
+                if ups[index] in waits:
+                    stack.append((ups[index], 0))
             else:
                 done.add(id)
                 on_path.discard(path.pop())

@@ -36,42 +36,33 @@ decode_followups = msgspec.json.Decoder(Followups).decode
 
 
 def followups_of(
-    found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
+    returned: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
 ) -> Followups:
     """The rows for a task's return value. `encode` encodes the run's own result. Raises BadOption for jobs that cannot
     be combined or belong to another app, BadArgument for one that lacks an argument, BadResult and TooLarge. Each of
     them fails the job at once, because the function has returned."""
     try:
-        return _followups_of(found, encode, most, source)
+        return _followups_of(returned, encode, most, source)
     except TreadleError as error:
         error.fails_as = RESULT
         raise
 
 
 def _followups_of(
-    found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None
+    returned: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None
 ) -> Followups:
-    if isinstance(found, Conclude):
-        return Followups(own=_sized(encode(found.result), most), concludes=True)
-    if isinstance(found, JobSpec):
-        usable([found], "return")
-        _ours([found], source)
-        jobs = [*found.others, found.new]
+    if isinstance(returned, Conclude):
+        return Followups(own=_sized(encode(returned.result), most), concludes=True)
+    if isinstance(returned, JobSpec):
+        usable([returned], "return", source)
+        jobs = [*returned.others, returned.new]
         acyclic(jobs)
         return Followups(tuple(jobs))
-    if not isinstance(found, Flow):
-        raise BadOption("return", f"expected a flow, a spec or a value, found {found!r}")
-    usable(found.specs, "return")
-    _ours(found.specs, source)
-    own = None if found.own is MISSING else _sized(encode(found.own), most)
-    return Followups(tuple(found.rows()), found.plan, own)
-
-
-def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:
-    for spec in specs:
-        if source is not None and spec.source is not None and spec.source is not source:
-            words = f"{spec!r} belongs to another app than the task that returns it; enqueue it there"
-            raise BadOption("return", words)
+    if not isinstance(returned, Flow):
+        raise BadOption("return", f"expected a flow, a spec or a value, found {returned!r}")
+    usable(returned.specs, "return", source)
+    own = None if returned.own is MISSING else _sized(encode(returned.own), most)
+    return Followups(tuple(returned.rows()), returned.plan, own)
 
 
 def _sized(text: str, most: int) -> str:

@@ -25,33 +25,33 @@ def flatten(
     spec."""
     flat: list[JobSpec[Any, Any]] = []
     for some in specs:
-        for each in (some,) if isinstance(some, Continuation) else _many(some):
-            found: object = each.job(source=source) if isinstance(each, Flow) else each
-            if isinstance(found, Gather):
+        for item in (some,) if isinstance(some, Continuation) else _many(some):
+            spec: object = item.job(source=source) if isinstance(item, Flow) else item
+            if isinstance(spec, Gather):
                 raise miscombined("gather", WHERE_TO)
-            if not isinstance(found, JobSpec):
-                raise miscombined("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
-            if found.source is not source and found.source is not None:
-                raise miscombined("enqueue", f"{found!r} belongs to another app; enqueue it there")
-            flat.append(found)
+            if not isinstance(spec, JobSpec):
+                raise miscombined("enqueue", f"expected specs (task.job(...)) or flows, found {item!r}")
+            if spec.source is not source and spec.source is not None:
+                raise miscombined("enqueue", f"{spec!r} belongs to another app; enqueue it there")
+            flat.append(spec)
     return flat
 
 
 def _many(some: Iterable[T]) -> Iterable[T]:
     """An iterable among the arguments of `enqueue`. Raises BadOption, with advice, for anything else."""
-    found: Any = some
-    if isinstance(found, Gather):
+    items: Any = some
+    if isinstance(items, Gather):
         raise miscombined("gather", WHERE_TO)
-    if callable(getattr(found, "job", None)):
-        name = getattr(found, "__name__", "task")
-        raise BadOption("enqueue", f"{found!r} is a task: give a job with its arguments, {name}.job(...)")
-    if inspect.iscoroutine(found):
-        found.close()
-        raise BadOption("enqueue", f"{found.__name__}(...) is a coroutine: give a job, {found.__name__}.job(...)")
-    if isinstance(found, str) or not isinstance(found, Iterable):
+    if callable(getattr(items, "job", None)):
+        name = getattr(items, "__name__", "task")
+        raise BadOption("enqueue", f"{items!r} is a task: give a job with its arguments, {name}.job(...)")
+    if inspect.iscoroutine(items):
+        items.close()
+        raise BadOption("enqueue", f"{items.__name__}(...) is a coroutine: give a job, {items.__name__}.job(...)")
+    if isinstance(items, str) or not isinstance(items, Iterable):
         raise BadOption(
             "enqueue",
-            f"expected specs (task.job(...)) or flows, found {found!r}; calling a task runs its function here",
+            f"expected specs (task.job(...)) or flows, found {items!r}; calling a task runs its function here",
         )
     return some
 

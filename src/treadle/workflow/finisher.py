@@ -33,11 +33,11 @@ Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
     """These rows, in order and without duplicates; unknown ids are left out."""
-    found: list[Record] = []
+    rows: list[Record] = []
     ids = list(dict.fromkeys(ids))
     for start in range(0, len(ids), READ):
-        found += [row for row in await get(ids[start : start + READ]) if row is not None]
-    return found
+        rows += [row for row in await get(ids[start : start + READ]) if row is not None]
+    return rows
 
 
 class WorkflowFinisher:
@@ -86,10 +86,10 @@ class WorkflowFinisher:
     async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:
         return await whole(self._storage, await self._storage.get(ids), "result", "value", "checkpoints")
 
-    async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
+    async def _cancel(self, jobs: Sequence[Record], guard: Record) -> None:
         """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that
         end meanwhile are left as they are."""
-        rows = [row for row in found if not row.state.final]
+        rows = [row for row in jobs if not row.state.final]
         for row in rows:
             if row.function_done:
                 children = await rows_of(self._storage.get, row.after)
@@ -140,9 +140,9 @@ async def failure_of(get: Get, row: Record) -> JobNotDone:
     """The error of a job that did not succeed. If it failed because of its descendants, it names those that failed."""
     if row.reason != CHILDREN:
         return not_done(row)
-    found: list[JobNotDone] = []
+    errors: list[JobNotDone] = []
     seen, look = {row.job.id}, [row]
-    while look and len(found) < NAMED:
+    while look and len(errors) < NAMED:
         parent = look.pop()
         children = await rows_of(get, parent.after)
         for child in causes(fatal(children, plan_of(parent))):
@@ -152,6 +152,6 @@ async def failure_of(get: Get, row: Record) -> JobNotDone:
             if child.reason == CHILDREN:
                 look.append(child)
             else:
-                found.append(not_done(child))
+                errors.append(not_done(child))
     job = row.job
-    return WorkflowFailed(job.id, job.task, row.reason, row.error, found) if found else not_done(row)
+    return WorkflowFailed(job.id, job.task, row.reason, row.error, errors) if errors else not_done(row)

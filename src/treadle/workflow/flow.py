@@ -210,26 +210,26 @@ def composed(
 
 def specs_of(items: Iterable[Items], where: str, source: Source | None = None) -> list[JobSpec[Any, Any]]:
     """The specs of these items; a nested flow becomes one job."""
-    found: list[JobSpec[Any, Any]] = []
+    specs: list[JobSpec[Any, Any]] = []
     for item in items:
         if isinstance(item, JobSpec):
-            found.append(item)
+            specs.append(item)
         elif isinstance(item, Flow):
-            found.append(item.job(source=source or (found[-1].source if found else None)))
+            specs.append(item.job(source=source or (specs[-1].source if specs else None)))
         elif isinstance(item, Iterable) and not isinstance(item, str):
-            found += specs_of(item, where, source)
+            specs += specs_of(item, where, source)
         elif isinstance(item, Gather):
             raise BadOption("gather", WHERE_TO)
         else:
             raise BadOption(where, f"expected specs (task.job(...)) or flows, found {item!r}")
-    return found
+    return specs
 
 
 def made_to_wait(specs: list[JobSpec[Any, Any]], ups: tuple[str, ...], when: When | None) -> list[JobSpec[Any, Any]]:
     """The specs, waiting for the jobs `ups`. In a flow, its first jobs wait."""
     when = all_succeeded() if when is None else when
-    found: object = when
-    if not isinstance(found, When):
+    condition: object = when
+    if not isinstance(condition, When):
         raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
     required, failures_allowed = when.threshold(len(ups))
     fields: dict[str, Any] = {"after": ups, "required": required, "failures_allowed": failures_allowed}
@@ -314,12 +314,12 @@ def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> 
             the flow, otherwise "last"
     A flow without jobs succeeds. Raises BadOption for an item that is not a spec or flow, or is given twice.
     """
-    found = specs_of(specs, "flow")
+    all_specs = specs_of(specs, "flow")
     if when is not None:
         if not isinstance(when, When):
             raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
-        when.threshold(len(found))
-    return composed(tuple(found), tuple(found), plan_for(reduce, when), "flow")
+        when.threshold(len(all_specs))
+    return composed(tuple(all_specs), tuple(all_specs), plan_for(reduce, when), "flow")
 
 
 class Makes(Protocol[Q, T_co, W_co]):
@@ -358,7 +358,7 @@ class Gather(Generic[T]):
         fit."""
         spec = late(task, args, kwargs)
         policy = replace(read_policy(spec.new.retry), pass_result="list")
-        last = made_to_wait([spec.changed(retry=policy.text())], tuple(each.id for each in self._specs), self._when)
+        last = made_to_wait([spec.changed(retry=policy.text())], tuple(up.id for up in self._specs), self._when)
         return composed((*self._specs, *last), tuple(last), plan_for(None, None), "gather")
 
 

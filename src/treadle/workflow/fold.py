@@ -179,13 +179,13 @@ def contributions(children: Sequence[Record], after: Sequence[str] = ()) -> list
     a shared key, one row was returned for two children."""
     named = Counter(after)
     used = {up for child in children if read_policy(child.job.retry).pass_result for up in upstreams(child)}
-    found = [
+    counted = [
         child
         for child in children
         if child.state is State.SUCCEEDED and child.job.id not in used and child.result not in (None, "null")
         for _ in range(named[child.job.id] or 1)
     ]
-    return sorted(found, key=lambda child: child.ended_at or 0.0)
+    return sorted(counted, key=lambda child: child.ended_at or 0.0)
 
 
 def first_locked(row: Record, children: Sequence[Record], plan: EndingPlan) -> tuple[str | None, Pairs] | None:
@@ -242,7 +242,10 @@ def _parts(text: str) -> list[msgspec.Raw]:
 
 def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: bool) -> Any:
     if isinstance(encoding, list) and len(parts := _parts(text)) == len(encoding):
-        return [_decode(each, tasks, bytes(raw).decode(), folded) for each, raw in zip(encoding, parts, strict=True)]
+        return [
+            _decode(task_name, tasks, bytes(raw).decode(), folded)
+            for task_name, raw in zip(encoding, parts, strict=True)
+        ]
     task: Task | None = tasks.get(encoding) if isinstance(encoding, str) else None
     if task is None:
         if (why := lacks(text)) is not None:

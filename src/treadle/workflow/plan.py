@@ -24,8 +24,6 @@ from treadle.tasks.when import When
 FLOW: Final = "treadle.flow"  # the task of rows without a function: the root of a composition that was enqueued
 PLAN: Final = "treadle:plan"  # names of checkpoints; a step's name cannot begin with "treadle:"
 OF: Final = "treadle:of"
-
-
 CONCLUDED: Final = "concluded"  # the reason of a success that sets the value of the workflow
 
 
@@ -128,13 +126,13 @@ def continued(
     jobs: Sequence[NewJob],
     plan: EndingPlan,
     own: str | None,
-    left: float | None,
+    remaining: float | None,
     note: str | None,
     marks: bool,
 ) -> Outcome:
-    """The outcome of a run that continues as these jobs. `own`: its encoded value; `left`: the seconds to its
-    deadline."""
-    then = [adopted(new, record.job, left) for new in jobs]
+    """The outcome of a run that continues as these jobs. `own`: its encoded value; `remaining`: the seconds
+    until its deadline."""
+    then = [adopted(new, record.job, remaining) for new in jobs]
     after = tuple(new.id for new in then if new.parent == record.job.id)
     if marks:
         then.append(mark_of(record))

@@ -68,25 +68,25 @@ def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool =
     )
 
 
-def check_place(found: Record, queue: str, root: str | None, parent: str | None) -> Record:
+def check_place(stored: Record, queue: str, root: str | None, parent: str | None) -> Record:
     """The row, if queue, root and parent are those of a row that Treadle stores. Raises ForeignRow if not."""
-    job = found.job
+    job = stored.job
     if job.task or job.queue != queue or job.root != root or job.parent != parent:
         raise ForeignRow(job.id, job.queue, queue)
-    return found
+    return stored
 
 
-def check_signal(found: Record, row: Record) -> Record:
+def check_signal(stored: Record, row: Record) -> Record:
     """The row of a signal to this job. Raises ForeignRow if another caller stored it."""
-    return check_place(found, row.job.queue, row.job.root or row.job.id, row.job.id)
+    return check_place(stored, row.job.queue, row.job.root or row.job.id, row.job.id)
 
 
 def signal_name(row: Record) -> str | None:
     """The name of the signal of this row; None if the row is not a signal's, or its payload cannot be read."""
     if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
-    asked = _signal_of(row)
-    return None if asked is None else asked.signal
+    signal = _signal_of(row)
+    return None if signal is None else signal.signal
 
 
 def _signal_of(row: Record) -> SignalRow | None:
@@ -97,18 +97,18 @@ def _signal_of(row: Record) -> SignalRow | None:
         return None
 
 
-def usable(found: Record, row: Record, timed: bool) -> bool:
+def usable(stored: Record, row: Record, timed: bool) -> bool:
     """Whether a wait of this job may use this row: it is open, the signal was given, or (`timed`) this very wait timed
     out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
-    if not found.state.final or found.state is State.SUCCEEDED:
+    if not stored.state.final or stored.state is State.SUCCEEDED:
         return True
-    asked = _signal_of(found)
+    signal = _signal_of(stored)
     return (
-        asked is not None
+        signal is not None
         and timed
-        and found.reason == EXPIRED
-        and asked.reopenings == row.reopenings
-        and not asked.given
+        and stored.reason == EXPIRED
+        and signal.reopenings == row.reopenings
+        and not signal.given
     )
 
 
@@ -121,24 +121,29 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
     for start in count(1, SEEN_AT_ONCE):
         turns = range(start, start + SEEN_AT_ONCE)
         rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
-        for turn, found in zip(turns, rows, strict=True):
-            if found is None:
+        for turn, existing in zip(turns, rows, strict=True):
+            if existing is None:
                 new = replace(signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True), reach=reach)
-                [found] = await patiently(partial(storage.enqueue, [new]))
-            check_signal(found, row)
-            while not found.state.final:
+                [existing] = await patiently(partial(storage.enqueue, [new]))
+            check_signal(existing, row)
+            while not existing.state.final:
                 # A repeated outcome must have the same `value`, so of two senders only one gets "applied".
                 out = Outcome(
-                    id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce, reach=reach
+                    id=existing.id,
+                    version=existing.version,
+                    state=State.SUCCEEDED,
+                    result=text,
+                    value=nonce,
+                    reach=reach,
                 )
                 [answer] = await storage.settle([out])
                 if answer.status == "applied":
                     return
-                [again] = await storage.get([found.id])
+                [again] = await storage.get([existing.id])
                 if again is None:
                     break
-                found = again
-            if found.state is State.SUCCEEDED:
+                existing = again
+            if existing.state is State.SUCCEEDED:
                 raise Signalled(row.job.id, name)
 
 
@@ -160,9 +165,9 @@ def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:
     )
 
 
-def winner(found: Record) -> str:
-    """The id of the job that holds the mark; "" if the payload cannot be read."""
+def winner(stored: Record) -> str:
+    """The id of the job that holds the lock; "" if the payload cannot be read."""
     try:
-        return _read_lock(found.job.payload).job
+        return _read_lock(stored.job.payload).job
     except UNREADABLE:
         return ""

@@ -80,8 +80,8 @@ async def a_limit_blocks_it_and_its_queue_is_paused(stage: Stage) -> AsyncIterat
 @situations.add
 async def two_limits_are_paused_and_no_worker_has_the_task(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat(tasks=("other",))
-    await stage.app.limits.shut("x")
-    await stage.app.limits.shut("tenant")
+    await stage.app.limits.pause("x")
+    await stage.app.limits.pause("tenant")
     await stage.job(limits=["x", "tenant:acme"])
     await stage.claim()
     yield (
@@ -94,7 +94,7 @@ async def two_limits_are_paused_and_no_worker_has_the_task(stage: Stage) -> Asyn
 @situations.add
 async def its_limit_was_paused_and_no_claim_has_come_since(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.beat()
-    await stage.app.limits.shut("api")
+    await stage.app.limits.pause("api")
     await stage.job(limits=["api"])
     yield "a", "The limit 'api' is paused: `treadle limits resume api` resumes it."
 
@@ -114,7 +114,7 @@ async def an_operator_whom_the_audit_log_knows_paused_it(stage: Stage) -> AsyncI
     await stage.beat()
     await stage.job(limits=["api"])
     async with stage.app.audit.record("limit.pause", "api", by="ann"):
-        await stage.app.limits.shut("api")
+        await stage.app.limits.pause("api")
     stage.clock.advance(5)
     async with stage.app.audit.record("queue.pause", "default", by="bob"):
         await stage.app.queues.pause("default")

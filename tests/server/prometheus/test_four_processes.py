@@ -93,7 +93,7 @@ async def rest() -> None:
         await app.enqueue([good.job(n) for n in range(40)])
         await app.enqueue([parent.job(), flaky.job(), blocks.job(), slow.job(), slow.job(), unserved.job()])
         await app.queues.pause("mail2")
-        await app.limits.shut("api")
+        await app.limits.pause("api")
         database = sqlite3.connect("shop.db")
         with database:
             await app.enqueue(good.job(99), within=database)

@@ -18,8 +18,8 @@ MANY = 300  # more than one group
 PER_ROW = renamed("settle_one(")[:-1]
 OUTCOME = renamed("job_outcome")
 REFUSE = """
-CREATE OR REPLACE FUNCTION {}.{}(o {}.{}, moment float8, t float8, OUT status text, OUT why text)
-LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', o; END $$
+CREATE OR REPLACE FUNCTION {}.{}(outcome {}.{}, moment float8, t float8, OUT status text, OUT why text)
+LANGUAGE plpgsql AS $$ BEGIN RAISE 'the function for one row was called for %', outcome; END $$
 """
 
 

@@ -22,9 +22,9 @@ from treadle.testing import HandClock
 
 REFUSE = "CREATE OR REPLACE FUNCTION {}.{}({}) RETURNS {} LANGUAGE plpgsql AS $$ BEGIN RAISE 'one by one'; END $$"
 ONE_BY_ONE = {  # the functions that let one job wait or be queued
-    "wait_for_upstreams": ("r {schema}.job, t float8, ups text[], states int[], gone text[]", "void"),
-    "end_wait": ("r {schema}.job, t float8", "void"),
-    "queue_position_of": ("r {schema}.job, moment float8", "float8"),
+    "wait_for_upstreams": ("job_row {schema}.job, t float8, ups text[], states int[], gone text[]", "void"),
+    "end_wait": ("job_row {schema}.job, t float8", "void"),
+    "queue_position_of": ("job_row {schema}.job, moment float8", "float8"),
 }
 
 

@@ -33,7 +33,9 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
     await source.enqueue([NewJob(id="a", task="t")])
     async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         await source.within(theirs).enqueue([NewJob(id="mine", task="t")])
-        moved = asyncio.create_task(move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=60, told=told))
+        moved = asyncio.create_task(
+            move(OpenStorage(source, "old"), OpenStorage(target, "new"), wait=60, progress=told)
+        )
         await waits.wait()
         for number in range(3):
             claimed = await source.claim(Claim(worker=f"w#{number}", limit=1))

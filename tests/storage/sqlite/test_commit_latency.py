@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treadle.core.model import NewJob
-from treadle.storage.sqlite import SqliteStorage, commit_latency
-from treadle.storage.sqlite.commit_latency import BACKOFF, FAST, MAX_JOBS, WARMUP, CommitLatency
+from treadle.storage.sqlite import SqliteStorage, shared_transaction
+from treadle.storage.sqlite.shared_transaction import BACKOFF, FAST, MAX_JOBS, WARMUP, CommitLatency
 
 
 def test_a_disk_counts_as_fast_after_enough_fast_commits() -> None:
@@ -45,7 +45,7 @@ def test_a_disk_that_blocked_the_loop_counts_as_slow_for_a_time() -> None:
 async def test_the_loop_commits_itself_on_a_fast_disk_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: float, who: set[bool]
 ) -> None:
-    monkeypatch.setattr(commit_latency, "FAST", fast)
+    monkeypatch.setattr(shared_transaction, "FAST", fast)
     held: set[bool] = set()
     took = CommitLatency.took
 

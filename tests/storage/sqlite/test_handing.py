@@ -44,7 +44,7 @@ async def storage(path: Path) -> AsyncIterator[SqliteStorage]:
 @pytest.fixture
 def asks(storage: SqliteStorage) -> Callable[[], Awaitable[int]]:
     async def standing() -> int:
-        return len(storage._file.asks.all())
+        return len(storage._file.waiting_workers.all())
 
     return standing
 
@@ -137,7 +137,7 @@ async def test_a_truncated_note_is_ignored(storage: SqliteStorage, spoilt: bytes
     """A kill in the middle of a write, or a power failure, may leave such a note."""
     address, _ = posted(storage)
     await in_vain(storage, "w#1", address)
-    lock = storage._file.asks._lock
+    lock = storage._file.waiting_workers._lock
     lock.set_note(spoilt)
     await storage.enqueue([job("a")])
     assert await state(storage, "a") is State.READY
@@ -148,9 +148,9 @@ async def test_a_truncated_note_is_ignored(storage: SqliteStorage, spoilt: bytes
     note = note[: 8 + int.from_bytes(note[:4])]
     for length in range(len(note)):
         lock.set_note(note[:length] + bytes(255 - byte for byte in note[length:]))
-        assert storage._file.asks.all() == []
+        assert storage._file.waiting_workers.all() == []
     lock.set_note(note)
-    assert len(storage._file.asks.all()) == 1
+    assert len(storage._file.waiting_workers.all()) == 1
 
 
 async def test_a_job_that_was_not_stored_is_not_handed_off(

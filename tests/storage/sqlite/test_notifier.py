@@ -35,7 +35,7 @@ async def hears(storage: object, topic: str, act: object, within: float = 5.0) -
 
 
 async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "NET", 60.0)  # only the datagram is fast enough
+    monkeypatch.setattr(notifier, "POLL", 60.0)  # only the datagram is fast enough
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(path, SENDER) as sender:
@@ -47,7 +47,7 @@ async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pyt
 
 async def test_without_datagrams_changes_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of the sockets was deleted; polling the version of the file shows the change within moments."""
-    monkeypatch.setattr(notifier, "NET", 0.05)
+    monkeypatch.setattr(notifier, "POLL", 0.05)
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(path, SENDER) as sender:
@@ -73,8 +73,8 @@ async def test_storages_of_one_process_notify_each_other(tmp_path: Path) -> None
 
 
 async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "NET", 0.01)
-    looks = Signal().after(monkeypatch, notifier.Notifier, "_look")
+    monkeypatch.setattr(notifier, "POLL", 0.01)
+    looks = Signal().after(monkeypatch, notifier.Notifier, "_poll")
     async with opened(tmp_path / "jobs.db") as storage:
         waiting = asyncio.ensure_future(storage.watch(["queue:other", "queue:last"], 60))
         for number in range(20):
@@ -86,10 +86,10 @@ async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: 
 
 @shows("heartbeats of other processes at a SQLite file do not make a worker send one")
 async def test_a_heartbeat_causes_no_heartbeats_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "NET", 0.01)
+    monkeypatch.setattr(notifier, "POLL", 0.01)
     path = tmp_path / "jobs.db"
     async with opened(path) as mine, opened(path) as other:
-        looks = Signal().after(monkeypatch, notifier.Notifier, "_look")
+        looks = Signal().after(monkeypatch, notifier.Notifier, "_poll")
         waiting = asyncio.ensure_future(mine.watch(["worker:w"], 60))
         for _ in range(4):
             await other.heartbeat(Presence(worker="o", host="h", pid=1), [], 10)
@@ -128,7 +128,7 @@ async def test_an_enqueue_succeeds_although_no_process_can_be_notified(tmp_path:
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
 async def test_two_users_with_access_to_the_file_notify_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The umask of the process that came first does not restrict the others."""
-    monkeypatch.setattr(notifier, "NET", 60.0)  # by datagram, not by polling
+    monkeypatch.setattr(notifier, "POLL", 60.0)  # by datagram, not by polling
     before = os.umask(0o077)
     try:
         with open_folder(0o777) as folder:
@@ -173,7 +173,7 @@ def test_many_topics_become_a_kind() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="POSIX has both")
 async def test_udp_where_there_are_no_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "UNIX", False)
-    monkeypatch.setattr(notifier, "NET", 60.0)
+    monkeypatch.setattr(notifier, "POLL", 60.0)
     path = tmp_path / "jobs.db"
     async with opened(path) as one, opened(path) as two:
         waiting = asyncio.ensure_future(two.watch(["queue:default"], 5))

@@ -14,8 +14,7 @@ from treadle.core.limit_model import Limit
 from treadle.core.model import Outcome, State
 from treadle.core.query_model import Query
 from treadle.storage.sqlite import SqliteStorage, search
-from treadle.storage.sqlite.looks import glance, limits, stats
-from treadle.storage.sqlite.queries import by_ids
+from treadle.storage.sqlite.queries import by_ids, glance, limits_now, stats
 from treadle.storage.sqlite.search import Search
 from treadle.testing import HandClock
 
@@ -146,7 +145,7 @@ async def test_the_order_of_endings_is_bounded(tmp_path: Path, monkeypatch: pyte
         await storage.close()
 
 
-@pytest.mark.parametrize("look", [stats, lambda db, now: glance(db, now, 100), limits])
+@pytest.mark.parametrize("look", [stats, lambda db, now: glance(db, now, 100), limits_now])
 async def test_statistics_read_the_kept_counts_and_the_heads_of_queues(tmp_path: Path, look: Any) -> None:
     plans = await read(tmp_path / "jobs.db", lambda db: look(db, 1e9))
     assert whole(plans) == []

@@ -83,10 +83,10 @@ async def test_nothing_is_sent_to_the_orphan_of_a_killed_worker(tmp_path: Path) 
             async with opened(path) as storage:
                 [name] = names(storage._notifier._folder)
                 address = f"hand:{name}:0"
-                assert storage._notifier.is_heard(address)
+                assert storage._notifier.is_alive(address)
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
-                assert not storage._notifier.is_heard(address)
+                assert not storage._notifier.is_alive(address)
                 await storage.enqueue([job("a")])
                 assert names(storage._notifier._folder) == []
         finally:
@@ -312,6 +312,37 @@ async def test_a_missing_log_is_noticed_before_the_next_answer(tmp_path: Path, e
     if how == "deleted":  # the connections were closed, which has written their log back
         assert ("a",) in sql(path, "SELECT id FROM job")
         assert integrity(path) == "ok"
+
+
+@pytest.mark.skipif(not hasattr(os, "pread"), reason="the log is not watched")
+def test_a_truncated_log_is_noticed_before_the_next_answer(tmp_path: Path) -> None:
+    """The pages of earlier commits are zeros from then on: moved into the file, they would destroy it."""
+    path = tmp_path / "jobs.db"
+    body = """
+        async def checkpoint():
+            storage._file.checkpoints._since = 400
+            storage._file.count_commit()
+            await storage._file.checkpoints.finish()
+        await storage.enqueue([NewJob(id="a", task="t")])
+        await checkpoint()
+        for id in "bc":
+            await storage.enqueue([NewJob(id=id, task="t")])
+        os.truncate(f"{storage.path}-wal", 0)
+        for call in (storage.enqueue([NewJob(id="d", task="t")]), storage.begin(False), storage.get(["a"])):
+            try:
+                await call
+            except StorageUnavailable as error:
+                say(error)
+        await checkpoint()
+        """
+    with child(path, body) as other:
+        for _ in range(3):
+            said = line(other)
+            assert "jobs.db-wal was truncated" in said
+            assert "restart this process" in said
+        assert other.wait() == 0
+    assert sql(path, "SELECT id FROM job") == [("a",)], "the rows that a checkpoint had moved into the file"
+    assert integrity(path) == "ok"
 
 
 async def test_no_orderly_use_of_the_file_is_taken_for_a_missing_log(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from tests.waiting import Signal, Turns
 from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
-from treadle.storage.sqlite import SqliteStorage, lockfile, single_caller
+from treadle.storage.sqlite import SqliteStorage, lockfile, shared_transaction
 from treadle.storage.sqlite.lockfile import LockFile
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, the time never causes a turn of the loop."""
-    monkeypatch.setattr(single_caller, "AT_ONCE", 3600.0)
+    monkeypatch.setattr(shared_transaction, "AT_ONCE", 3600.0)
 
 
 def commits(storage: SqliteStorage) -> list[str]:
@@ -42,7 +42,7 @@ async def test_a_single_caller_takes_no_turn_of_the_loop(tmp_path: Path) -> None
 
 
 async def test_a_long_series_of_calls_gives_the_loop_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_caller, "AT_ONCE", 0.0)
+    monkeypatch.setattr(shared_transaction, "AT_ONCE", 0.0)
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         with Turns() as turns:
             for number in range(50):
@@ -68,7 +68,7 @@ async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
 async def test_a_single_call_after_many_runs_at_once_again(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         await asyncio.gather(*(storage.enqueue([job(f"c{number}")]) for number in range(20)))
-        for number in range(single_caller.CROWD + 1):
+        for number in range(shared_transaction.CROWD + 1):
             await storage.enqueue([job(f"b{number}")])
         with Turns() as turns:
             await storage.enqueue([job("a")])

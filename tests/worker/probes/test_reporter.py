@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import Signal, patient
 from treadle.errors import BadOption
 from treadle.worker.probes import HealthReporter, Notifier, Probes, Verdict, first_problem, reporter
-from treadle.worker.probes.health_file import HealthFile
+from treadle.worker.probes.reporter import HealthFile
 
 READY = Verdict(None, None, "2 worker processes claim jobs")
 AWAY = Verdict(None, "worker 1: the storage has been unavailable for 3 s", "")

@@ -47,7 +47,7 @@ export function Note({
 
 /** A moment in the way that the reader has chosen; its title has UTC. */
 export function Time({ at, exact = false }: { at: number | null | undefined; exact?: boolean }): JSX.Element {
-  const words = useComputed(() => {
+  const text = useComputed(() => {
     if (at === null || at === undefined) return "–";
     if (times.value === "utc") return moment(at, "UTC");
     return times.value === "local" || exact ? moment(at) : relative(at, now.value);
@@ -56,17 +56,17 @@ export function Time({ at, exact = false }: { at: number | null | undefined; exa
   const date = new Date(at * 1000);
   return (
     <time class="nowrap" dateTime={Number.isNaN(date.getTime()) ? undefined : date.toISOString()} title={iso(at)}>
-      {words}
+      {text}
     </time>
   );
 }
 
 /** How long ago something began, growing while one looks. */
 export function Since({ at }: { at: number }): JSX.Element {
-  const words = useComputed(() => span(now.value - at));
+  const text = useComputed(() => span(now.value - at));
   return (
     <span class="nowrap" title={iso(at)}>
-      {words}
+      {text}
     </span>
   );
 }

@@ -79,15 +79,15 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
   const [box, measured] = useWidth();
   const hover = useSignal<number | null>(null);
   const width = Math.max(160, measured || 400);
-  const found = series.flatMap((each) => each.values.filter((value): value is number => value !== null));
-  const most = ceiling(Math.max(0, ...found));
+  const known = series.flatMap((each) => each.values.filter((value): value is number => value !== null));
+  const most = ceiling(Math.max(0, ...known));
   const floor = HEIGHT - FOOT;
   const x = (moment: number): number => LEFT + ((width - LEFT - RIGHT) * (moment - from)) / (to - from || 1);
   const y = (value: number): number => TOP + (floor - TOP) * (1 - value / most);
   const shown = hover.value ?? lastKnown(series);
   const point = (event: PointerEvent): void => {
-    const left = (event.currentTarget as Element).getBoundingClientRect().left;
-    hover.value = nearest(at, from + ((to - from) * (event.clientX - left - LEFT)) / (width - LEFT - RIGHT));
+    const edge = (event.currentTarget as Element).getBoundingClientRect().left;
+    hover.value = nearest(at, from + ((to - from) * (event.clientX - edge - LEFT)) / (width - LEFT - RIGHT));
   };
   const sayings = series.map((each) => `${each.words} ${text(each.values[shown], format)}`).join(", ");
   return (
@@ -109,7 +109,7 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
           width={width}
           height={HEIGHT}
           role="img"
-          aria-label={found.length ? `${title}: ${sayings}` : `${title}: no data`}
+          aria-label={known.length ? `${title}: ${sayings}` : `${title}: no data`}
           onPointerMove={point}
           onPointerLeave={() => (hover.value = null)}
         >
@@ -126,7 +126,7 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
               {words}
             </text>
           ))}
-          {!found.length && (
+          {!known.length && (
             <text x={(LEFT + width) / 2} y={TOP + (floor - TOP) / 4 + 4} text-anchor="middle">
               {empty ?? "No data in this span"}
             </text>
@@ -151,7 +151,7 @@ export function Chart({ title, at, from, to, series, format = brief, empty }: Pr
           )}
         </svg>
       </div>
-      {found.length > 0 && <AsTable title={title} at={at} series={series} format={format} />}
+      {known.length > 0 && <AsTable title={title} at={at} series={series} format={format} />}
     </figure>
   );
 }
@@ -221,12 +221,12 @@ const STEPS = [60, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_4
 function ticks(from: number, to: number): [number, string][] {
   const step = STEPS.find((each) => (to - from) / each <= 5.5) ?? 604_800;
   const shift = new Date(to * 1000).getTimezoneOffset() * 60;
-  const found: [number, string][] = [];
-  for (let each = Math.ceil((from - shift) / step) * step + shift; each <= to; each += step) {
-    if (each - from < (to - from) * 0.03 || to - each < (to - from) * 0.03) continue;
-    found.push([each, step >= 86_400 ? moment(each, undefined, false).split(/,? \d\d:/)[0]! : timeOfDay(each)]);
+  const ticks: [number, string][] = [];
+  for (let tick = Math.ceil((from - shift) / step) * step + shift; tick <= to; tick += step) {
+    if (tick - from < (to - from) * 0.03 || to - tick < (to - from) * 0.03) continue;
+    ticks.push([tick, step >= 86_400 ? moment(tick, undefined, false).split(/,? \d\d:/)[0]! : timeOfDay(tick)]);
   }
-  return found;
+  return ticks;
 }
 
 /** A small line without axes, for tables. Decoration next to a number that says the same. */
@@ -290,14 +290,14 @@ export function Bar({ share, tone = "live" }: { share: number; tone?: Tone }): J
 
 /** Shares of a whole side by side, each at least 2 % wide if it is not empty. */
 export function Parts({ parts }: { parts: readonly (readonly [tone: Tone, share: number])[] }): JSX.Element {
-  let left = 0;
+  let filled = 0;
   return (
     <svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
       <rect width="100" height="6" />
       {parts.map(([tone, share]) => {
-        const width = Math.min(100 - left, share > 0 ? Math.max(2, share * 100) : 0);
-        left += width;
-        return <rect key={tone} class={`use t-${tone}`} x={left - width} width={width} height="6" />;
+        const width = Math.min(100 - filled, share > 0 ? Math.max(2, share * 100) : 0);
+        filled += width;
+        return <rect key={tone} class={`use t-${tone}`} x={filled - width} width={width} height="6" />;
       })}
     </svg>
   );

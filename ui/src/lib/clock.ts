@@ -7,8 +7,8 @@ export const now = signal(Date.now() / 1000);
 
 /** Take the time from an answer that came `within` so many seconds: it is up to that old. */
 export function setServerTime(at: number, within: number): void {
-  const found = at - Date.now() / 1000;
-  if (found > skew + 1 || found + within < skew - 1) skew = found;
+  const ahead = at - Date.now() / 1000;
+  if (ahead > skew + 1 || ahead + within < skew - 1) skew = ahead;
   tick();
 }
 

@@ -2,9 +2,9 @@
 
 /** The reader's locale, if `Intl` knows it: under LANG=C, Chromium reports names that make `Intl` throw. */
 function goodLocale(): string {
-  for (const each of [...(navigator.languages ?? []), navigator.language]) {
+  for (const locale of [...(navigator.languages ?? []), navigator.language]) {
     try {
-      if (Intl.DateTimeFormat.supportedLocalesOf(each).length) return each;
+      if (Intl.DateTimeFormat.supportedLocalesOf(locale).length) return locale;
     } catch {
       continue;
     }
@@ -59,9 +59,9 @@ export function duration(seconds: number): string {
   if (value < 0.9995) return `${brief(value * 1e3)} ms`;
   if (value < 59.95) return `${brief(value)} s`;
   const rounded = Math.round(value);
-  const at = PARTS.findIndex(([size]) => rounded >= size);
-  const [size, unit] = PARTS[at]!;
-  const [below, lower] = PARTS[at + 1]!;
+  const index = PARTS.findIndex(([size]) => rounded >= size);
+  const [size, unit] = PARTS[index]!;
+  const [below, lower] = PARTS[index + 1]!;
   const rest = Math.floor((rounded % size) / below);
   return rest && rounded < size * 10
     ? `${Math.floor(rounded / size)} ${unit} ${rest} ${lower}`

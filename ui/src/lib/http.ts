@@ -81,10 +81,10 @@ export async function send<T = unknown>(
       late ? "The server did not answer within 30 s." : "The server cannot be reached.",
     );
   }
-  const found = parsed(text);
-  if (answer.ok) return found as T;
+  const content = parsed(text);
+  if (answer.ok) return content as T;
   if (answer.status === 401 && path !== "session") onSignedOut();
-  throw refusal(answer.status, found);
+  throw refusal(answer.status, content);
 }
 
 function parsed(text: string): unknown {
@@ -96,9 +96,9 @@ function parsed(text: string): unknown {
   }
 }
 
-function refusal(status: number, found: unknown): Problem {
-  if (typeof found === "object" && found !== null && "message" in found) {
-    const body = found as ProblemBody;
+function refusal(status: number, answer: unknown): Problem {
+  if (typeof answer === "object" && answer !== null && "message" in answer) {
+    const body = answer as ProblemBody;
     return new Problem(status, String(body.error), String(body.message), body.details ?? {});
   }
   return new Problem(status, "http", `The server answered with status ${status}.`);

@@ -32,10 +32,10 @@ export function useKeys(wanted: readonly Binding[]): void {
 }
 
 function isTyping(target: EventTarget | null): boolean {
-  const found = target as HTMLElement | null;
-  if (!found?.closest) return false;
-  if (found.closest("select, textarea, [contenteditable]")) return true;
-  const input = found.closest("input");
+  const element = target as HTMLElement | null;
+  if (!element?.closest) return false;
+  if (element.closest("select, textarea, [contenteditable]")) return true;
+  const input = element.closest("input");
   return input !== null && !["checkbox", "radio", "button"].includes(input.type);
 }
 
@@ -51,10 +51,10 @@ addEventListener("keydown", (event) => {
   const wanted = first ? `${first} ${event.key}` : event.key;
   clearTimeout(timer);
   first = "";
-  const found = find(wanted);
-  if (found) {
+  const binding = find(wanted);
+  if (binding) {
     event.preventDefault();
-    found.run();
+    binding.run();
   } else if (bindings.value.some((each) => each.keys.startsWith(`${event.key} `))) {
     first = event.key;
     timer = setTimeout(() => (first = ""), SEQUENCE);

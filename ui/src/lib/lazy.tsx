@@ -6,18 +6,18 @@ const loaders: (() => Promise<unknown>)[] = [];
 
 /** `load` imports a component; until it has arrived nothing is shown in its place, which takes one round trip. */
 export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: P) => JSX.Element | null {
-  const found = signal<ComponentType<P> | null>(null);
+  const loaded = signal<ComponentType<P> | null>(null);
   let pending: Promise<unknown> | null = null;
   const begin = (): Promise<unknown> => {
     pending ??= load().then(
-      (component) => (found.value = component),
+      (component) => (loaded.value = component),
       () => (pending = null), // the next use tries again
     );
     return pending;
   };
   loaders.push(begin);
   return (props) => {
-    const Component = found.value;
+    const Component = loaded.value;
     if (!Component) void begin();
     return Component && <Component {...props} />;
   };

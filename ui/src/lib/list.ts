@@ -11,15 +11,15 @@ export interface Selection {
 
 export function useSelection(): Selection {
   const ids = useSignal<ReadonlySet<string>>(new Set());
-  const change = (act: (found: Set<string>) => void): void => {
+  const change = (act: (chosen: Set<string>) => void): void => {
     const next = new Set(ids.peek());
     act(next);
     ids.value = next;
   };
   return {
     ids: useComputed(() => ids.value),
-    toggle: (id, on) => change((found) => ((on ?? !found.has(id)) ? found.add(id) : found.delete(id))),
-    all: (list, on) => change((found) => list.forEach((id) => (on ? found.add(id) : found.delete(id)))),
+    toggle: (id, on) => change((chosen) => ((on ?? !chosen.has(id)) ? chosen.add(id) : chosen.delete(id))),
+    all: (list, on) => change((chosen) => list.forEach((id) => (on ? chosen.add(id) : chosen.delete(id)))),
     clear: () => (ids.value = new Set()),
   };
 }
@@ -34,8 +34,8 @@ function focused(): HTMLTableRowElement | null {
 
 export function focusRow(by: number): void {
   const all = rowsOf();
-  const at = all.indexOf(focused()!);
-  const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by))];
+  const index = all.indexOf(focused()!);
+  const next = all[index < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, index + by))];
   // in this order, not in that of the document: Enter must open the row, not its checkbox
   const target = next?.querySelector<HTMLElement>("[data-main]") ?? next?.querySelector<HTMLElement>("a") ?? next?.querySelector<HTMLElement>("button, input");
   target?.focus();

@@ -28,15 +28,15 @@ let failures = 0;
 let pollUntil = 0;
 let session = 0; // grows at each stop, so that a late answer of before changes nothing
 
-export function take(found: Overview): void {
-  overview.value = found;
+export function take(answer: Overview): void {
+  overview.value = answer;
 }
 
 /** The answer to a request may arrive after the event that the operation has ended. */
-export function noteOperation(found: Operation): void {
-  const known = operations.value.get(found.id);
-  if (known && known.state !== "running" && found.state === "running") return;
-  operations.value = new Map(operations.value).set(found.id, found);
+export function noteOperation(operation: Operation): void {
+  const known = operations.value.get(operation.id);
+  if (known && known.state !== "running" && operation.state === "running") return;
+  operations.value = new Map(operations.value).set(operation.id, operation);
 }
 
 function open(): void {
@@ -73,9 +73,9 @@ function fail(): void {
 
 async function poll(of: number): Promise<void> {
   try {
-    const found = await get<Overview>("overview");
+    const answer = await get<Overview>("overview");
     if (of !== session) return;
-    take(found);
+    take(answer);
     link.value = "polling";
   } catch (error) {
     if (of !== session) return;

@@ -39,9 +39,9 @@ export async function enter(): Promise<void> {
 export async function readMe(): Promise<void> {
   try {
     const began = Date.now();
-    const found = await get<Me>("me");
-    setServerTime(found.now, (Date.now() - began) / 1000);
-    me.value = found;
+    const answer = await get<Me>("me");
+    setServerTime(answer.now, (Date.now() - began) / 1000);
+    me.value = answer;
     access.value = "in";
   } catch (error) {
     if (error instanceof Problem && error.status === 401) return; // whenSignedOut has acted
@@ -72,7 +72,7 @@ export async function signOut(): Promise<void> {
 
 /** The key of a sign-in link, `#k=...`. It leaves the address at once, so that no history or screenshot keeps it. */
 function oneTimeKey(): string | null {
-  const found = new URLSearchParams(location.hash.slice(1)).get("k");
-  if (found) history.replaceState(null, "", location.pathname + location.search);
-  return found;
+  const key = new URLSearchParams(location.hash.slice(1)).get("k");
+  if (key) history.replaceState(null, "", location.pathname + location.search);
+  return key;
 }

@@ -9,15 +9,15 @@ export type Keys = "on" | "off";
 
 function kept<T extends string>(name: string, choices: readonly T[], fallback: T): Signal<T> {
   const key = `treadle.${name}`;
-  const found = signal<T>(fallback);
+  const setting = signal<T>(fallback);
   try {
     const stored = localStorage.getItem(key) as T | null;
-    if (stored !== null && choices.includes(stored)) found.value = stored;
-    effect(() => localStorage.setItem(key, found.value));
+    if (stored !== null && choices.includes(stored)) setting.value = stored;
+    effect(() => localStorage.setItem(key, setting.value));
   } catch {
     // storage is switched off: the setting lasts as long as the page
   }
-  return found;
+  return setting;
 }
 
 export const theme = kept<Theme>("theme", ["system", "light", "dark"], "system");

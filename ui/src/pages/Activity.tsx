@@ -23,8 +23,8 @@ export function Activity(): JSX.Element {
   useListKeys();
   const cursor = (older.value ?? load.data)?.cursor;
   const more = async (): Promise<void> => {
-    const found = await get<AuditPage>(withQuery("audit", { limit: ROWS, cursor }));
-    older.value = { entries: [...(older.value?.entries ?? []), ...found.entries], cursor: found.cursor };
+    const page = await get<AuditPage>(withQuery("audit", { limit: ROWS, cursor }));
+    older.value = { entries: [...(older.value?.entries ?? []), ...page.entries], cursor: page.cursor };
   };
   return (
     <>
@@ -36,9 +36,9 @@ export function Activity(): JSX.Element {
           </Empty>
         ) : (
           <Loaded of={load}>
-            {(found) => {
-              const seen = new Set(found.entries.map((each) => each.id));
-              const entries = [...found.entries, ...(older.value?.entries ?? []).filter((each) => !seen.has(each.id))];
+            {(newest) => {
+              const seen = new Set(newest.entries.map((each) => each.id));
+              const entries = [...newest.entries, ...(older.value?.entries ?? []).filter((each) => !seen.has(each.id))];
               return entries.length ? (
                 <>
                   <Entries of={entries} />

@@ -23,8 +23,8 @@ import { failuresPath } from "./Failures";
 
 export function Failure({ group }: { group: string }): JSX.Element {
   const load = useLoad<FailureGroups>(failuresPath(route.value.query), 10);
-  const found = load.data?.groups.find((each) => each.key === group);
-  if (found) return <Known of={found} />;
+  const known = load.data?.groups.find((each) => each.key === group);
+  if (known) return <Known of={known} />;
   return (
     <>
       <PageHead title="Failure" crumbs={[["failures", "Failures"]]} />

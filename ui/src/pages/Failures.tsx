@@ -32,16 +32,16 @@ export function Failures(): JSX.Element {
   const queue = query.get("queue") ?? "";
   const load = useLoad<Groups>(failuresPath(query), LOOK);
   useListKeys();
-  const found = load.data;
+  const groups = load.data;
   return (
     <>
       <PageHead
         title="Failures"
         beside={
-          found &&
-          found.total > 0 && (
+          groups &&
+          groups.total > 0 && (
             <span class="quiet">
-              {plural(found.total, "failed job", found.capped)} in {plural(found.groups.length, "group")}
+              {plural(groups.total, "failed job", groups.capped)} in {plural(groups.groups.length, "group")}
             </span>
           )
         }
@@ -50,7 +50,7 @@ export function Failures(): JSX.Element {
             <a class="button" href={href(["jobs"], { status: "failed", queue })}>
               All failed jobs
             </a>
-            {canOperate.value && found && found.total > 0 && (
+            {canOperate.value && groups && groups.total > 0 && (
               <Button onClick={() => askBulk("retry", { filter: { state: "failed", ...(queue && { queue }) } })}>
                 Retry all…
               </Button>
@@ -90,20 +90,20 @@ export function Failures(): JSX.Element {
             )
           }
         </Loaded>
-        {found && (found.cursor || query.get("cursor")) && (
+        {groups && (groups.cursor || query.get("cursor")) && (
           <footer class="list-end">
             <span class="quiet">
-              Grouped the newest {plural(found.scanned ?? SCAN, "failed job")}
-              {found.scanned_to && (
+              Grouped the newest {plural(groups.scanned ?? SCAN, "failed job")}
+              {groups.scanned_to && (
                 <>
-                  , back to <Time at={found.scanned_to} exact />
+                  , back to <Time at={groups.scanned_to} exact />
                 </>
               )}
               .
             </span>
             <span class="row push">
               {query.get("cursor") && <Button onClick={() => history.back()}>Newer</Button>}
-              {found.cursor && <Button onClick={() => setQuery({ cursor: found.cursor }, {})}>Look further</Button>}
+              {groups.cursor && <Button onClick={() => setQuery({ cursor: groups.cursor }, {})}>Look further</Button>}
             </span>
           </footer>
         )}

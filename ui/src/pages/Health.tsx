@@ -34,7 +34,7 @@ export function Health(): JSX.Element {
       />
       <section class="panel">
         <Loaded of={load}>
-          {(found) => (
+          {(report) => (
             <Table caption="Checks" columns={[{ words: "verdict" }, { words: "check" }, { words: "found" }]}>
               {checks!.map((each) => (
                 <tr key={each.name}>
@@ -54,7 +54,7 @@ export function Health(): JSX.Element {
               ))}
               <tr>
                 <td colSpan={3} class="quiet small">
-                  Checked <Time at={found.at} />. The server checks once in 30 s at most.
+                  Checked <Time at={report.at} />. The server checks once in 30 s at most.
                 </td>
               </tr>
             </Table>

@@ -87,13 +87,13 @@ function Known({ job }: { job: Row }): JSX.Element {
         <div class="stack">
           <section class="panel" aria-label="Course">
             <Loaded of={history}>
-              {(found) => (
+              {(history) => (
                 <>
                   <div class="pad">
-                    <Timeline job={job} attempts={found.attempts} />
+                    <Timeline job={job} attempts={history.attempts} />
                   </div>
-                  {found.attempts.length > 0 && (
-                    <Attempts attempts={found.attempts} logs={me.value?.features.logs ?? false} />
+                  {history.attempts.length > 0 && (
+                    <Attempts attempts={history.attempts} logs={me.value?.features.logs ?? false} />
                   )}
                 </>
               )}

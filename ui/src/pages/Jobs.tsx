@@ -41,12 +41,12 @@ const ORDERS: Record<View, string> = {
 };
 
 function filterOf(query: URLSearchParams): FilterAsked {
-  const found: Record<string, string | number> = {};
+  const filter: Record<string, string | number> = {};
   for (const name of ["status", ...FILTERS]) {
     const value = query.get(name);
-    if (value) found[name] = name === "since" || name === "before" ? Number(value) : value;
+    if (value) filter[name] = name === "since" || name === "before" ? Number(value) : value;
   }
-  return found as FilterAsked;
+  return filter as FilterAsked;
 }
 
 export function Jobs(): JSX.Element {
@@ -177,7 +177,7 @@ function List({ page, params, view, filter, selection }: ListProps): JSX.Element
         page={end}
         params={params}
         full={full}
-        onMore={(found) => (further.value = { ...found, jobs: [...(further.value?.jobs ?? []), ...found.jobs] })}
+        onMore={(page) => (further.value = { ...page, jobs: [...(further.value?.jobs ?? []), ...page.jobs] })}
       />
     </>
   );
@@ -238,11 +238,11 @@ function End({
     let cursor = page.cursor;
     try {
       while (looking.value && cursor) {
-        const found = await get<Page>(withQuery("jobs", { ...params, cursor }));
+        const page = await get<Page>(withQuery("jobs", { ...params, cursor }));
         if (!looking.value) return;
-        onMore(found);
-        cursor = found.cursor;
-        if (found.jobs.length) break;
+        onMore(page);
+        cursor = page.cursor;
+        if (page.jobs.length) break;
       }
     } catch (error) {
       failed(error);

@@ -10,10 +10,10 @@ import { PageHead } from "../shell/PageHead";
 
 /** All rules and their partitions in use, each partition below its rule. */
 export function Limits(): JSX.Element {
-  const found = overview.value;
+  const look = overview.value;
   const can = canOperate.value && servesAll.value;
   useListKeys();
-  const sorted = found?.limits.toSorted((a, b) => {
+  const sorted = look?.limits.toSorted((a, b) => {
     const [one, other] = [ownRule(a).name, ownRule(b).name];
     return one === other
       ? Number(a.key !== one) - Number(b.key !== other) || b.blocked - a.blocked || (a.key < b.key ? -1 : 1)

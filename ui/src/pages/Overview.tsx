@@ -24,18 +24,18 @@ const TOP = 5; // groups of failures
 const LOOK = 30; // s between two looks at them
 
 export function Overview(): JSX.Element {
-  const found = overview.value;
+  const look = overview.value;
   useListKeys();
   useEffect(() => {
-    if (found)
+    if (look)
       announceLater(
-        `${plural(found.totals.queued, "job")} queued, ${found.totals.running} running, ${count(found.totals.failed)} failed.`,
+        `${plural(look.totals.queued, "job")} queued, ${look.totals.running} running, ${count(look.totals.failed)} failed.`,
       );
-  }, [found]);
+  }, [look]);
   return (
     <>
       <PageHead title="Overview" acts={<SpanChoice />} />
-      {found ? <Filled found={found} /> : <Waiting />}
+      {look ? <Filled look={look} /> : <Waiting />}
     </>
   );
 }
@@ -54,14 +54,14 @@ function Waiting(): JSX.Element {
   );
 }
 
-function Filled({ found }: { found: Look }): JSX.Element {
-  const failures = useLoad<FailureGroups>(found.totals.failed ? "failures?scan=1000" : null, LOOK);
+function Filled({ look }: { look: Look }): JSX.Element {
+  const failures = useLoad<FailureGroups>(look.totals.failed ? "failures?scan=1000" : null, LOOK);
   const groups = failures.data?.groups.slice(0, TOP) ?? [];
-  const fresh = !found.queues.length;
+  const fresh = !look.queues.length;
   return (
     <>
-      {found.notices.length > 0 && <Notices of={found.notices} />}
-      <Figures of={found} />
+      {look.notices.length > 0 && <Notices of={look.notices} />}
+      <Figures of={look} />
       {fresh ? (
         <section class="panel">
           <FirstSteps />
@@ -69,8 +69,8 @@ function Filled({ found }: { found: Look }): JSX.Element {
       ) : (
         <>
           <MetricCharts />
-          <Panel title="Queues" acts={<Quiet to="queues" words={plural(found.queues.length, "queue")} />}>
-            <QueueTable queues={found.queues} />
+          <Panel title="Queues" acts={<Quiet to="queues" words={plural(look.queues.length, "queue")} />}>
+            <QueueTable queues={look.queues} />
           </Panel>
           {groups.length > 0 && (
             <Panel title="What fails most" acts={<Quiet to="failures" words="All failures" />}>
@@ -79,14 +79,14 @@ function Filled({ found }: { found: Look }): JSX.Element {
           )}
         </>
       )}
-      {(!fresh || found.workers.length > 0) && (
+      {(!fresh || look.workers.length > 0) && (
         <Panel
           title="Workers"
-          acts={found.workers.length > 0 && <Quiet to="workers" words={plural(found.workers.length, "worker")} />}
+          acts={look.workers.length > 0 && <Quiet to="workers" words={plural(look.workers.length, "worker")} />}
         >
-          {found.workers.length ? (
+          {look.workers.length ? (
             <WorkerRows
-              workers={found.workers
+              workers={look.workers
                 .toSorted((a, b) => b.running / (b.slots || 1) - a.running / (a.slots || 1))
                 .slice(0, 6)}
             />
@@ -98,7 +98,7 @@ function Filled({ found }: { found: Look }): JSX.Element {
         </Panel>
       )}
       <p class="small quiet">
-        One look took {duration(found.cost_ms / 1000)}; the next one is {duration(found.every)} later, for all readers
+        One look took {duration(look.cost_ms / 1000)}; the next one is {duration(look.every)} later, for all readers
         of this server.
       </p>
     </>

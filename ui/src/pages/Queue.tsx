@@ -29,7 +29,7 @@ const LOOK = 5; // s between two looks at it
 
 export function Queue({ name }: { name: string }): JSX.Element {
   const look = overview.value;
-  const found = look?.queues.find((each) => each.name === name);
+  const queue = look?.queues.find((each) => each.name === name);
   const limits = limitsOf(name, look?.limits ?? []);
   const workers = look?.workers.filter((each) => each.queues.includes(name)) ?? [];
   useListKeys();
@@ -39,14 +39,14 @@ export function Queue({ name }: { name: string }): JSX.Element {
         title={name}
         kind="Queue"
         crumbs={[["queues", "Queues"]]}
-        beside={found && <QueueState of={found} filled />}
-        acts={<Acts name={name} found={found} />}
+        beside={queue && <QueueState of={queue} filled />}
+        acts={<Acts name={name} queue={queue} />}
       />
-      {found && <Counts of={found} />}
-      {found?.max_waiting && (
+      {queue && <Counts of={queue} />}
+      {queue?.max_waiting && (
         <p class="small quiet">
-          {count(found.filled ?? 0, found.filled_capped)} of {count(found.max_waiting)} jobs wait to be started.{" "}
-          {found.when_full === "refuse" ? "A full queue refuses new jobs." : "A full queue cancels jobs for new ones."}
+          {count(queue.filled ?? 0, queue.filled_capped)} of {count(queue.max_waiting)} jobs wait to be started.{" "}
+          {queue.when_full === "refuse" ? "A full queue refuses new jobs." : "A full queue cancels jobs for new ones."}
         </p>
       )}
       <div class="row spread">
@@ -82,8 +82,8 @@ export function Queue({ name }: { name: string }): JSX.Element {
   );
 }
 
-function Acts({ name, found }: { name: string; found: QueueOverview | undefined }): JSX.Element {
-  const paused = found?.paused ?? false;
+function Acts({ name, queue }: { name: string; queue: QueueOverview | undefined }): JSX.Element {
+  const paused = queue?.paused ?? false;
   const toggle = (): Promise<void> => pauseQueue(name, !paused);
   useKeys([
     {

@@ -6,16 +6,16 @@ import { QueueTable } from "../parts/QueueTable";
 import { PageHead } from "../shell/PageHead";
 
 export function Queues(): JSX.Element {
-  const found = overview.value;
+  const look = overview.value;
   useListKeys();
   return (
     <>
       <PageHead title="Queues" />
       <section class="panel">
-        {!found ? (
+        {!look ? (
           <div class="pad skeleton-tall" />
-        ) : found.queues.length ? (
-          <QueueTable queues={found.queues} />
+        ) : look.queues.length ? (
+          <QueueTable queues={look.queues} />
         ) : (
           <Empty title="No queues yet" code={'@app.task(queue="mail")\nasync def send_mail(to: str) -> None: ...'}>
             A queue exists as soon as a job names it.

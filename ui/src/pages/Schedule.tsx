@@ -30,7 +30,7 @@ const OVERLAP: Record<Row["overlap"], string> = {
 
 export function Schedule({ name }: { name: string }): JSX.Element {
   const load = useLoad<Row>(servesAll.value ? `schedules/${part(name)}` : null, LOOK);
-  const found = load.data;
+  const schedule = load.data;
   useListKeys();
   return (
     <>
@@ -38,8 +38,8 @@ export function Schedule({ name }: { name: string }): JSX.Element {
         title={name}
         kind="Schedule"
         crumbs={[["schedules", "Schedules"]]}
-        beside={found && <ScheduleState of={found} filled />}
-        acts={found && canOperate.value && <Acts of={found} />}
+        beside={schedule && <ScheduleState of={schedule} filled />}
+        acts={schedule && canOperate.value && <Acts of={schedule} />}
       />
       {load.error?.status === 404 ? (
         <section class="panel">

@@ -18,7 +18,7 @@ const MOST = 200; // running jobs that are shown
 
 export function Worker({ name }: { name: string }): JSX.Element {
   const look = overview.value;
-  const found = look?.workers.find((each) => each.worker === name);
+  const worker = look?.workers.find((each) => each.worker === name);
   const running = useLoad<Page>(withQuery("jobs", { worker: name, order: "started", limit: MOST }), LOOK);
   useListKeys();
   return (
@@ -28,16 +28,16 @@ export function Worker({ name }: { name: string }): JSX.Element {
         kind="Worker"
         crumbs={[["workers", "Workers"]]}
         mono
-        beside={found && <WorkerState of={found} />}
+        beside={worker && <WorkerState of={worker} />}
       />
-      {look && !found && (
+      {look && !worker && (
         <section class="panel">
           <Empty title="This worker has not sent a heartbeat recently">
             It has stopped, or it cannot reach the storage. Its jobs are claimed again when their leases expire.
           </Empty>
         </section>
       )}
-      {found && <Description of={found} />}
+      {worker && <Description of={worker} />}
       <Panel title="Runs now">
         <Loaded of={running}>
           {(page) => (

@@ -7,27 +7,27 @@ import { WorkerRows } from "../parts/WorkerRows";
 import { PageHead } from "../shell/PageHead";
 
 export function Workers(): JSX.Element {
-  const found = overview.value;
+  const look = overview.value;
   useListKeys();
-  const slots = found?.workers.reduce((sum, each) => sum + each.slots, 0) ?? 0;
+  const slots = look?.workers.reduce((sum, each) => sum + each.slots, 0) ?? 0;
   return (
     <>
       <PageHead
         title="Workers"
         beside={
-          found &&
-          found.workers.length > 0 && (
+          look &&
+          look.workers.length > 0 && (
             <span class="quiet">
-              {plural(found.workers.length, "worker")} with {plural(slots, "slot")}
+              {plural(look.workers.length, "worker")} with {plural(slots, "slot")}
             </span>
           )
         }
       />
       <section class="panel">
-        {!found ? (
+        {!look ? (
           <div class="pad skeleton-tall" />
-        ) : found.workers.length ? (
-          <WorkerRows workers={found.workers} />
+        ) : look.workers.length ? (
+          <WorkerRows workers={look.workers} />
         ) : (
           <Empty title="No worker has sent a heartbeat recently" code="treadle worker your_module:app">
             A worker appears here with its first heartbeat, within 10 s of its start.

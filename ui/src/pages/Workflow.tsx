@@ -66,16 +66,16 @@ export function Workflow({ id }: { id: string }): JSX.Element {
       <section class="panel" aria-label="Picture">
         {view === "graph" ? (
           <Loaded of={graph}>
-            {(found) => (
-              <Graph of={found} focus={focus} onOpen={(group) => (open.value = [...open.value, group])}>
+            {(graph) => (
+              <Graph of={graph} focus={focus} onOpen={(group) => (open.value = [...open.value, group])}>
                 <ViewChoice view={view} />
                 {open.value.length > 0 && (
                   <Button slim kind="plain" onClick={() => (open.value = [])}>
                     Fold all
                   </Button>
                 )}
-                {found.capped && (
-                  <span class="quiet small">A part of {plural(found.total, "job", true)} is drawn.</span>
+                {graph.capped && (
+                  <span class="quiet small">A part of {plural(graph.total, "job", true)} is drawn.</span>
                 )}
               </Graph>
             )}

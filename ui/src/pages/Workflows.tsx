@@ -39,11 +39,11 @@ export function Workflows(): JSX.Element {
       />
       <section class="panel">
         <Loaded of={load}>
-          {(found) =>
-            found.workflows.length ? (
-              <Rows of={found.workflows} />
-            ) : found.cursor ? (
-              <Empty title={`No workflow among ${plural(found.scanned ?? 0, "row")}`}>Look further below.</Empty>
+          {(page) =>
+            page.workflows.length ? (
+              <Rows of={page.workflows} />
+            ) : page.cursor ? (
+              <Empty title={`No workflow among ${plural(page.scanned ?? 0, "row")}`}>Look further below.</Empty>
             ) : (
               <Empty
                 title={state ? `No workflow is ${state}` : "No workflows yet"}

@@ -39,7 +39,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const typed = useSignal("");
   const tree = useSignal(true);
   const began = useSignal(present());
-  const asked = (): OperationAsked => ({
+  const operation = (): OperationAsked => ({
     act,
     ...target,
     // rows that the reader has chosen are never too new, also where the clocks of page and server differ
@@ -47,25 +47,25 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
     ...(act === "cancel" && { tree: tree.value }),
   });
   useEffect(() => {
-    send<Preview>("POST", "operations", { ...asked(), dry: true }).then(
-      (found) => (dry.value = found),
+    send<Preview>("POST", "operations", { ...operation(), dry: true }).then(
+      (preview) => (dry.value = preview),
       (error: unknown) => (wrong.value = wordsOf(error)),
     );
   }, []);
-  const found = dry.value;
-  const many = found !== null && (found.matches > TYPED || found.capped);
-  const agreed = !many || typed.value.replace(/[^0-9]/g, "") === String(found.matches);
+  const preview = dry.value;
+  const many = preview !== null && (preview.matches > TYPED || preview.capped);
+  const agreed = !many || typed.value.replace(/[^0-9]/g, "") === String(preview.matches);
   const run = async (): Promise<void> => {
     try {
-      watchOperation(await send<Operation>("POST", "operations", asked()));
+      watchOperation(await send<Operation>("POST", "operations", operation()));
       done?.();
       closeDialog();
     } catch (error) {
       failed(error);
     }
   };
-  const words = target.ids ? "" : (found?.words ?? ""); // the ids of a selection say nothing to a person
-  const number = found && plural(found.matches, "job", found.capped);
+  const which = target.ids ? "" : (preview?.words ?? ""); // the ids of a selection say nothing to a person
+  const number = preview && plural(preview.matches, "job", preview.capped);
   return (
     <Dialog
       title={`${VERBS[act]} ${number ?? "jobs"}`}
@@ -77,7 +77,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
           <Button
             kind={act === "cancel" || act === "delete" ? "danger primary" : "primary"}
             type="submit"
-            disabled={!found?.matches || !agreed}
+            disabled={!preview?.matches || !agreed}
           >
             {VERBS[act]} {number}
           </Button>
@@ -89,27 +89,27 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
           {wrong.value}
         </Note>
       )}
-      {!found && !wrong.value && <p role="status">Counting…</p>}
-      {found && (
+      {!preview && !wrong.value && <p role="status">Counting…</p>}
+      {preview && (
         <>
           <p>
-            {inWords(found, words)} {words && <b class="any">{words}</b>}
-            {words && "."}
+            {inWords(preview, which)} {which && <b class="any">{which}</b>}
+            {which && "."}
           </p>
           <p class="quiet">{HINTS[act]}</p>
-          {found.samples.length > 0 && (
-            <Samples jobs={found.samples} more={found.matches - found.samples.length} capped={found.capped} />
+          {preview.samples.length > 0 && (
+            <Samples jobs={preview.samples} more={preview.matches - preview.samples.length} capped={preview.capped} />
           )}
           {act === "cancel" && (
             <CheckField label="Their children too" value={tree.value} onChange={(value) => (tree.value = value)} />
           )}
           {many && (
             <TextField
-              label={`Type ${found.matches} to confirm`}
+              label={`Type ${preview.matches} to confirm`}
               first
               value={typed.value}
               onInput={(value) => (typed.value = value)}
-              hint={found.capped ? `${count(found.matches)} is where counting stopped: more jobs match.` : undefined}
+              hint={preview.capped ? `${count(preview.matches)} is where counting stopped: more jobs match.` : undefined}
             />
           )}
         </>
@@ -118,13 +118,13 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   );
 }
 
-function inWords(found: Preview, words: string): string {
-  if (!found.matches) return words ? "No job matches:" : "No job can be acted on.";
-  const verb = found.matches === 1 && !found.capped ? "matches" : "match";
-  const more = found.capped ? "At least " : "";
+function inWords(preview: Preview, words: string): string {
+  if (!preview.matches) return words ? "No job matches:" : "No job can be acted on.";
+  const verb = preview.matches === 1 && !preview.capped ? "matches" : "match";
+  const more = preview.capped ? "At least " : "";
   return words
-    ? `${more}${plural(found.matches, "job")} ${verb}:`
-    : `${plural(found.matches, "job")} will be acted on.`;
+    ? `${more}${plural(preview.matches, "job")} ${verb}:`
+    : `${plural(preview.matches, "job")} will be acted on.`;
 }
 
 function Samples({ jobs, more, capped }: { jobs: Preview["samples"]; more: number; capped: boolean }): JSX.Element {

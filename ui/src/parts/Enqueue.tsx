@@ -98,13 +98,13 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
   const form = fit && !asJson.value ? inputs : null;
 
   const body = (): Record<string, unknown> | null => {
-    const found: Texts = {};
+    const problems: Texts = {};
     const kwargs: Record<string, Json> = {};
     const checked = <T,>(where: string, act: () => T): T | undefined => {
       try {
         return act();
       } catch (error) {
-        found[where] = error instanceof Error ? error.message : String(error);
+        problems[where] = error instanceof Error ? error.message : String(error);
         return undefined;
       }
     };
@@ -120,8 +120,8 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
           kwargs: checked(" kwargs", () => own(parseJson(json.value.kwargs || "{}"))) ?? {},
         };
     const more = checked(" options", () => optionsBody(options.value));
-    wrong.value = found;
-    if (Object.keys(found).length) return null;
+    wrong.value = problems;
+    if (Object.keys(problems).length) return null;
     const same = job && job.task === name.value.trim();
     return { task: name.value.trim(), ...call, ...(same ? optionsLike(job, more!) : more) };
   };
@@ -130,10 +130,10 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
     if (!sent) return;
     busy.value = true;
     try {
-      const made = await send<Job>("POST", "jobs", sent);
-      toast(made.warning ?? "Job enqueued.", {
-        tone: made.warning ? "warn" : "good",
-        action: { words: "Open it", run: () => go(`jobs/${part(made.id)}`) },
+      const job = await send<Job>("POST", "jobs", sent);
+      toast(job.warning ?? "Job enqueued.", {
+        tone: job.warning ? "warn" : "good",
+        action: { words: "Open it", run: () => go(`jobs/${part(job.id)}`) },
       });
       closeDialog();
       refreshAll();

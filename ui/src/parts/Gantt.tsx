@@ -38,11 +38,11 @@ export function Gantt({ jobs, focus }: { jobs: readonly Job[]; focus: string | n
         aria-label={`${plural(jobs.length, "job")} over ${duration(to - from)}`}
       >
         {[0, 0.25, 0.5, 0.75, 1].map((share) => {
-          const at = LEFT + (width - LEFT - RIGHT) * share;
+          const place = LEFT + (width - LEFT - RIGHT) * share;
           return (
             <g key={share}>
-              <line class="grid" x1={at} x2={at} y1={TOP - 6} y2={TOP + rows.length * ROW} />
-              <text x={at} y={11} text-anchor={share ? "middle" : "start"}>
+              <line class="grid" x1={place} x2={place} y1={TOP - 6} y2={TOP + rows.length * ROW} />
+              <text x={place} y={11} text-anchor={share ? "middle" : "start"}>
                 {share ? `+ ${duration((to - from) * share)}` : moment(from)}
               </text>
             </g>

@@ -65,19 +65,19 @@ export function Graph({ of, focus, onOpen, children }: Props): JSX.Element {
   }, []);
   const wanted = follow.value ? (running.at(-1) ?? null) : null;
   useEffect(() => {
-    const at = wanted ?? (focus ? of.nodes.find((node) => node.id === focus) : null);
-    if (!at || !box.current) return;
+    const center = wanted ?? (focus ? of.nodes.find((node) => node.id === focus) : null);
+    if (!center || !box.current) return;
     const { clientWidth, clientHeight } = box.current;
     const scale = zoom.value;
     box.current.scrollTo({
-      left: (at.x + at.width / 2) * scale - clientWidth / 2,
-      top: (at.y + at.height / 2) * scale - clientHeight / 2,
+      left: (center.x + center.width / 2) * scale - clientWidth / 2,
+      top: (center.y + center.height / 2) * scale - clientHeight / 2,
       behavior: "smooth",
     });
   }, [wanted?.id, zoom.value]);
   const step = (by: number): void => {
-    const at = ZOOMS.findIndex((each) => each >= zoom.value - 0.01);
-    zoom.value = ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, at + by))]!;
+    const step = ZOOMS.findIndex((each) => each >= zoom.value - 0.01);
+    zoom.value = ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, step + by))]!;
   };
   const width = of.width + 2 * PAD;
   const height = of.height + 2 * PAD;

@@ -96,22 +96,22 @@ function Small({
 function Created({ query }: { query: URLSearchParams }): JSX.Element {
   const since = Number(query.get("since") || 0);
   const before = Number(query.get("before") || 0);
-  const words = [since && `from ${moment(since, undefined, false)}`, before && `to ${moment(before, undefined, false)}`]
+  const range = [since && `from ${moment(since, undefined, false)}`, before && `to ${moment(before, undefined, false)}`]
     .filter(Boolean)
     .join(" ");
   return (
-    <label class={words ? "small-field set" : "small-field"}>
+    <label class={range ? "small-field set" : "small-field"}>
       <span>created</span>
       <select
         class="input"
-        value={words ? "set" : ""}
+        value={range ? "set" : ""}
         onChange={(event) => {
           const seconds = Number(event.currentTarget.value);
           setQuery({ since: seconds ? Math.floor(present() - seconds) : "", before: "", cursor: "" });
         }}
       >
         <option value="">any time</option>
-        {words && <option value="set">{words}</option>}
+        {range && <option value="set">{range}</option>}
         {SPANS.map(([seconds, text]) => (
           <option key={seconds} value={seconds}>
             {text}

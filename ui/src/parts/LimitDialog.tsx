@@ -74,9 +74,9 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
     texts.value = { ...texts.value, ...change };
   };
   const submit = async (): Promise<void> => {
-    const [body, found] = bodyOf(texts.value);
-    wrong.value = found;
-    if (Object.keys(found).length) return;
+    const [body, problems] = bodyOf(texts.value);
+    wrong.value = problems;
+    if (Object.keys(problems).length) return;
     try {
       const answer = await send<{ warning?: string } | null>("PUT", `limits/${part(texts.value.name.trim())}`, body);
       toast(`Limit ${texts.value.name} set. ${answer?.warning ?? ""}`.trim(), {

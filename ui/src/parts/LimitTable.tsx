@@ -47,9 +47,9 @@ function isFullQueue({ key }: LimitUse): boolean {
 
 /** The limits that a queue obeys: its own, otherwise that of all queues, with its use by this queue. */
 export function limitsOf(queue: string, limits: readonly LimitUse[]): readonly LimitUse[] {
-  const found = limits.filter((each) => each.key === `queue:${queue}`);
-  if (found.some((each) => ownRule(each).name === each.key)) return found;
-  return [...limits.filter((each) => each.key === "queue"), ...found];
+  const own = limits.filter((each) => each.key === `queue:${queue}`);
+  if (own.some((each) => ownRule(each).name === each.key)) return own;
+  return [...limits.filter((each) => each.key === "queue"), ...own];
 }
 
 export function LimitTable({ limits }: { limits: readonly LimitUse[] }): JSX.Element {

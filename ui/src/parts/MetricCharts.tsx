@@ -28,8 +28,8 @@ const SPANS: Record<string, Span> = {
 };
 
 export function spanOf(query: URLSearchParams): string {
-  const found = query.get("span") ?? "1h";
-  return found in SPANS ? found : "1h";
+  const chosen = query.get("span") ?? "1h";
+  return chosen in SPANS ? chosen : "1h";
 }
 
 export function SpanChoice(): JSX.Element {
@@ -46,12 +46,12 @@ export function SpanChoice(): JSX.Element {
 
 /** Counts as rates. The last bucket is not over yet: it counts for its time so far, or not at all if that is short.
  * Before the first figure there is a gap, as in the charts of times, because nothing is known; 0 would be a figure. */
-function perSecond(values: readonly (number | null)[], found: Metrics | null): (number | null)[] {
-  if (!found) return [];
+function perSecond(values: readonly (number | null)[], metrics: Metrics | null): (number | null)[] {
+  if (!metrics) return [];
   return values.map((each, n) => {
-    const begin = found.at[n] ?? 0;
-    const lasted = Math.min(found.step, found.to - begin);
-    const isKnown = found.since !== null && begin + found.step > found.since;
+    const begin = metrics.at[n] ?? 0;
+    const lasted = Math.min(metrics.step, metrics.to - begin);
+    const isKnown = metrics.since !== null && begin + metrics.step > metrics.since;
     return each === null || lasted < SHORT || !isKnown ? null : each / lasted;
   });
 }
@@ -60,9 +60,9 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
   const span = SPANS[spanOf(route.value.query)]!;
   const to = useComputed(() => Math.floor(now.value / LOOK) * LOOK).value; // a new value is a new look
   const load = useLoad<Metrics>(withQuery("metrics", { from: to - span.seconds, to, step: span.step, queue, task }));
-  const found = load.data;
-  const at = found?.at ?? [];
-  const axis = { at, from: found?.from ?? to - span.seconds, to: found?.to ?? to };
+  const metrics = load.data;
+  const times = metrics?.at ?? [];
+  const axis = { at: times, from: metrics?.from ?? to - span.seconds, to: metrics?.to ?? to };
   const rate = (value: number): string => `${brief(value)}/s`;
   return (
     <section class="charts" aria-label="Charts">
@@ -77,9 +77,9 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           {...axis}
           format={rate}
           series={[
-            { words: "succeeded", tone: "good", values: perSecond(found?.succeeded ?? [], found), area: true },
-            { words: "failed", tone: "bad", values: perSecond(found?.failed ?? [], found) },
-            { words: "retried", tone: "warn", values: perSecond(found?.retried ?? [], found), dashed: true },
+            { words: "succeeded", tone: "good", values: perSecond(metrics?.succeeded ?? [], metrics), area: true },
+            { words: "failed", tone: "bad", values: perSecond(metrics?.failed ?? [], metrics) },
+            { words: "retried", tone: "warn", values: perSecond(metrics?.retried ?? [], metrics), dashed: true },
           ]}
         />
       </div>
@@ -89,8 +89,8 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           {...axis}
           format={duration}
           series={[
-            { words: "p50", tone: "live", values: found?.wait.p50 ?? [], area: true },
-            { words: "p95", tone: "later", values: found?.wait.p95 ?? [], dashed: true },
+            { words: "p50", tone: "live", values: metrics?.wait.p50 ?? [], area: true },
+            { words: "p95", tone: "later", values: metrics?.wait.p95 ?? [], dashed: true },
           ]}
         />
       </div>
@@ -100,13 +100,13 @@ export function MetricCharts({ queue, task }: { queue?: string; task?: string })
           {...axis}
           format={duration}
           series={[
-            { words: "p50", tone: "live", values: found?.run.p50 ?? [], area: true },
-            { words: "p95", tone: "later", values: found?.run.p95 ?? [], dashed: true },
+            { words: "p50", tone: "live", values: metrics?.run.p50 ?? [], area: true },
+            { words: "p95", tone: "later", values: metrics?.run.p95 ?? [], dashed: true },
           ]}
         />
       </div>
-      {found?.since != null && found.since > axis.from + found.step && (
-        <p class="small quiet charts-note">There are figures since {moment(found.since)}.</p>
+      {metrics?.since != null && metrics.since > axis.from + metrics.step && (
+        <p class="small quiet charts-note">There are figures since {moment(metrics.since)}.</p>
       )}
     </section>
   );

@@ -18,17 +18,17 @@ export function Runs({ recent }: { recent: Schedule["recent"] }): JSX.Element {
       aria-label="Last runs"
     >
       {sorted.map((run, n) => {
-        const words = `${run.state}, ${moment(run.at)}`;
+        const label = `${run.state}, ${moment(run.at)}`;
         const x = n * 11 + 5.5;
         return (
-          <a key={run.id} href={href(["jobs", run.id])} aria-label={words} class={`t-${toneOf(run.state)}`}>
+          <a key={run.id} href={href(["jobs", run.id])} aria-label={label} class={`t-${toneOf(run.state)}`}>
             <rect class="hit" x={x - 5.5} y="0" width="11" height="24" />
             {run.state === "failed" ? (
               <path d={`M${x - 3} 9l6 6M${x + 3} 9l-6 6`} class="cross" />
             ) : (
               <circle cx={x} cy="12" r="3.6" class={run.state === "succeeded" ? "full" : "ring"} />
             )}
-            <title>{words}</title>
+            <title>{label}</title>
           </a>
         );
       })}

@@ -173,7 +173,7 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
 }
 
 function Preview({ texts }: { texts: Texts }): JSX.Element {
-  const found = useSignal<Timing | null>(null);
+  const preview = useSignal<Timing | null>(null);
   const wrong = useSignal<string | null>(null);
   const timing = timingOf(texts);
   const key = JSON.stringify(timing);
@@ -182,7 +182,7 @@ function Preview({ texts }: { texts: Texts }): JSX.Element {
     const timer = setTimeout(() => {
       send<Timing>("POST", "schedules/preview", timing, stop.signal).then(
         (answer) => {
-          found.value = answer;
+          preview.value = answer;
           wrong.value = null;
         },
         (error: unknown) => {
@@ -200,12 +200,12 @@ function Preview({ texts }: { texts: Texts }): JSX.Element {
       {wrong.value ? (
         <p class="wrong any">{wrong.value}</p>
       ) : (
-        found.value && (
+        preview.value && (
           <>
             <p>
-              <b>{found.value.words}</b>
+              <b>{preview.value.words}</b>
             </p>
-            <Upcoming at={found.value.upcoming} tz={texts.tz.trim() || "UTC"} />
+            <Upcoming at={preview.value.upcoming} tz={texts.tz.trim() || "UTC"} />
           </>
         )
       )}

@@ -65,10 +65,10 @@ export function Timeline({ job, attempts }: { job: Job; attempts: readonly JobAt
   const lines = Math.max(1, attempts.length, ...waits.map((each) => each.row + 1));
   const height = TOP + lines * ROW + 4;
   const y = (row: number): number => TOP + row * ROW;
-  const words = `Timeline over ${duration(whole)}: ${plural(attempts.length, "attempt")}${attempts.length ? `, the last ${attempts.at(-1)!.outcome}` : ""}.`;
+  const label = `Timeline over ${duration(whole)}: ${plural(attempts.length, "attempt")}${attempts.length ? `, the last ${attempts.at(-1)!.outcome}` : ""}.`;
   return (
     <div class="timeline" ref={box}>
-      <svg width={width} height={height} role="img" aria-label={words}>
+      <svg width={width} height={height} role="img" aria-label={label}>
         <line class="axis" x1={LEFT} x2={width - MARGIN} y1={TOP - 6} y2={TOP - 6} />
         <text x={LEFT} y={10}>
           {moment(job.created_at)}

@@ -31,11 +31,11 @@ export function Why({ job }: { job: Row }): JSX.Element {
 
 /** An estimate takes up to a second of the server, so it is made when somebody asks, and not again by itself. */
 function Start({ id }: { id: string }): JSX.Element {
-  const found = useSignal<Estimate | null>(null);
-  if (found.value) {
+  const estimate = useSignal<Estimate | null>(null);
+  if (estimate.value) {
     return (
       <span class="quiet" data-testid="estimate">
-        {startIn(found.value)}
+        {startIn(estimate.value)}
       </span>
     );
   }
@@ -43,7 +43,7 @@ function Start({ id }: { id: string }): JSX.Element {
     <Button
       slim
       kind="plain"
-      onClick={async () => void (found.value = await get<Estimate>(`jobs/${part(id)}/eta`))}
+      onClick={async () => void (estimate.value = await get<Estimate>(`jobs/${part(id)}/eta`))}
     >
       Estimate the start
     </Button>

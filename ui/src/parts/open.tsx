@@ -6,18 +6,18 @@ import type { Target } from "./Bulk";
 
 const dialogs = () => import("../dialogs");
 
-const Bulk = lazy(() => dialogs().then((found) => found.Bulk));
-const CancelJob = lazy(() => dialogs().then((found) => found.CancelJob));
-const DeleteJob = lazy(() => dialogs().then((found) => found.DeleteJob));
-const DeleteSchedule = lazy(() => dialogs().then((found) => found.DeleteSchedule));
-const Enqueue = lazy(() => dialogs().then((found) => found.Enqueue));
-const Help = lazy(() => dialogs().then((found) => found.Help));
-const LimitDialog = lazy(() => dialogs().then((found) => found.LimitDialog));
-const Palette = lazy(() => dialogs().then((found) => found.Palette));
-const RemoveLimit = lazy(() => dialogs().then((found) => found.RemoveLimit));
-const ScheduleDialog = lazy(() => dialogs().then((found) => found.ScheduleDialog));
-const SendSignal = lazy(() => dialogs().then((found) => found.SendSignal));
-const Settings = lazy(() => dialogs().then((found) => found.Settings));
+const Bulk = lazy(() => dialogs().then((module) => module.Bulk));
+const CancelJob = lazy(() => dialogs().then((module) => module.CancelJob));
+const DeleteJob = lazy(() => dialogs().then((module) => module.DeleteJob));
+const DeleteSchedule = lazy(() => dialogs().then((module) => module.DeleteSchedule));
+const Enqueue = lazy(() => dialogs().then((module) => module.Enqueue));
+const Help = lazy(() => dialogs().then((module) => module.Help));
+const LimitDialog = lazy(() => dialogs().then((module) => module.LimitDialog));
+const Palette = lazy(() => dialogs().then((module) => module.Palette));
+const RemoveLimit = lazy(() => dialogs().then((module) => module.RemoveLimit));
+const ScheduleDialog = lazy(() => dialogs().then((module) => module.ScheduleDialog));
+const SendSignal = lazy(() => dialogs().then((module) => module.SendSignal));
+const Settings = lazy(() => dialogs().then((module) => module.Settings));
 
 export function openEnqueue(of: { job?: Job; task?: string } = {}): void {
   openDialog(<Enqueue {...of} />);

@@ -40,8 +40,8 @@ export interface Input {
 function resolved(schema: Schema, root: Schema, depth = 0): { schema: Schema; nullable: boolean } {
   if (depth > 8) return { schema: {}, nullable: false };
   if (schema.$ref?.startsWith("#/$defs/")) {
-    const found = root.$defs?.[schema.$ref.slice(8)];
-    if (found) return resolved({ ...found, ...without(schema) }, root, depth + 1);
+    const target = root.$defs?.[schema.$ref.slice(8)];
+    if (target) return resolved({ ...target, ...without(schema) }, root, depth + 1);
   }
   const union = schema.anyOf ?? schema.oneOf;
   if (union) {
@@ -80,9 +80,9 @@ function kindOf(schema: Schema): Kind {
 }
 
 /** The inputs of a form for an object's properties; null if the schema describes no object with named properties. */
-export function inputsOf(found: Json): Input[] | null {
-  if (typeof found !== "object" || found === null || Array.isArray(found)) return null;
-  const root = found as Schema;
+export function inputsOf(json: Json): Input[] | null {
+  if (typeof json !== "object" || json === null || Array.isArray(json)) return null;
+  const root = json as Schema;
   const { schema: object } = resolved(root, root);
   if (!object.properties) return null;
   return Object.entries(object.properties).map(([name, property]) => {

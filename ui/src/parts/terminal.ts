@@ -6,8 +6,8 @@ import { me } from "../lib/session";
 export function targeted(command: string, id: string): string {
   const { app, storage } = me.value ?? {};
   const target = app ? ["--app", app] : storage?.includes("://") ? ["--url", storage] : [];
-  const words = id.startsWith("-") ? [...target, "--", id] : [id, ...target];
-  return ["treadle", command, ...words.map(quoted)].join(" ");
+  const parts = id.startsWith("-") ? [...target, "--", id] : [id, ...target];
+  return ["treadle", command, ...parts.map(quoted)].join(" ");
 }
 
 /** The command that starts a worker for a queue. */

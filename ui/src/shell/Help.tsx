@@ -15,13 +15,13 @@ export function Help(): JSX.Element {
       )}
       <div class="key-groups">
         {GROUPS.map((group) => {
-          const found = [...newest.values()].filter((each) => each.group === group);
+          const bindings = [...newest.values()].filter((each) => each.group === group);
           return (
-            found.length > 0 && (
+            bindings.length > 0 && (
               <section key={group}>
                 <h3>{group}</h3>
                 <dl class="keys">
-                  {found.map((each) => (
+                  {bindings.map((each) => (
                     <div key={each.keys}>
                       <dt>
                         {each.keys.split(/[ +]/).map((key) => (

@@ -29,12 +29,12 @@ function pages(): Goal[] {
 }
 
 function acts(enqueue: () => void): Goal[] {
-  const found: Goal[] = [
+  const goals: Goal[] = [
     { kind: "act", words: "Switch between light and dark", run: switchTheme },
     { kind: "act", words: paused.value ? "Resume live figures" : "Pause live figures", run: () => pause() },
   ];
-  if (canEnqueue.value) found.unshift({ kind: "act", words: "Enqueue a job", run: enqueue });
-  return found;
+  if (canEnqueue.value) goals.unshift({ kind: "act", words: "Enqueue a job", run: enqueue });
+  return goals;
 }
 
 /** Every word of the query must occur; an earlier place is better, and a start of the name is best. */
@@ -42,9 +42,9 @@ export function rank(text: string, query: string): number {
   const low = text.toLowerCase();
   let sum = 0;
   for (const word of query.toLowerCase().split(/\s+/).filter(Boolean)) {
-    const at = low.indexOf(word);
-    if (at < 0) return Infinity;
-    sum += at === 0 ? -5 : /[^a-z0-9]/.test(low[at - 1]!) ? at / 10 : at;
+    const place = low.indexOf(word);
+    if (place < 0) return Infinity;
+    sum += place === 0 ? -5 : /[^a-z0-9]/.test(low[place - 1]!) ? place / 10 : place;
   }
   return sum + low.length / 100;
 }
@@ -52,7 +52,7 @@ export function rank(text: string, query: string): number {
 /** `enqueue` opens the dialog that enqueues a job. */
 export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
   const query = useSignal("");
-  const at = useSignal(0);
+  const marked = useSignal(0);
   const list = useRef<HTMLUListElement>(null);
   const tasks = useLoad<{ tasks: Task[] }>("tasks");
   const schedules = useLoad<{ schedules: Schedule[] }>(servesAll.value ? "schedules" : null);
@@ -65,16 +65,16 @@ export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
     ...(overview.value?.workers ?? []).map((each) => leads("worker", each.worker, href(["workers", each.worker]))),
   ];
   const wanted = query.value.trim();
-  const found = goals
+  const matches = goals
     .map((goal) => [rank(`${goal.words} ${goal.kind}`, wanted), goal] as const)
     .filter(([score]) => score < Infinity)
     .sort(([a], [b]) => a - b)
     .slice(0, MOST)
     .map(([, goal]) => goal);
-  if (ID.test(wanted)) found.push(leads("job", wanted, href(["jobs", wanted])));
-  if (wanted) found.push(leads("search", `Jobs with “${wanted}”`, href(["jobs"], { q: wanted })));
-  const active = useComputed(() => at.value);
-  const chosen = Math.min(active.value, found.length - 1);
+  if (ID.test(wanted)) matches.push(leads("job", wanted, href(["jobs", wanted])));
+  if (wanted) matches.push(leads("search", `Jobs with “${wanted}”`, href(["jobs"], { q: wanted })));
+  const active = useComputed(() => marked.value);
+  const chosen = Math.min(active.value, matches.length - 1);
   useEffect(() => {
     list.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
   }, [chosen]);
@@ -87,10 +87,10 @@ export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (step) {
       event.preventDefault();
-      at.value = (chosen + step + found.length) % found.length;
+      marked.value = (chosen + step + matches.length) % matches.length;
     } else if (event.key === "Enter") {
       event.preventDefault();
-      take(found[chosen]);
+      take(matches[chosen]);
     }
   };
   return (
@@ -101,7 +101,7 @@ export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
         role="combobox"
         aria-expanded="true"
         aria-controls="goals"
-        aria-activedescendant={found.length ? `goal-${chosen}` : undefined}
+        aria-activedescendant={matches.length ? `goal-${chosen}` : undefined}
         aria-label="Page, queue, task, schedule, worker or job id"
         placeholder="Page, queue, task, schedule, worker or job id"
         autocomplete="off"
@@ -109,18 +109,18 @@ export function Palette({ enqueue }: { enqueue: () => void }): JSX.Element {
         value={query.value}
         onInput={(event) => {
           query.value = event.currentTarget.value;
-          at.value = 0;
+          marked.value = 0;
         }}
         onKeyDown={press}
       />
       <ul role="listbox" id="goals" aria-label="Results" ref={list}>
-        {found.map((goal, n) => (
+        {matches.map((goal, n) => (
           <li
             key={`${goal.kind} ${goal.words}`}
             id={`goal-${n}`}
             role="option"
             aria-selected={n === chosen}
-            onPointerMove={() => (at.value = n)}
+            onPointerMove={() => (marked.value = n)}
             onClick={() => take(goal)}
           >
             <span class="clip">{goal.words}</span>

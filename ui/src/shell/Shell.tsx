@@ -125,7 +125,7 @@ const LINKS: Record<Link, [tone: string, words: string, title: string]> = {
 };
 
 export function LinkState(): JSX.Element {
-  const [tone, words, title] = LINKS[link.value];
+  const [tone, label, title] = LINKS[link.value];
   const old = age.value > 10 && overview.value;
   return (
     <button type="button" class={`link-state t-${tone}`} title={title} aria-keyshortcuts="p" onClick={() => pause()}>
@@ -136,14 +136,14 @@ export function LinkState(): JSX.Element {
           <circle cx="5" cy="5" r="4" />
         )}
       </svg>
-      {words}
+      {label}
       {old ? <span class="quiet">, {span(age.value)} old</span> : null}
     </button>
   );
 }
 
 function Foot(): JSX.Element {
-  const found = me.value;
+  const caller = me.value;
   theme.value; // the icon follows it
   return (
     <div class="rail-foot">
@@ -152,10 +152,10 @@ function Foot(): JSX.Element {
       </div>
       <div class="row who">
         <div class="clip">
-          <b class="clip">{found?.auth === "none" ? "No sign-in" : found?.name}</b>
-          <span class="quiet small clip" title={found?.storage}>
-            {found?.scopes.includes("operate") ? "" : "read-only · "}
-            {found?.storage}
+          <b class="clip">{caller?.auth === "none" ? "No sign-in" : caller?.name}</b>
+          <span class="quiet small clip" title={caller?.storage}>
+            {caller?.scopes.includes("operate") ? "" : "read-only · "}
+            {caller?.storage}
           </span>
         </div>
       </div>
@@ -169,8 +169,8 @@ function Foot(): JSX.Element {
         />
         <Button kind="plain" icon="gear" label="Settings" onClick={openSettings} />
         <Button kind="plain" icon="keyboard" label="Keyboard" keys="?" onClick={openHelp} />
-        {found?.auth === "session" && <Button kind="plain" icon="exit" label="Sign out" onClick={signOut} />}
-        <span class="quiet small push">{found?.version}</span>
+        {caller?.auth === "session" && <Button kind="plain" icon="exit" label="Sign out" onClick={signOut} />}
+        <span class="quiet small push">{caller?.version}</span>
       </div>
     </div>
   );

@@ -28,15 +28,15 @@ const PRESENT: Record<Act, string> = {
   delete: "Deleting",
 };
 
-export function watchOperation(found: Operation): void {
-  noteOperation(found);
-  if (!shown.value.includes(found.id)) shown.value = [...shown.value, found.id];
+export function watchOperation(operation: Operation): void {
+  noteOperation(operation);
+  if (!shown.value.includes(operation.id)) shown.value = [...shown.value, operation.id];
 }
 
 /** Operations that were begun before this page was loaded, by this reader or another one. */
 async function readRunning(): Promise<void> {
-  const { operations: found } = await get<{ operations: Operation[] }>("operations");
-  for (const each of found) if (each.state === "running") watchOperation(each);
+  const { operations: known } = await get<{ operations: Operation[] }>("operations");
+  for (const operation of known) if (operation.state === "running") watchOperation(operation);
 }
 
 export function Tray(): JSX.Element {
@@ -46,8 +46,8 @@ export function Tray(): JSX.Element {
   return (
     <section class="tray" aria-label="Operations">
       {shown.value.map((id) => {
-        const found = operations.value.get(id);
-        return found && <One key={id} of={found} />;
+        const operation = operations.value.get(id);
+        return operation && <One key={id} of={operation} />;
       })}
     </section>
   );
@@ -55,10 +55,10 @@ export function Tray(): JSX.Element {
 
 function One({ of }: { of: Operation }): JSX.Element {
   const running = of.state === "running";
-  const words = running ? `${PRESENT[of.act]} jobs` : summary(of);
+  const text = running ? `${PRESENT[of.act]} jobs` : summary(of);
   useEffect(() => {
     if (!running) {
-      announce(words);
+      announce(text);
       reloadAll();
       return undefined;
     }
@@ -72,7 +72,7 @@ function One({ of }: { of: Operation }): JSX.Element {
   return (
     <div class="panel pad operation">
       <div class="row">
-        <Badge of={of.state}>{words}</Badge>
+        <Badge of={of.state}>{text}</Badge>
         {running ? (
           <span class="push row">
             <span class="quiet">
@@ -97,7 +97,7 @@ function One({ of }: { of: Operation }): JSX.Element {
       </div>
       {running && (
         <progress
-          aria-label={words}
+          aria-label={text}
           {...(of.total !== null && { max: Math.max(1, of.total), value: Math.min(of.done, of.total) })}
         />
       )}

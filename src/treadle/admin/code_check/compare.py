@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from treadle.admin.code_check import limits, schedules, undelivered
+from treadle.admin.code_check import limits, schedules
 from treadle.admin.code_check.findings import Findings, Report
-from treadle.admin.code_check.placement import PlacementChecks
 from treadle.admin.code_check.results import ResultChecks
-from treadle.admin.code_check.rows import OWN, RowChecks
+from treadle.admin.code_check.rows import OWN, PlacementChecks, RowChecks
+from treadle.admin.job_filters import UNFINISHED
 from treadle.admin.limits import Limits
 from treadle.core import defaults
-from treadle.core.errors import BadArgument
+from treadle.core.errors import BadArgument, StorageError, error_line
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import Order, Query
 from treadle.outbox import Outbox
@@ -32,7 +32,6 @@ from treadle.workflow.plan import FLOW
 from treadle.workflow.signals import SIGNAL
 
 PAGE: Final = 1_000  # rows of one read
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 Progress = Callable[[int, int], object]
 """Called after each page with the rows that were looked at, and how many there are."""
@@ -74,7 +73,7 @@ class CheckedApp(Protocol):
     def choice(self) -> HasOutbox: ...
 
 
-async def check_code(core: CheckedApp, options: Options, progress: Progress = lambda looked, jobs: None) -> Report:
+async def check_code(core: CheckedApp, options: Options, progress: Progress = lambda rows, jobs: None) -> Report:
     """Compare the tasks, schedules and limits of an app with its storage, which is open. Only reads. Raises
     StorageError."""
     return await _Check(core, options, progress).run()
@@ -94,17 +93,17 @@ class _Check:
     async def run(self) -> Report:
         outbox = self._core.choice.outbox
         if outbox is not None and self._options.outbox:  # first: a job that is delivered meanwhile is seen twice
-            await undelivered.read(outbox, self._options.sample, self._undelivered_job, self._findings)
+            await _read_outbox(outbox, self._options.sample, self._undelivered_job, self._findings)
         stats = await self._storage.stats()
         counts = stats.counts
         self._places = PlacementChecks(self._core.tasks, stats.workers, self._findings)
-        unfinished = [each for each in counts if each.state in UNFINISHED and self._counts(each.queue, each.task)]
-        self._jobs = sum(each.jobs for each in unfinished)
+        unfinished = [count for count in counts if count.state in UNFINISHED and self._counts(count.queue, count.task)]
+        self._jobs = sum(count.jobs for count in unfinished)
         async for page in self._pages():
             await self._page(page)
             self._progress(self._looked, self._jobs)
-        found = await self._storage.limits(use=False)
-        mine = [use for use in found if not use.key.startswith("treadle")]
+        rules = await self._storage.limits(use=False)
+        mine = [use for use in rules if not use.key.startswith("treadle")]
         limits.look(mine, self._core.limits.declarations, self._limits, self._findings)
         sampled = self._options.sample is not None and self._looked < self._jobs
         return Report(
@@ -174,15 +173,15 @@ class _Check:
 
     async def _related(self, rows: Sequence[Record], wanted: dict[str, Sequence[str]]) -> None:
         """Check what needs the rows of other jobs."""
-        found = {row.job.id: row for row in rows}
-        missing = dict.fromkeys(id for ids in wanted.values() for id in ids if id not in found)
+        row_of = {row.job.id: row for row in rows}
+        missing = dict.fromkeys(id for ids in wanted.values() for id in ids if id not in row_of)
         for ids in _parts(list(missing)):
-            found |= {row.job.id: row for row in await self._storage.get(ids) if row is not None}
+            row_of |= {row.job.id: row for row in await self._storage.get(ids) if row is not None}
         for row in rows:
             if row.job.id in wanted and not row.job.task:
-                self._rows.signal(row, found.get(row.job.parent or ""))
+                self._rows.signal(row, row_of.get(row.job.parent or ""))
             elif row.job.id in wanted:
-                self._results.look(row, found)
+                self._results.look(row, row_of)
 
     def _call(self, job: NewJob) -> str | None:
         """Why this code cannot run the job of a schedule."""
@@ -195,5 +194,48 @@ class _Check:
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(ids), PAGE):
-        yield ids[at : at + PAGE]
+    for start in range(0, len(ids), PAGE):
+        yield ids[start : start + PAGE]
+
+
+OUTBOX_PAGE: Final = 5_000  # rows of one read of an outbox
+
+
+async def _read_outbox(outbox: Outbox, most: int | None, look: Callable[[NewJob], None], findings: Findings) -> None:
+    """Pass each job to `look`, the oldest `most` only if that is given. An outbox that cannot be read is a note: a
+    check may have rights for the storage only."""
+    after, seen = 0, 0
+    findings.place = "in the outbox"
+    try:
+        while most is None or seen < most:
+            limit = OUTBOX_PAGE if most is None else min(OUTBOX_PAGE, most - seen)
+            page = await outbox.undelivered(after, limit)
+            for _, id, job in page:
+                if job is None:
+                    _unreadable(id, findings)
+                else:
+                    look(job)
+            if len(page) < limit:
+                return
+            after, seen = page[-1][0], seen + len(page)
+    except StorageError as error:
+        findings.add(
+            "outbox",
+            outbox.url,
+            f"its jobs were not checked: {error_line(str(error))}",
+            "give its URL with --outbox, or leave it out with --no-outbox",
+            level="note",
+        )
+    finally:
+        findings.place = None
+
+
+def _unreadable(id: str, findings: Findings) -> None:
+    findings.add(
+        "outbox",
+        "a row",
+        "no job can be read from it",
+        "`treadle storage relay list` shows it, `treadle storage relay delete` removes it",
+        example=id,
+        state="unreadable",
+    )

@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.admin.error_signature import signature
+from treadle.admin.failure_groups import signature
+from treadle.core.model import Record
 
 Kind = Literal[
     "task", "arguments", "result", "reducer", "step", "signal", "schedule", "queue", "limit", "worker", "outbox"
@@ -54,25 +55,29 @@ class Findings:
         *,
         level: Level = "break",
         place: str = "",
+        row: Record | None = None,
         example: str | None = None,
         state: str | None = None,
     ) -> None:
-        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`."""
-        words = signature(what) if len(self._groups) < GROUPS else ""
-        key = kind, subject, f"{place} {words}"
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = Finding(
+        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`. `row`:
+        the job, in place of `example` and `state`."""
+        if row is not None:
+            example, state = row.job.id, row.state
+        wording = signature(what) if len(self._groups) < GROUPS else ""
+        key = kind, subject, f"{place} {wording}"
+        finding = self._groups.get(key)
+        if finding is None:
+            finding = self._groups[key] = Finding(
                 level=level, kind=kind, subject=subject, what=what, advice=advice, states={}, example=example
             )
-        found.jobs += 1
+        finding.jobs += 1
         if state is not None:
             state = self.place or state
-            found.states[state] = found.states.get(state, 0) + 1
+            finding.states[state] = finding.states.get(state, 0) + 1
 
     def sorted(self) -> list[Finding]:
         """Breaks first; of each level, those of the most jobs first."""
-        return sorted(self._groups.values(), key=lambda each: (each.level, -each.jobs))
+        return sorted(self._groups.values(), key=lambda finding: (finding.level, -finding.jobs))
 
 
 class Report(Struct, kw_only=True):
@@ -92,4 +97,4 @@ class Report(Struct, kw_only=True):
 
     def fails(self, strict: bool = False) -> bool:
         """Whether anything breaks; `strict`: or is worth a note."""
-        return any(strict or each.level == "break" for each in self.findings)
+        return any(strict or finding.level == "break" for finding in self.findings)

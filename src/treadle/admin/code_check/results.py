@@ -50,7 +50,7 @@ class ResultChecks:
             return
         how = read_policy(row.job.retry).pass_result
         done = [up for up in ups if up.state is State.SUCCEEDED]
-        values = [found for up in done if (found := self._value(row, up)) is not None]
+        values = [value for up in done if (value := self._value(row, up)) is not None]
         if len(values) != len(done) or not all(up.state.final for up in ups):
             return
         first = [value for (value,) in values] if how == "list" else values[0][0] if values else None
@@ -64,8 +64,7 @@ class ResultChecks:
                 f"{error.problem}",
                 ADVICE,
                 place="first",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
 
     def _value(self, row: Record, up: Record) -> tuple[object] | None:
@@ -79,7 +78,6 @@ class ResultChecks:
                 f"a stored result that {row.job.task} will read does not fit its return annotation any more: {error}",
                 ADVICE,
                 place=row.job.task,
-                example=up.job.id,
-                state=up.state,
+                row=up,
             )
             return None

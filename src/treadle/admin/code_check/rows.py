@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from treadle.admin.code_check.findings import Findings
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, Presence, Record, State
+from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
 from treadle.durable import read_entry, signature_of
 from treadle.policy.retry import read_policy
@@ -61,16 +62,14 @@ class RowChecks:
 
     def _removed(self, row: Record) -> None:
         name = row.job.task
-        like = closest(name, self._tasks)
-        hint = "" if like is None else f"; the most similar one is {like!r}"
+        hint = _similar(name, self._tasks)
         self._findings.add(
             "task",
             name,
             f"this code has no such task{hint}: its jobs are never claimed",
             f"keep it, or register its function under this name too (@app.task(name={name!r})), until its jobs have "
             "ended; or cancel them: `treadle jobs cancel --task`",
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _unserved(self, row: Record) -> None:
@@ -79,24 +78,22 @@ class RowChecks:
             row.job.queue,
             "no task of this code has this queue, so workers without --queues do not claim from it",
             "start a worker with --queues that names it, and give this check the same --queues",
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _misfits(self, row: Record, task: TaskCore, later: bool) -> None:
         try:
-            found = misfits(task.signature, row.job.payload, later)
+            errors = misfits(task.signature, row.job.payload, later)
         except BadTask as error:
-            found = [BadArgument(task.name, None, str(error))]
-        for misfit in found:
+            errors = [BadArgument(task.name, None, str(error))]
+        for misfit in errors:
             self._findings.add(
                 "arguments",
                 task.name,
                 f"parameter {misfit.parameter!r} {misfit.problem}" if misfit.parameter else misfit.problem,
                 COMPATIBLE,
                 place=misfit.parameter or "",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
 
     # --- durable code
@@ -114,8 +111,7 @@ class RowChecks:
                 self._value(row, task, key, text, names)
 
     def _step(self, row: Record, task: TaskCore, key: str, names: StepNames) -> None:
-        like = closest(key, names.names)
-        hint = f"; the most similar one is {like!r}" if like else ""
+        hint = _similar(key, names.names)
         self._findings.add(
             "step",
             task.name,
@@ -124,8 +120,7 @@ class RowChecks:
             "keep names and order of the steps while jobs are running, or give the changed function a new task name; "
             "`treadle.testing.replay` shows what each history does",
             place=STEP_NUMBER.sub("", key),
-            example=row.job.id,
-            state=row.state,
+            row=row,
         )
 
     def _value(self, row: Record, task: TaskCore, key: str, text: str, names: StepNames) -> None:
@@ -144,8 +139,7 @@ class RowChecks:
                 f"the recorded result of step {key!r} does not fit its function any more: {error}",
                 COMPATIBLE,
                 place=f"{key} result",
-                example=row.job.id,
-                state=row.state,
+                row=row,
             )
         except (BadTask, *UNREADABLE):
             return
@@ -164,8 +158,7 @@ class RowChecks:
                 f"jobs wait for the signal {name!r}, which its source does not wait for any more",
                 f"keep `wait_for({name!r})` until these jobs have ended",
                 place=name,
-                example=parent.job.id,
-                state=parent.state,
+                row=parent,
             )
 
     # --- workflows
@@ -176,13 +169,41 @@ class RowChecks:
             return
         name = plan.reduce or (task.reduce if task is not None else None) or DEFAULT
         if name not in self._reducers:
-            like = closest(name, self._reducers)
-            hint = f"; the most similar one is {like!r}" if like else ""
+            hint = _similar(name, self._reducers)
             self._findings.add(
                 "reducer",
                 name,
                 f"this code has no such reducer{hint}: workflows that name it fail when their children have ended",
                 f"keep `@app.reducer` {name!r} until they have ended",
-                example=row.job.id,
-                state=row.state,
+                row=row,
+            )
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    like = closest(name, known)
+    return f"; the most similar one is {like!r}" if like else ""
+
+
+class PlacementChecks:
+    """Adds notes: the workers of the deployment may have other labels. Without running workers there is nothing to
+    compare."""
+
+    def __init__(self, tasks: Mapping[str, TaskCore], workers: Sequence[Presence], findings: Findings) -> None:
+        self._findings = findings
+        self._lacking: dict[str, str] = {}
+        for name, task in tasks.items():
+            if workers and task.needs is not None and (lacks := never(task.needs, workers)) is not None:
+                self._lacking[name] = lacks
+
+    def look(self, row: Record) -> None:
+        """Check a row of a user's task."""
+        lacks = self._lacking.get(row.job.task)
+        if lacks is not None and not row.function_done:
+            self._findings.add(
+                "worker",
+                row.job.task,
+                lacks,
+                "start a worker with these labels and resources, or change what @app.task says",
+                level="note",
+                row=row,
             )

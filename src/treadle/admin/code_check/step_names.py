@@ -36,39 +36,39 @@ class StepNames(Struct):
     def has(self, recorded: str) -> bool:
         """Whether the source may take the step of this checkpoint."""
         name = STEP_NUMBER.sub("", recorded)
-        return self.is_open or name in self.names or any(each.fullmatch(name) for each in self.patterns)
+        return self.is_open or name in self.names or any(pattern.fullmatch(name) for pattern in self.patterns)
 
 
 def steps_of(function: Callable[..., Any]) -> StepNames:
     """The steps in the source of a function. Without a source, all names may occur."""
-    found = StepNames({}, [], False)
-    for each, tree in _sources(inspect.unwrap(function)):
+    names = StepNames({}, [], False)
+    for source, tree in _sources(inspect.unwrap(function)):
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in PREFIX:
-                _note(found, call, call.func.attr, each)
-    if not found.names and not found.patterns:
-        found.is_open = True
-    return found
+                _note(names, call, call.func.attr, source)
+    if not names.names and not names.patterns:
+        names.is_open = True
+    return names
 
 
-def _note(found: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:
+def _note(names: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:
     name: ast.expr | None = call.args[0] if call.args and method != "sleep" else None
     for keyword in call.keywords:
         if keyword.arg == "name":
             name = keyword.value
         elif keyword.arg is None:
-            found.is_open = True  # **options
+            names.is_open = True  # **options
     prefix = PREFIX[method]
     if name is None and method == "sleep":
-        found.names[f"{prefix}sleep"] = None
+        names.names[f"{prefix}sleep"] = None
     elif isinstance(name, ast.Constant) and isinstance(name.value, str):
         value = _resolved(call.args[1], function) if method == "step" and len(call.args) > 1 else None
-        found.names[prefix + name.value] = value if callable(value) else None
+        names.names[prefix + name.value] = value if callable(value) else None
     elif isinstance(name, ast.JoinedStr):
         parts = (re.escape(str(p.value)) if isinstance(p, ast.Constant) else "(?s:.*)" for p in name.values)
-        found.patterns.append(re.compile(re.escape(prefix) + "".join(parts)))
+        names.patterns.append(re.compile(re.escape(prefix) + "".join(parts)))
     else:
-        found.is_open = True
+        names.is_open = True
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.AST]]:
@@ -76,19 +76,19 @@ def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.A
     waiting, seen = [function], set[int]()
     home = _home(function)
     while waiting and len(seen) < MOST:
-        each: Any = waiting.pop()
-        each = inspect.unwrap(each.__func__ if isinstance(each, MethodType) else each)
-        if not isinstance(each, FunctionType) or id(each) in seen or _home(each) != home:
+        part: Any = waiting.pop()
+        part = inspect.unwrap(part.__func__ if isinstance(part, MethodType) else part)
+        if not isinstance(part, FunctionType) or id(part) in seen or _home(part) != home:
             continue
-        seen.add(id(each))
+        seen.add(id(part))
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
         except (OSError, TypeError, SyntaxError, ValueError):
             continue
-        yield each, tree
+        yield part, tree
         for node in ast.walk(tree):
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-                waiting += _functions(_resolved(node, each))
+                waiting += _functions(_resolved(node, part))
 
 
 def _home(function: Any) -> str:
@@ -100,7 +100,7 @@ def _functions(value: Any) -> list[Any]:
     if isinstance(value, FunctionType | MethodType):
         return [value]
     if isinstance(value, type):
-        return [each for each in vars(value).values() if isinstance(each, FunctionType)]
+        return [member for member in vars(value).values() if isinstance(member, FunctionType)]
     own = getattr(value, "__wrapped__", None) if callable(value) and not isinstance(value, ModuleType) else None
     return [own] if isinstance(own, FunctionType) else []
 

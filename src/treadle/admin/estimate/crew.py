@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from treadle.admin.estimate.snapshot import Snapshot
 from treadle.admin.explain.workers import is_silent
 from treadle.core.limit_model import Limit
 from treadle.core.model import Claim, Presence, Record
-from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Head, Offer, Uses, less
+from treadle.policy.claim_plan import ClaimPlan, ClaimPlanner, Offer, Uses, less
 from treadle.policy.misfits import is_left_by, released_by
 
 LEASE: Final = 1e9  # s: in a virtual run no worker is lost
@@ -44,20 +44,23 @@ class VirtualWorker:
     left_out  jobs whose arguments its version of the code cannot read
     uses      task -> the resources of a run
     unused    resource -> the amount that no running job uses
-    planner   plans claims by resources; None: it has no task that uses any
+    offers    task -> what a run of it uses, for the planner
+    planner   plans its claims, as that of a real worker does
     """
 
-    def __init__(self, each: Presence, starts_at: float, clock: Callable[[], float], left_out: Iterable[str]) -> None:
-        self.name, self.queues, self.starts_at = each.worker, each.queues, starts_at
-        self.free, self.claims_more = 0 if each.draining else each.slots, not each.draining
+    def __init__(
+        self, presence: Presence, starts_at: float, clock: Callable[[], float], left_out: Iterable[str]
+    ) -> None:
+        self.name, self.queues, self.starts_at = presence.worker, presence.queues, starts_at
+        self.free, self.claims_more = 0 if presence.draining else presence.slots, not presence.draining
         self.left_out = set(left_out)
-        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(each.tasks, (None, None))
-        self.uses: dict[str, Uses] = {needs.task: needs.uses for needs in each.needs if needs.uses}
-        self.unused = {name: has for name, has, _ in each.resources}
-        self._in_use = {name: used for name, _, used in each.resources}
-        self._offers = {task: Offer(uses, uses) for task, uses in self.uses.items() if task in self.tasks}
-        reserved = each.reserved if each.reserved in self._offers else ""
-        self.planner = ClaimPlanner(clock, reserved) if self._offers else None
+        self.tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(presence.tasks, (None, None))
+        self.uses: dict[str, Uses] = {needs.task: needs.uses for needs in presence.needs if needs.uses}
+        self.unused = {name: has for name, has, _ in presence.resources}
+        self._in_use = {name: used for name, _, used in presence.resources}
+        self.offers = {task: Offer(uses, uses) for task, uses in self.uses.items() if task in self.tasks}
+        reserved = presence.reserved if presence.reserved in self.offers else ""
+        self.planner = ClaimPlanner(clock, reserved)
         self._turn = 0
 
     # --- what runs
@@ -85,18 +88,10 @@ class VirtualWorker:
     def lacks(self, task: str) -> str | None:
         """The resource of which too little is free for a job of this task, besides what it keeps free for another one;
         None: the job has room."""
-        free, planner = self.unused, self.planner
-        if planner is not None and planner.reserved not in ("", task):
-            free = less(free, self.uses[planner.reserved])
+        free, reserved = self.unused, self.planner.reserved
+        if reserved not in ("", task):
+            free = less(free, self.uses[reserved])
         return next((name for name, amount in self.uses.get(task, ()) if amount > free.get(name, 0)), None)
-
-    # --- claims
-
-    def plan(self) -> ClaimPlan:
-        """The bounds of its next claim."""
-        if self.planner is None:
-            return ClaimPlan(self.free)
-        return self.planner.plan(self.free, self.unused, self._offers)
 
     def claim(self, plan: ClaimPlan, number: int) -> Claim:
         """A claim within these bounds. Each queue gets an equal share; each claim begins with the next queue."""
@@ -106,46 +101,27 @@ class VirtualWorker:
         return Claim(
             worker=f"{self.name}#{number}",
             queues=tuple((queue, share) for queue in order),
-            tasks=plan.among(self.tasks, self._offers),
+            tasks=plan.among(self.tasks, self.offers),
             limit=plan.limit,
             lease=LEASE,
             running=tuple(self.left_out),
         )
 
-    def answered(self, plan: ClaimPlan, brought: list[str]) -> bool:
-        """The claim has brought jobs of these tasks. Returns whether another claim follows at once."""
-        if self.planner is not None:
-            self.planner.answered(plan, brought)
-        return self.planner is not None and self.free > 0 and (plan.narrow or len(brought) >= plan.limit)
-
-    # --- turns of large jobs
-
-    def waits(self) -> Iterator[tuple[str, float]]:
-        """The tasks that have not fitted, and since when, unless one has its turn already."""
-        if self.planner is not None and not self.planner.reserved:
-            yield from self.planner.waits.items()
-
-    def look(self, heads: Callable[[Iterable[str]], list[Head]]) -> None:
-        """Keep resources free for a task that has long not fitted. `heads`: reads the first queued jobs of tasks."""
-        if self.planner is not None and (overdue := self.planner.overdue()):
-            own = [head for head in heads(self._offers) if head.queue in self.queues]
-            self.planner.give_turn(overdue, own, self.uses)
-
 
 def crew_of(copy: Snapshot, extra: Extra, clock: Callable[[], float]) -> list[VirtualWorker]:
     """The workers with a recent heartbeat, and the additional ones."""
-    left = [row for row in copy.rows if released_by(row) is not None]
-    found = list[VirtualWorker]()
-    for each in copy.workers:
-        if each.queues and not is_silent(each):
-            starts = copy.now + max(0.0, each.paused - each.age)
-            found.append(VirtualWorker(each, starts, clock, _left_by(each, left, copy)))
+    misfits = [row for row in copy.rows if released_by(row) is not None]
+    crew = list[VirtualWorker]()
+    for worker in copy.workers:
+        if worker.queues and not is_silent(worker):
+            starts = copy.now + max(0.0, worker.paused - worker.age)
+            crew.append(VirtualWorker(worker, starts, clock, _left_by(worker, misfits, copy)))
     if (like := extra.like) is not None:
-        out = _left_by(like, left, copy)
+        out = _left_by(like, misfits, copy)
         more = (replace(like, worker=f"more-{number}") for number in range(extra.workers))
-        found += [VirtualWorker(each, copy.now, clock, out) for each in more]
-    return found
+        crew += [VirtualWorker(worker, copy.now, clock, out) for worker in more]
+    return crew
 
 
-def _left_by(worker: Presence, left: list[Record], copy: Snapshot) -> list[str]:
-    return [row.job.id for row in left if is_left_by(row, worker, copy.workers)]
+def _left_by(worker: Presence, misfits: list[Record], copy: Snapshot) -> list[str]:
+    return [row.job.id for row in misfits if is_left_by(row, worker, copy.workers)]

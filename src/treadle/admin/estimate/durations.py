@@ -20,25 +20,23 @@ class Sampler:
     """Draws durations from one histogram."""
 
     def __init__(self, histogram: Mapping[int, int]) -> None:
-        self._buckets = sorted(histogram)
+        self._histogram, self._buckets = histogram, sorted(histogram)
         self._sums = list(accumulate(histogram[bucket] for bucket in self._buckets))
         self.count = self._sums[-1] if self._sums else 0
 
     @property
     def mean(self) -> float:
-        counts = [after - before for before, after in zip([0, *self._sums], self._sums, strict=False)]
-        whole = sum(sum(edges(bucket)) / 2 * n for bucket, n in zip(self._buckets, counts, strict=True))
-        return whole / max(1, self.count)
+        return sum(sum(edges(bucket)) / 2 * n for bucket, n in self._histogram.items()) / max(1, self.count)
 
     def again(self, rng: random.Random) -> Sampler:
         """The times that another sample of the same size might have had: with few measured runs they are uncertain."""
         if not 0 < self.count <= MANY:
             return self
-        found: dict[int, int] = {}
+        histogram: dict[int, int] = {}
         for _ in range(self.count):
             bucket = self._buckets[bisect_left(self._sums, rng.random() * self.count)]
-            found[bucket] = found.get(bucket, 0) + 1
-        return Sampler(found)
+            histogram[bucket] = histogram.get(bucket, 0) + 1
+        return Sampler(histogram)
 
     def draw(self, rng: random.Random) -> float:
         low, high = edges(self._buckets[bisect_left(self._sums, rng.random() * self.count)])
@@ -46,12 +44,12 @@ class Sampler:
 
     def rest(self, elapsed: float, rng: random.Random) -> float:
         """How much longer a run takes that has run for `elapsed` s."""
-        first = next((at for at, bucket in enumerate(self._buckets) if edges(bucket)[1] > elapsed), None)
+        first = next((index for index, bucket in enumerate(self._buckets) if edges(bucket)[1] > elapsed), None)
         if first is None:  # longer than all that were measured: it may take as long again
             return elapsed * rng.random()
         gone = self._sums[first - 1] if first else 0
-        at = bisect_left(self._sums, gone + rng.random() * (self.count - gone))
-        low, high = edges(self._buckets[min(at, len(self._buckets) - 1)])
+        index = bisect_left(self._sums, gone + rng.random() * (self.count - gone))
+        low, high = edges(self._buckets[min(index, len(self._buckets) - 1)])
         low = max(low, elapsed)
         return low + max(0.0, high - low) * rng.random() - elapsed
 
@@ -88,18 +86,18 @@ class Durations:
         known = self._samplers.get((queue, task))
         if known is not None:
             return known if known.count else None
-        found = Sampler({})
+        sampler = Sampler({})
         steps = {(queue, task): "", ("", task): "other queues", (queue, ""): "other tasks", ("", ""): "all tasks"}
-        for key, words in steps.items():
+        for key, source in steps.items():
             if self.knows(*key) or (key == (queue, task) and key in self._cells and self._cells[key].run):
-                found = Sampler(self._cells[key].run)
-                if words:
-                    self.unmeasured[task] = f"the times of {words}"
+                sampler = Sampler(self._cells[key].run)
+                if source:
+                    self.unmeasured[task] = f"the times of {source}"
                 break
         else:
             self.unmeasured[task] = f"{ASSUMED:g} s a run"
-        self._samplers[queue, task] = found
-        return found if found.count else None
+        self._samplers[queue, task] = sampler
+        return sampler if sampler.count else None
 
     def mean(self, queue: str, task: str) -> float:
         sampler = self.of(queue, task)

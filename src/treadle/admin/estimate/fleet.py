@@ -9,7 +9,7 @@ import heapq
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from treadle.admin.estimate.crew import NOTHING, Extra, VirtualWorker, crew_of
 from treadle.admin.estimate.durations import Durations, RunTimes
-from treadle.admin.estimate.loading import chunk_of, refusing
-from treadle.admin.estimate.snapshot import Snapshot
+from treadle.admin.estimate.snapshot import Snapshot, chunk_of, refusing
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import QueueFull
 from treadle.core.limit_model import LimitChange, LimitUse, Resume
@@ -97,21 +96,17 @@ class VirtualFleet:
                     worker.begins(row.job.task)
                 self._runs(row, worker, self._copy.now - (row.started_at or self._copy.now))
             if (until := waits_until(row)) is not None and released_by(row) is not None:
-                self._at(max(self.now, until), self._gives_up(row.job.id))
+                self._at(max(self.now, until), partial(self._gives_up, row.job.id))
         if self._copy.partial and self._copy.rows:
             self._hold_unseen(crew, has)
         self._change()
 
-    def _gives_up(self, id: str) -> Callable[[], None]:
+    def _gives_up(self, id: str) -> None:
         """A job that waits for another version of its code fails with the next claim. That is no start."""
-
-        def fail() -> None:
-            if id != self._watched:
-                self._fail_at_once.add(id)
-                for worker in self.workers:
-                    worker.left_out.discard(id)
-
-        return fail
+        if id != self._watched:
+            self._fail_at_once.add(id)
+            for worker in self.workers:
+                worker.left_out.discard(id)
 
     def _hold_unseen(self, crew: Mapping[str, VirtualWorker], has: Mapping[str, Mapping[str, int]]) -> None:
         """Jobs of queues that the caller may not see hold resources, too, for as long as a run of its own."""
@@ -123,14 +118,12 @@ class VirtualFleet:
 
     def _change(self) -> None:
         """Plan what happens by itself later, and make the changes that this run tries out."""
-        names, extra = self._extra.resumed, self._extra
-        changes: list[LimitChange] = [Resume(name, "paused") for name in names]
-        if changes or extra.limits:
-            at_once(self._storage.set_limits([*changes, *map(refusing, extra.limits)]))
+        changes: list[LimitChange] = [Resume(name, "paused") for name in self._extra.resumed]
+        self._set_limits([*changes, *map(refusing, self._extra.limits)])
         for use in self._copy.limits:
             for pause in use.pauses:
                 if pause.until is not None and use.key == use.rule.name:
-                    self._at(pause.until, self._resumes(Resume(use.key, pause.why)))
+                    self._at(pause.until, partial(self._set_limits, [Resume(use.key, pause.why)]))
         for worker in self.workers:
             if worker.starts_at > self.now:
                 self._at(worker.starts_at, lambda: None)
@@ -139,8 +132,8 @@ class VirtualFleet:
             if rate and examples:
                 self._arrives(rate, examples)
 
-    def _resumes(self, change: Resume) -> Callable[[], None]:
-        return lambda: at_once(self._storage.set_limits([change]))
+    def _set_limits(self, changes: Sequence[LimitChange]) -> None:
+        at_once(self._storage.set_limits(changes))
 
     def _at(self, moment: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (moment, next(self._number), act))
@@ -182,23 +175,25 @@ class VirtualFleet:
 
     def _claim(self, worker: VirtualWorker, nothing_for: set[object]) -> bool:
         """One claim. Returns whether another one follows at once."""
-        plan = worker.plan()
+        plan, brought = worker.planner.plan(worker.free, worker.unused, worker.offers), list[str]()
         claim = worker.claim(plan, next(self._number))
         kind = frozenset(worker.queues), frozenset(claim.tasks or ()), claim.running
-        if kind in nothing_for:
-            return worker.answered(plan, [])
-        claimed = at_once(self._storage.claim(claim))
-        if len(claimed.records) < plan.limit:
-            nothing_for.add(kind)
-            if claimed.next_in is not None:
-                self._wakes(self.now + claimed.next_in)
-        for row in claimed.records:
-            self._starts(row, worker)
-        return worker.answered(plan, [row.job.task for row in claimed.records])
+        if kind not in nothing_for:
+            claimed = at_once(self._storage.claim(claim))
+            if len(claimed.records) < plan.limit:
+                nothing_for.add(kind)
+                if claimed.next_in is not None:
+                    self._wakes(self.now + claimed.next_in)
+            for row in claimed.records:
+                self._starts(row, worker)
+                brought.append(row.job.task)
+        worker.planner.answered(plan, brought)
+        return worker.free > 0 and (plan.narrow or len(brought) >= plan.limit)
 
     def _plans_look(self) -> None:
         """Plan the next look for turns of large jobs, while anything else can happen."""
-        since = [moment for worker in self.workers for task, moment in worker.waits() if self._of_heavy.get(task)]
+        planners = [worker.planner for worker in self.workers if not worker.planner.reserved]
+        since = [moment for planner in planners for task, moment in planner.waits.items() if self._of_heavy.get(task)]
         if since and self._events:
             moment = max(self.now + EVERY, min(since) + TURN + EVERY / 2)
             if moment < self._look_at or self._look_at <= self.now:
@@ -206,19 +201,22 @@ class VirtualFleet:
                 self._at(moment, self._looks)
 
     def _looks(self) -> None:
+        """Keep resources free for a task that has long not fitted."""
         for worker in self.workers:
-            worker.look(self._heads)
+            if overdue := worker.planner.overdue():
+                heads = [head for head in self._heads(worker.offers) if head.queue in worker.queues]
+                worker.planner.give_turn(overdue, heads, worker.uses)
 
     def _heads(self, tasks: Iterable[str]) -> list[Head]:
         """The first queued job of each of these tasks, by queue."""
-        found: dict[tuple[str, str], Head] = {}
+        heads: dict[tuple[str, str], Head] = {}
         for row in self.rows(id for task in tasks for id in self._of_heavy.get(task, ())):
             if row.state is State.READY and row.queue_position is not None:
                 head = Head(row.job.task, row.job.queue, order(row))
                 key = head.task, head.queue
-                if key not in found or head.turn < found[key].turn:
-                    found[key] = head
-        return list(found.values())
+                if key not in heads or head.turn < heads[key].turn:
+                    heads[key] = head
+        return list(heads.values())
 
     def _wakes(self, moment: float) -> None:
         if self.now < moment < self._wake or self._wake <= self.now:
@@ -240,13 +238,13 @@ class VirtualFleet:
     def _runs(self, row: Record, worker: VirtualWorker | None, elapsed: float) -> None:
         queue, task = row.job.queue, row.job.task
         if row.function_done or row.job.id in self._fail_at_once:
-            left = 0.0
+            remaining = 0.0
         elif elapsed > 0:
-            left = self._times.rest(queue, task, elapsed)
+            remaining = self._times.rest(queue, task, elapsed)
         else:
-            left = self._times.draw(queue, task)
-        self.ended.setdefault(row.job.id, self.now + left)
-        self._at(self.now + left, lambda: self._ends(row, worker))
+            remaining = self._times.draw(queue, task)
+        self.ended.setdefault(row.job.id, self.now + remaining)
+        self._at(self.now + remaining, lambda: self._ends(row, worker))
 
     def _ends(self, row: Record, worker: VirtualWorker | None) -> None:
         job, attempt = row.job, row.attempt + 1
@@ -265,22 +263,22 @@ class VirtualFleet:
     # --- arriving
 
     def _arrives(self, rate: float, examples: list[NewJob]) -> None:
-        def arrive() -> None:
-            job = self._rng.choice(examples)
-            number = next(self._number)
-            fresh = replace(job, id=f"~{number}", key=None, after=(), root=None, parent=None, nonce=None)
-            with suppress(QueueFull):  # a full queue refuses it in the run, too
-                at_once(self._storage.enqueue([fresh]))
-                self.open[job.queue].add(fresh.id)
-                if job.task in self._heavy:
-                    self._of_heavy[job.task].add(fresh.id)
-            self._unstarted[job.queue] += 1
-            if self._unstarted[job.queue] >= UNSTARTED:  # a claim looks at each job of a queue that is paused
-                self._stopped[job.queue] = lambda: self._arrives(rate, examples)
-            else:
-                self._arrives(rate, examples)
+        """Plan the arrival of a job like one of these, `rate` a second of which arrive."""
+        self._at(self.now + self._rng.expovariate(rate), partial(self._arrive, rate, examples))
 
-        self._at(self.now + self._rng.expovariate(rate), arrive)
+    def _arrive(self, rate: float, examples: list[NewJob]) -> None:
+        job = self._rng.choice(examples)
+        fresh = replace(job, id=f"~{next(self._number)}", key=None, after=(), root=None, parent=None, nonce=None)
+        with suppress(QueueFull):  # a full queue refuses it in the run, too
+            at_once(self._storage.enqueue([fresh]))
+            self.open[job.queue].add(fresh.id)
+            if job.task in self._heavy:
+                self._of_heavy[job.task].add(fresh.id)
+        self._unstarted[job.queue] += 1
+        if self._unstarted[job.queue] >= UNSTARTED:  # a claim looks at each job of a queue that is paused
+            self._stopped[job.queue] = partial(self._arrives, rate, examples)
+        else:
+            self._arrives(rate, examples)
 
     # --- looking
 
@@ -299,5 +297,5 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
         try:
             call.send(None)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from treadle.admin.estimate import changes
-from treadle.admin.estimate.bottleneck import Waits, never_starts
 from treadle.admin.estimate.crew import NOTHING, Extra
 from treadle.admin.estimate.durations import Durations
 from treadle.admin.estimate.fleet import STARTS, VirtualFleet
@@ -16,10 +16,129 @@ from treadle.admin.estimate.model import Change, Estimate, QueuePlan, Range, ran
 from treadle.admin.estimate.snapshot import AHEAD, Snapshot
 from treadle.admin.explain import MOST_AHEAD
 from treadle.admin.explain.workers import claims
+from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence, Record, State
-from treadle.core.placement_words import needs_of
+from treadle.core.placement_words import coded, needs_of, obstacle
 from treadle.policy.misfits import released_by
+from treadle.storage import rule_for
 from treadle.storage.row_rules import order
+
+LOOK: Final = 8  # steps of a run between two looks
+ROWS: Final = 30  # jobs that one look asks about
+SLOTS: Final = "the slots of its workers"
+
+
+class Wait(NamedTuple):
+    """The cause for which a job waits. `for_ever`: it does not end by itself."""
+
+    what: str
+    for_ever: bool = False
+
+
+class Waits:
+    """The causes for which the jobs of a queue waited in the runs without a change, and how many jobs started."""
+
+    def __init__(self, copy: Snapshot, queue: str) -> None:
+        self._copy, self._queue = copy, queue
+        self._passing: dict[str, float] = defaultdict(float)
+        self._lasting: dict[str, float] = defaultdict(float)
+        self._starts, self._seconds = 0, 0.0
+
+    def is_empty(self, fleet: VirtualFleet) -> bool:
+        """Note now and then what the jobs wait for, then say whether none does."""
+        unstarted = len(fleet.open[self._queue])
+        if unstarted and not fleet.steps % LOOK:
+            self._note(fleet, self._passing)
+        return not unstarted
+
+    def _note(self, fleet: VirtualFleet, causes: dict[str, float]) -> None:
+        unstarted = fleet.open[self._queue]
+        rows, uses = fleet.rows(islice(unstarted, ROWS)), _by_key(fleet)
+        for row in rows:
+            if (wait := wait_of(row, fleet, self._copy, uses)) is not None:
+                causes[wait.what] += len(unstarted) / len(rows)
+
+    def count(self, fleet: VirtualFleet, began: float, drained: bool) -> None:
+        """Note the end of a run. If the queue does not become empty, only the causes of its last jobs count."""
+        self._starts, self._seconds = self._starts + fleet.starts, self._seconds + fleet.now - began
+        if not drained and not fleet.cut:
+            self._note(fleet, self._lasting)
+
+    @property
+    def leaving(self) -> float | None:
+        return self._starts / self._seconds if self._seconds > 0 else None
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The most frequent cause, as words; None: no job waited."""
+        causes = self._lasting or self._passing
+        return max(causes, key=causes.__getitem__) if causes else None
+
+
+def never_starts(fleet: VirtualFleet, copy: Snapshot, id: str) -> bool:
+    """Whether a job waits at the end of a run for something that does not end by itself."""
+    rows = fleet.rows([id])
+    wait = wait_of(rows[0], fleet, copy, _by_key(fleet)) if rows else None
+    return wait is not None and wait.for_ever
+
+
+def wait_of(row: Record, fleet: VirtualFleet, copy: Snapshot, uses: dict[str, LimitUse]) -> Wait | None:
+    """The cause for which a job waits now; None: it may start with the next claim, or is not due."""
+    if row.blocked_on is not None:
+        return _limit(rule_for(uses, row.blocked_on), row.blocked_on)
+    if row.queue_position is None:
+        return None
+    use = rule_for(uses, f"queue:{row.job.queue}")
+    if use is not None and not _has_room(use):
+        return _limit(use, use.rule.name)
+    return _workers(row, fleet, copy)
+
+
+def _by_key(fleet: VirtualFleet) -> dict[str, LimitUse]:
+    return {use.key: use for use in fleet.limits()}
+
+
+def _has_room(use: LimitUse) -> bool:
+    return (use.rule.slots is None or use.used < use.rule.slots) and use.next_start is None and use.rule.rate != 0
+
+
+def _limit(use: LimitUse | None, key: str) -> Wait:
+    limit = f"the limit {key!r}"
+    if use is None or (use.rule.slots != 0 and use.rule.rate != 0):
+        return Wait(limit)
+    if any(pause.why == "paused" for pause in use.pauses) or not use.pauses:
+        return Wait(f"{limit}, which is paused", for_ever=True)
+    return Wait(f"{limit}, which rests")
+
+
+def _workers(row: Record, fleet: VirtualFleet, copy: Snapshot) -> Wait | None:
+    queue, task = row.job.queue, row.job.task
+    serving = [worker for worker in fleet.workers if queue in worker.queues and worker.claims_more]
+    if not serving:
+        return Wait("a worker: none serves it", for_ever=True)
+    able = [worker for worker in serving if task in worker.tasks]
+    if not able:
+        return Wait(_no_place(task, copy), for_ever=True)
+    able = [worker for worker in able if row.job.id not in worker.left_out]
+    if not able:
+        return Wait(f"a worker with another version of task {task!r}", for_ever=True)
+    claiming = [worker for worker in able if worker.starts_at <= fleet.now]
+    if not claiming:
+        return Wait("its workers, which a throttle pauses")
+    roomy = [worker for worker in claiming if worker.lacks(task) is None]
+    if not roomy and any(worker.free > 0 for worker in claiming):
+        return Wait(f"the resource {claiming[0].lacks(task)!r} of its workers")
+    if all(worker.free <= 0 for worker in roomy or claiming):
+        return Wait(SLOTS)
+    return None
+
+
+def _no_place(task: str, copy: Snapshot) -> str:
+    """Why no worker of its queue can run the task."""
+    needs = needs_of(copy.workers, task)
+    why = None if needs is None else obstacle(needs, coded(copy.workers, task))
+    return f"a worker for task {task!r}: {why or 'none of the queue has it'}"
+
 
 CPU: Final = 0.6  # s that one estimate takes at most
 SHARE: Final = 0.5  # part of the time for the situation as it is
@@ -59,7 +178,7 @@ def estimate(copy: Snapshot, row: Record, explanation: str, reach: tuple[str, ..
         explanation=explanation,
         start=None if row.state is State.RUNNING else start,
         end=range_of(list(ends.values()), copy.now) if start is not None and ends else None,
-        ahead=sum(_is_ahead(each, row) for each in copy.rows),
+        ahead=sum(_is_ahead(other, row) for other in copy.rows),
         left_out=copy.left_out,
         simulations=len(moments),
         changes=_worthwhile(watch, run, options, moments, copy.now),
@@ -86,17 +205,17 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
 
     moments = watch.repeat(run, NOTHING, MOST, SHARE)
     empty = _range(moments, copy.now)
-    each = next((each for each in copy.glance.queues if each.name == queue), None)
+    counts = next((counts for counts in copy.glance.queues if counts.name == queue), None)
     tasks = [row.job.task for row in (*copy.rows, *copy.recent) if row.job.queue == queue]
     serving = [worker for worker in copy.workers if _runs_jobs_of(worker, queue, tasks)]
     arriving = copy.arriving.get(queue, 0.0)
     return QueuePlan(
         queue=queue,
         at=copy.now,
-        queued=each.queued if each else 0,
-        running=each.running if each else 0,
-        blocked=each.blocked if each else 0,
-        scheduled=each.scheduled if each else 0,
+        queued=counts.queued if counts else 0,
+        running=counts.running if counts else 0,
+        blocked=counts.blocked if counts else 0,
+        scheduled=counts.scheduled if counts else 0,
         workers=len(serving),
         slots=sum(worker.slots for worker in serving),
         arriving=arriving,
@@ -145,10 +264,10 @@ class _Watch:
         return (time.thread_time() - self._began) / CPU
 
     def repeat(self, run: Run, extra: Extra, most: int, share: float) -> Moments:
-        found: Moments = []
-        while len(found) < most and (self.spent() < share or (not found and self.spent() < 1)):
-            found.append(run(len(found), extra))
-        return found
+        moments: Moments = []
+        while len(moments) < most and (self.spent() < share or (not moments and self.spent() < 1)):
+            moments.append(run(len(moments), extra))
+        return moments
 
 
 def _worthwhile(
@@ -159,7 +278,7 @@ def _worthwhile(
     now: float,
 ) -> tuple[Change, ...]:
     """The changes that make a difference, the most effective first. Each is compared under the same seeds."""
-    found, workers = list[Change](), list[Range | None]()
+    worthwhile, workers = list[Change](), list[Range | None]()
     for number, option in enumerate(options, 1):
         share = SHARE + (1 - SHARE) * number / len(options)
         moments = watch.repeat(run, option.extra, min(TRIES, len(before)), share)
@@ -169,8 +288,8 @@ def _worthwhile(
         elif option.extra.workers:
             workers.append(then)
         if then is not None and _saves(then, was, now):
-            found.append(Change(what=option.what, when=then, command=option.command))
-    return tuple(sorted(found, key=lambda each: each.when.median if each.when else 0.0)[:CHANGES])
+            worthwhile.append(Change(what=option.what, when=then, command=option.command))
+    return tuple(sorted(worthwhile, key=lambda change: change.when.median if change.when else 0.0)[:CHANGES])
 
 
 def _saves(then: Range, was: Range | None, now: float) -> bool:
@@ -191,14 +310,14 @@ def _waits(row: Record, queue: str) -> bool:
     )
 
 
-def _is_ahead(each: Record, row: Record) -> bool:
-    if each.queue_position is None or each.job.queue != row.job.queue or each.job.id == row.job.id:
+def _is_ahead(other: Record, row: Record) -> bool:
+    if other.queue_position is None or other.job.queue != row.job.queue or other.job.id == row.job.id:
         return False
-    return row.queue_position is None or order(each) < order(row)
+    return row.queue_position is None or order(other) < order(row)
 
 
 def _scale(copy: Snapshot, queue: str) -> float:
-    """By how much longer the queue is than what was simulated of it."""
+    """How many times as long as the simulated part the queue is."""
     read = sum(row.queue_position is not None and row.job.queue == queue for row in copy.rows)
     return 1 + copy.left_out / max(1, read)
 

@@ -95,11 +95,11 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
 
 def range_of(moments: list[float], now: float) -> Range:
     """The range of these moments; there is at least one. None of them is before `now`."""
-    found = sorted(moments)
-    last = len(found) - 1
+    ordered = sorted(moments)
+    last = len(ordered) - 1
     low, median, high = (
-        found[round(last * 0.05)],
-        found[last // 2] / 2 + found[(last + 1) // 2] / 2,
-        found[round(last * 0.95)],
+        ordered[round(last * 0.05)],
+        ordered[last // 2] / 2 + ordered[(last + 1) // 2] / 2,
+        ordered[round(last * 0.95)],
     )
     return Range(max(now, median - WIDER * (median - low)), median, median + WIDER * (high - median))

@@ -6,17 +6,20 @@ command that changes it. `reading` reads the facts, the other modules make sente
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from treadle.admin.explain.facts import Facts, is_due, limits_within, waits_since
-from treadle.admin.explain.further import further
-from treadle.admin.explain.limited import blocked, by_parent, closed_limit, queue_blocks
+from treadle.admin.explain.limited import blocked, by_parent, closed, closed_limit, full, queue_blocks
 from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
-from treadle.admin.explain.shed import shed
-from treadle.admin.explain.waiting import ended, waiting
-from treadle.admin.explain.wording import MOST_AHEAD, at, lasting
+from treadle.admin.explain.waiting import ended, shed, waiting
+from treadle.admin.explain.wording import MOST_AHEAD, at, count, lasting, start_worker
+from treadle.admin.explain.workers import able_to_run, placed, serve
 from treadle.core.command_lines import command
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import SHED, State
 from treadle.policy import guilt
+from treadle.storage.row_rules import costs
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
 
@@ -50,8 +53,8 @@ def _ready(facts: Facts) -> str:
     if row.queue_position is not None:
         return f"{'Its function has run, and its ending is due. ' if row.function_done else ''}{_in_queue(facts)}"
     if row.blocked_on is not None:
-        said = by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
-        return said + further(facts, row.blocked_on, due=True)
+        blocks = by_parent(row.blocked_on, facts) or blocked(row.blocked_on, facts)
+        return blocks + further(facts, row.blocked_on, due=True)
     if is_due(row, facts.now):
         return overdue(facts, _in_queue(facts))
     return scheduled(facts) + further(facts, None, due=False)
@@ -64,8 +67,8 @@ def _in_queue(facts: Facts) -> str:
     if (of_queue := by_parent(own, facts) or by_parent("queue", facts) or queue_blocks(facts)) is not None:
         return of_queue + further(facts, own, due=True)
     if (shut := closed_limit(facts)) is not None:
-        key, words = shut
-        return words + further(facts, key, due=True)
+        key, sentence = shut
+        return sentence + further(facts, key, due=True)
     more = further(facts, None, due=True)
     return queued(facts, no_room=bool(more)) + more
 
@@ -81,8 +84,8 @@ def _since(facts: Facts) -> str:
 
 def _suspect(facts: Facts) -> str:
     """Why the job runs alone, if it may have killed its worker."""
-    words = guilt.words(facts.row)
-    return "" if words is None else f" {words[0].upper()}{words[1:]}."
+    suspicion = guilt.words(facts.row)
+    return "" if suspicion is None else f" {suspicion[0].upper()}{suspicion[1:]}."
 
 
 def _deadline(facts: Facts) -> str:
@@ -99,7 +102,46 @@ def _deadline(facts: Facts) -> str:
 
 def _late(facts: Facts) -> str:
     """The sentence for a job whose deadline has passed. Any claim ends it, by a worker of any queue."""
-    said = f"Its deadline passed at {at(facts.row.deadline_at)}: it fails with the next claim"
+    over = f"Its deadline passed at {at(facts.row.deadline_at)}: it fails with the next claim"
     if facts.glance.workers:
-        return f"{said}."
-    return f"{said}, and no worker is running to make one: {command('worker')} starts one."
+        return f"{over}."
+    return f"{over}, and no worker is running to make one: {command('worker')} starts one."
+
+
+NAMED = 3  # further causes that a sentence names
+
+
+def further(facts: Facts, named: str | None, due: bool) -> str:
+    """Sentences about limits besides the one `named`, and about workers if that is a limit and the job is `due`."""
+    causes = list(_further_limits(facts, named, due))
+    if named is not None and due:
+        causes += _workers(facts)
+    more = [f"{count(len(causes) - NAMED, 'more cause')} of this kind"] if len(causes) > NAMED else []
+    return f" Besides, {'; '.join([*causes[:NAMED], *more])}." if causes else ""
+
+
+def _further_limits(facts: Facts, named: str | None, due: bool) -> Iterator[str]:
+    """The limits that let it not start now. The use of limits may have changed by the time a job is due."""
+    for key, cost in costs(facts.row.job):
+        use = facts.rule_of(key)
+        if key == named or use is None:
+            continue
+        of_queue = key == f"queue:{facts.row.job.queue}"
+        what = f"its queue {facts.row.job.queue!r}" if of_queue else f"the limit {key!r}"
+        why = closed(what, use, facts) or (full(what, key, cost, use, facts) if due and use.key == key else None)
+        if why is not None:
+            yield why
+
+
+def _workers(facts: Facts) -> Iterator[str]:
+    row = facts.row
+    queue, task = row.job.queue, row.job.task
+    if queue == SYSTEM_QUEUE:
+        return
+    serving = serve(facts)
+    if (lacks := placed(facts)) is not None:
+        yield lacks
+    elif not serving:
+        yield f"no worker serves its queue {queue!r}: {start_worker(queue)} starts one"
+    elif not able_to_run(serving, facts):
+        yield f"no worker of {queue!r} has the task {task!r}"

@@ -51,8 +51,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         return next((uses[key] for key in keys if key in uses), None)
 
     def rule_of(self, key: str) -> LimitUse | None:
-        """The rule that this key obeys: its own, otherwise that of the name before the colon, whose use is another
-        one."""
+        """The rule that this key obeys: its own, or else the rule of the name before the colon. The counts of that rule
+        are not those of this key."""
         return self.use_of(key, key.partition(":")[0])
 
     @property
@@ -85,7 +85,7 @@ def limits_within(glance: Glance, reach: Sequence[str]) -> Glance:
 
 
 def made_by(rows: Sequence[Record], id: str) -> Record | None:
-    """The run, of these, that enqueued the job with this id; None if there is none."""
+    """The one of these runs that enqueued the job with this id; None if none of them did."""
     stem = ids.stem(id)
     return next((row for row in rows if ids.derived(row.job.id, row.version) == stem), None) if stem else None
 

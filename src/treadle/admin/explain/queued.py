@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from treadle.admin.explain.facts import Facts, declined_by, lost_by
 from treadle.admin.explain.limited import own_parent
-from treadle.admin.explain.placement import placed
 from treadle.admin.explain.wording import at, count, jobs, lasting, named, start_worker, worker_of
 from treadle.admin.explain.workers import (
     able_to_read,
@@ -18,6 +17,7 @@ from treadle.admin.explain.workers import (
     free_slots,
     is_silent,
     pauses,
+    placed,
     serve,
     short_of,
 )
@@ -91,15 +91,15 @@ def _turn(facts: Facts) -> str:
 def _full(able: Sequence[Presence], facts: Facts, can: str = "") -> str:
     """All slots are taken, and by which jobs."""
     whose = count(len(able), "worker") if len(able) > 1 else "only worker"
-    said = f"{_FULL} {whose}{can} are taken"
+    taken = f"{_FULL} {whose}{can} are taken"
     if facts.parent is not None:
-        return f"{said}, one of them by {own_parent(facts.parent)}"
+        return f"{taken}, one of them by {own_parent(facts.parent)}"
     names = {worker.worker for worker in able}
     first = next((row for row in facts.running if worker_of(row) in names), None)
     if first is None:
-        return said
+        return taken
     since = f"{named(first)} has run longest, on {worker_of(first)} since {at(first.started_at)}"
-    return f"{said}: {since}; {start_worker(facts.row.job.queue)} adds slots"
+    return f"{taken}: {since}; {start_worker(facts.row.job.queue)} adds slots"
 
 
 def _held_up(able: Sequence[Presence], facts: Facts) -> str | None:

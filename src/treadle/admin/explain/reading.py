@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
+from treadle.admin.audit import TASK, AuditEntry, entry_of
+from treadle.admin.explain import explain
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
-from treadle.admin.explain.pauses import paused_by
+from treadle.admin.job_filters import id_of
 from treadle.core import ids
+from treadle.core.command_lines import command
+from treadle.core.errors import UnknownJob
 from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
+from treadle.producer import Outboxes
 from treadle.storage import Usage, mark_of, slots_fit
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import costs, order
+from treadle.tasks.when import HasId
 
 READINGS: Final = 5  # reads of a job and its surroundings, if the job changes during each of them
 RUNS_READ: Final = 1_000  # running jobs among which the parent of a job and the holders of slots are looked for
@@ -52,34 +60,25 @@ class Reader:
     async def _facts(self, row: Record) -> Facts:
         mark = await mark_of(self._storage)
         seen = limits_within(await self._seen(row), self._reach)
+        facts = Facts(row=row, glance=seen, now=seen.at, mark=mark)
         if mark is not None and mark.role in ("gone", "closing"):
-            return Facts(row=row, glance=seen, now=seen.at, mark=mark)
+            return facts
         if row.state is State.WAITING:
             ups = [self._visible(up) for up in await self._storage.get(row.after)]
-            holder = await self._holder(row, ups)
-            return Facts(
-                row=row,
-                glance=seen,
-                now=seen.at,
-                upstreams=dict(zip(row.after, ups, strict=False)),
-                holder=holder,
-                mark=mark,
-            )
-        runs = await self._running(row) if _needs_runs(row, seen.at) else ()
+            upstreams = dict(zip(row.after, ups, strict=False))
+            return replace(facts, upstreams=upstreams, holder=await self._holder(row, ups))
+        facts = replace(facts, paused=await self._paused(row, seen))
         if row.state is not State.READY:
-            return Facts(row=row, glance=seen, now=seen.at, mark=mark, paused=await self._paused(row, seen))
+            return facts
+        runs = await self._running(row) if _needs_runs(row, seen.at) else ()
         ahead = await self._position(row) if row.queue_position is not None else None
-        return Facts(
-            row=row,
-            glance=seen,
-            now=seen.at,
+        return replace(
+            facts,
             ahead=ahead,
             first=await self._first(row) if ahead else None,
             running=runs,
             rivals=await self._rivals(row, seen),
             parent=made_by(runs, row.job.id) if ids.stem(row.job.id) is not None else None,
-            mark=mark,
-            paused=await self._paused(row, seen),
         )
 
     async def _seen(self, row: Record) -> Glance:
@@ -104,7 +103,7 @@ class Reader:
 
     async def _running(self, row: Record) -> tuple[Record, ...]:
         query = Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ)
-        return tuple(each for each in (await self._storage.find(query)).records if self._visible(each))
+        return tuple(run for run in (await self._storage.find(query)).records if self._visible(run))
 
     async def _first(self, row: Record) -> Record | None:
         page = await self._storage.find(Query(order="queue", queue=row.job.queue, limit=1))
@@ -123,9 +122,9 @@ class Reader:
         back = Query(order="queue", queue=row.job.queue, limit=RIVALS_READ, scan=RIVALS_READ)
         scan = self._storage.capabilities.scan
         held = Query(order="oldest", queue=row.job.queue, ready="blocked", limit=RIVALS_READ, scan=scan)
-        found = [each for query in (back, held) for each in (await self._storage.find(query)).records]
-        ahead = [each for each in found if each.blocked_on == key and order(each) < order(row)]
-        return tuple(sorted(ahead, key=lambda each: (each.queue_position is None, order(each))))
+        rows = [other for query in (back, held) for other in (await self._storage.find(query)).records]
+        ahead = [other for other in rows if other.blocked_on == key and order(other) < order(row)]
+        return tuple(sorted(ahead, key=lambda other: (other.queue_position is None, order(other))))
 
     async def _holder(self, row: Record, ups: list[Record | None]) -> Record | None:
         """The job from which a waiting job has taken its key, if it waits for that one, too."""
@@ -137,9 +136,9 @@ class Reader:
             Query(order="started", queue=self._queue(row), limit=RUNS_READ, scan=RUNS_READ),
             Query(state=(State.WAITING, State.READY), queue=self._queue(row), limit=RIVALS_READ, scan=RUNS_READ),
         ):
-            for each in (await self._storage.find(query)).records:
-                if each.job.key == key and each.job.id != row.job.id and self._visible(each):
-                    return each
+            for other in (await self._storage.find(query)).records:
+                if other.job.key == key and other.job.id != row.job.id and self._visible(other):
+                    return other
         return None
 
 
@@ -154,3 +153,44 @@ def _same(one: Record, other: Record) -> bool:
     """Whether nothing has happened to a job that a sentence about it depends on."""
     where = (one.queue_position, one.blocked_on, one.pending) == (other.queue_position, other.blocked_on, other.pending)
     return one.version == other.version and where
+
+
+ENTRIES: Final = 500  # newest entries of the audit log that are read
+
+
+async def paused_by(storage: Storage, names: Collection[str]) -> Mapping[str, tuple[float, str]]:
+    """When each of these limits was paused last, and by whom. It leaves out a limit whose last recorded act is another
+    one: a program has paused it, or the entry is older than those that are read."""
+    if not names:
+        return {}
+    pauses: dict[str, tuple[float, str] | None] = {}
+    page = await storage.find(Query(task=TASK, limit=ENTRIES, scan=storage.capabilities.scan))
+    for entry in map(entry_of, page.records):
+        kind, _, verb = entry.act.partition(".")
+        name = f"queue:{entry.target}" if kind == "queue" else entry.target
+        if kind in ("queue", "limit") and name in names and name not in pauses and not entry.error:
+            pauses[name] = _pause(entry, verb)
+    return {name: pause for name, pause in pauses.items() if pause is not None}
+
+
+def _pause(entry: AuditEntry, verb: str) -> tuple[float, str] | None:
+    return (entry.at, entry.by) if verb == "pause" else None
+
+
+async def explained(facts: Callable[[HasId | str], Awaitable[Facts]], job: HasId | str, outbox: Outboxes | None) -> str:
+    """The sentence about a job. Raises UnknownJob if it is not in the storage and not in the outbox."""
+    try:
+        return explain(await facts(job))
+    except UnknownJob:
+        entry = None if outbox is None else await outbox.find(id_of(job))
+        if entry is None:
+            return explain(await facts(job))  # it may have been delivered between the two reads
+    if entry.became is not None:
+        return f"The storage returned job {entry.became} for it. {explain(await facts(entry.became))}"
+    failed = f" (failed deliveries: {entry.tries:,}; the last error: {entry.error})" if entry.error else ""
+    relays, lists = (
+        command("storage", "relay", "MODULE:APP"),
+        command("storage", "relay", "list", options=["--app", "MODULE:APP"]),
+    )
+    delivered = f"A worker or {relays} delivers it; {lists} shows such jobs"
+    return f"It is in the outbox and not delivered to the storage yet{failed}. {delivered}."

@@ -18,12 +18,12 @@ _SCHEDULE = "schedule="  # prefix of the label of a schedule's row
 
 def running(facts: Facts) -> str:
     row, now = facts.row, facts.now
-    left, name = (row.due_at or now) - now, worker_of(row)
+    lease, name = (row.due_at or now) - now, worker_of(row)
     worker = _worker(facts)
     if worker is not None and (ends := _gathered(row, worker, now)) is not None:
         return (
             f"Worker {name!r} gathers it with other jobs of {row.job.task!r} for one call, which begins when the batch "
-            f"is full, or at {at(ends)}; its lease {_lasts(left, facts)}."
+            f"is full, or at {at(ends)}; its lease {_lasts(lease, facts)}."
         )
     again = f" (attempt {row.attempt + 1})" if row.attempt else ""
     done = f", {row.progress:.0%} done" if row.progress is not None else ""
@@ -31,28 +31,28 @@ def running(facts: Facts) -> str:
     if worker is not None and is_silent(worker):
         silent = f"; the last heartbeat of {name} came {lasting(worker.age)} ago"
     since = f"It has been running on {name} since {at(row.started_at)}{again}{done}{silent}"
-    return f"{since}; its lease {_lasts(left, facts)}."
+    return f"{since}; its lease {_lasts(lease, facts)}."
 
 
 def _worker(facts: Facts) -> Presence | None:
-    return next((each for each in facts.glance.workers if each.worker == worker_of(facts.row)), None)
+    return next((worker for worker in facts.glance.workers if worker.worker == worker_of(facts.row)), None)
 
 
 def _gathered(row: Record, worker: Presence, now: float) -> float | None:
     """When the worker will start the batch that the job is gathered for; None if the job is not being gathered."""
     beat = now - worker.age
-    for task, waited, left in worker.gathering:
+    for task, waited, rest in worker.gathering:
         if task == row.job.task and row.started_at is not None and row.started_at >= beat - waited - NEAR:
-            return beat + left if beat + left > now else None
+            return beat + rest if beat + rest > now else None
     return None
 
 
-def _lasts(left: float, facts: Facts) -> str:
-    if left >= 0:
+def _lasts(remaining: float, facts: Facts) -> str:
+    if remaining >= 0:
         worker = _worker(facts)
         silent = worker is not None and is_silent(worker)
-        return f"lasts another {left:.0f} s" + (", after which another worker claims the job" if silent else "")
-    return f"expired {-left:.0f} s ago{_claimed_again(facts)}"
+        return f"lasts another {remaining:.0f} s" + (", after which another worker claims the job" if silent else "")
+    return f"expired {-remaining:.0f} s ago{_claimed_again(facts)}"
 
 
 def _claimed_again(facts: Facts) -> str:
@@ -118,7 +118,7 @@ def _schedule(row: Record) -> str | None:
     """The name of the schedule that this row of Treadle's own queue stores."""
     if row.job.queue != SYSTEM_QUEUE:
         return None
-    return next((each.removeprefix(_SCHEDULE) for each in row.job.labels if each.startswith(_SCHEDULE)), None)
+    return next((label.removeprefix(_SCHEDULE) for label in row.job.labels if label.startswith(_SCHEDULE)), None)
 
 
 def _paused_schedule(row: Record) -> str:

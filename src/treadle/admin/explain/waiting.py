@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.running import still_running
-from treadle.admin.explain.wording import at, count, named, on_job, worker_of
+from treadle.admin.explain.wording import at, count, named, on_job, set_limit, worker_of
 from treadle.core.command_lines import command
 from treadle.core.defaults import SIGNAL_ROW
 from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
+from treadle.storage import bound_of, bounds_in
 from treadle.workflow.signals import signal_name
 
 
@@ -65,11 +66,11 @@ def ended(facts: Facts) -> str:
     because = f": {error_line(row.error)}" if row.error else ""
     reason = f" ({row.reason})" if row.reason else ""
     how = "was cancelled" if row.state is State.CANCELLED else str(row.state)
-    said = f"It {how}{reason} at {at(row.ended_at)} after {count(row.attempt, 'attempt')}{because}"
+    end = f"It {how}{reason} at {at(row.ended_at)} after {count(row.attempt, 'attempt')}{because}"
     if row.state is State.SUCCEEDED or not row.job.task:
-        return f"{said}."
-    stop = "" if said.endswith((".", "!", "?")) else "."
-    return f"{said}{stop} {on_job('retry', row)} {_reopens(row)}.{still_running(facts)}"
+        return f"{end}."
+    stop = "" if end.endswith((".", "!", "?")) else "."
+    return f"{end}{stop} {on_job('retry', row)} {_reopens(row)}.{still_running(facts)}"
 
 
 def _reopens(row: Record) -> str:
@@ -78,3 +79,25 @@ def _reopens(row: Record) -> str:
     if row.reason in (UPSTREAM, SUPERSEDED, ASKED):
         return "queues it again"
     return "runs it again"
+
+
+_DROPS = {"drop_oldest": "the jobs that were queued first", "drop_lowest": "the last jobs of a lower priority"}
+
+
+def shed(facts: Facts) -> str:
+    """Explain why an enqueue cancelled this job."""
+    row, queue = facts.row, facts.row.job.queue
+    cancelled = f"It was cancelled at {at(row.ended_at)}, before it ran, by an enqueue: {error_line(row.error)}."
+    return f"{cancelled} {_rule(queue, facts)} {on_job('retry', row)} queues it again, and needs no room."
+
+
+def _rule(queue: str, facts: Facts) -> str:
+    rule = bound_of(bounds_in(facts.glance.limits), queue)
+    if rule is None or rule.max_waiting is None:
+        return "The queue has no bound any more."
+    raised = set_limit(rule, max_waiting=2 * rule.max_waiting)
+    if rule.when_full == "refuse":
+        return f"Now the rule {rule.name!r} refuses new jobs instead; {raised} doubles its bound."
+    return (
+        f"The rule {rule.name!r} cancels {_DROPS[rule.when_full]} when the queue is full; {raised} doubles its bound."
+    )

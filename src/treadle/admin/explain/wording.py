@@ -69,8 +69,8 @@ def set_limit(rule: Limit, slots: int | None = None, rate: int | None = None, ma
 def start_worker(queue: str, *options: str, app: str | None = None) -> str:
     """The command that starts a worker of a queue. A list of queues cannot hold a name with a comma, and none names
     the queue of Treadle's own jobs: there it is the command for the queues of all tasks."""
-    words = ("worker",) if app is None else ("worker", app)
+    parts = ("worker",) if app is None else ("worker", app)
     if queue == SYSTEM_QUEUE or "," in queue:
-        return command(*words, options=options)
+        return command(*parts, options=options)
     name = f"{queue}=1" if "=" in queue else queue  # the last `=` begins a weight
-    return command(*words, options=[*([f"--queues={name}"] if name.startswith("-") else ["--queues", name]), *options])
+    return command(*parts, options=[*([f"--queues={name}"] if name.startswith("-") else ["--queues", name]), *options])

@@ -78,7 +78,6 @@ from treadle.core.errors.jobs import UnknownJob as UnknownJob
 from treadle.core.errors.jobs import UnknownUpstream as UnknownUpstream
 from treadle.core.errors.jobs import WorkflowFailed as WorkflowFailed
 from treadle.core.errors.notices import OldRows as OldRows
-from treadle.core.errors.notices import UnknownName as UnknownName
 from treadle.core.errors.resources import BadDependency as BadDependency
 from treadle.core.errors.resources import DependencyFailed as DependencyFailed
 from treadle.core.errors.resources import LifespanFailed as LifespanFailed

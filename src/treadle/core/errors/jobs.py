@@ -77,10 +77,10 @@ class IdTaken(TreadleError):
                 "id"
             )
             return
-        found = f"a job of {task}" if task else "a promise"
+        owner = f"a job of {task}" if task else "a promise"
         expected = f"{asked} with the same arguments" if task == asked else asked or "a promise"
         super().__init__(
-            f"id {id!r} is taken by {found}{' with other arguments' if other else ''}, expected {expected}; "
+            f"id {id!r} is taken by {owner}{' with other arguments' if other else ''}, expected {expected}; "
             "choose another id, or repeat the call with the task and arguments of the stored job"
         )
 

@@ -17,8 +17,8 @@ _SEALED: Final = re.compile(r'\{"\$t":"sealed","key":"([A-Za-z0-9._-]{1,64})"')
 
 def readable(text: str | None) -> str | None:
     """A stored text as people read it: in place of an encrypted one, the id of its key."""
-    found = None if text is None else _SEALED.match(text)
-    return text if found is None else f"encrypted (key {found[1]})"
+    sealed = None if text is None else _SEALED.match(text)
+    return text if sealed is None else f"encrypted (key {sealed[1]})"
 
 
 def error_line(text: str | None) -> str:

@@ -35,7 +35,7 @@ NEW_LAYOUT: Final = django.VERSION >= (6, 1)  # the admin of 6.1 has other bread
 
 
 class Page(admin.ModelAdmin):
-    """The part that both pages share: no rows of a model, and no page to add one."""
+    """The base of both pages. They show no rows of a model, and have no page to add one."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -171,10 +171,10 @@ class JobAdmin(Page):
                 text=admin_pages.VERBS[verb][0],
             )
         done = self.run(lambda core: admin_pages.act(core, verb, ids, self.by(request)))
-        said = {"retry": "retried", "cancel": "cancelled", "run_now": "queued", "delete": "deleted"}[verb]
-        text = f"{done:,} {'job was' if done == 1 else 'jobs were'} {said}."
+        participle = {"retry": "retried", "cancel": "cancelled", "run_now": "queued", "delete": "deleted"}[verb]
+        text = f"{done:,} {'job was' if done == 1 else 'jobs were'} {participle}."
         if done < len(ids):
-            text += f" {len(ids) - done:,} could not be {said} in their state."
+            text += f" {len(ids) - done:,} could not be {participle} in their state."
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
         return self.back(request, self.list_url() if verb == "delete" else here)
 
@@ -192,14 +192,14 @@ class ScheduleAdmin(Page):
         try:
             if request.method == "POST":
                 return self.acted(request)
-            found = self.run(lambda core: core.schedules.list())
+            schedules = self.run(lambda core: core.schedules.list())
         except TreadleError as error:
             return self.failed(request, error)
         return self.shown(
             request,
             "admin/treadle/schedule_list.html",
             title="Select schedule to change",
-            schedules=found,
+            schedules=schedules,
             verbs=SCHEDULE_VERBS if self.has_change_permission(request) else [],
         )
 
@@ -213,8 +213,8 @@ class ScheduleAdmin(Page):
         if verb == "trigger":
             prepare(first_alias())  # the code of the project makes the jobs of its schedules
         done = self.run(lambda core: admin_pages.act_on_schedules(core, verb, names, self.by(request)))
-        said = {"pause": "paused", "resume": "resumed", "trigger": "triggered: one job each was enqueued"}[verb]
-        self.message_user(request, f"{done} {'schedule' if done == 1 else 'schedules'} {said}.", messages.SUCCESS)
+        participle = {"pause": "paused", "resume": "resumed", "trigger": "triggered: one job each was enqueued"}[verb]
+        self.message_user(request, f"{done} {'schedule' if done == 1 else 'schedules'} {participle}.", messages.SUCCESS)
         return self.back(request)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from msgspec import Struct
 from treadle.admin import stored_values
 from treadle.app.core import AppCore
 from treadle.core.claim_ids import worker_name
-from treadle.core.errors import UnknownJob, UnknownName, UnknownSchedule, error_line
+from treadle.core.errors import UnknownJob, UnknownSchedule, error_line
 from treadle.core.ids import VALID
 from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
@@ -116,26 +115,24 @@ def clean(text: str) -> str:
 # --- the list
 
 
-async def job_list(core: AppCore, given: Mapping[str, str], payloads: bool) -> JobList:
-    """One page of jobs. `given`: the query of the address; an unknown filter is ignored. Raises BadOption for a text
+async def job_list(core: AppCore, query: Mapping[str, str], payloads: bool) -> JobList:
+    """One page of jobs. `query`: that of the address; an unknown filter is ignored. Raises BadOption for a text
     that is no cursor, and StorageError."""
-    filters: dict[str, Any] = {name: given[name] for name in ("status", "queue", "task") if given.get(name)}
+    filters: dict[str, Any] = {name: query[name] for name in ("status", "queue", "task") if query.get(name)}
     if filters.get("status") not in (None, *STATES):
         del filters["status"]
-    search: dict[str, Any] = {"search": given["q"].strip()} if given.get("q", "").strip() else {}
+    search: dict[str, Any] = {"search": query["q"].strip()} if query.get("q", "").strip() else {}
     jobs = core.jobs if payloads else core.jobs.showing(None, payloads=False)
-    cursor = given.get("cursor") or None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnknownName)  # the page says that no job matches
-        page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
+    cursor = query.get("cursor") or None
+    page = await jobs.list(limit=PAGE, cursor=cursor, **filters, **search)
     kept = filters | ({"q": search["search"]} if search else {})
     counts = (await core.queues.stats()).counts
     return JobList(
         rows=[line_of(core.redactor.row(row), payloads) for row in page.records if _is_of_user(row.job.task)],
         filters=[
-            ("status", _choices("status", STATES, kept)),
-            ("queue", _counted("queue", Counter(_sums(counts, "queue")), kept)),
-            ("task", _counted("task", Counter(_sums(counts, "task")), kept)),
+            ("status", _choices("status", dict.fromkeys(STATES), kept)),
+            ("queue", _choices("queue", _sums(counts, "queue"), kept)),
+            ("task", _choices("task", _sums(counts, "task"), kept)),
         ],
         next=None if page.cursor is None else "?" + urlencode({**kept, "cursor": page.cursor}),
         is_filtered=bool(kept),
@@ -148,27 +145,25 @@ def _is_of_user(task: str) -> bool:
     return bool(task) and not task.startswith("treadle.")
 
 
-def _sums(counts: Sequence[Any], of: str) -> dict[str, int]:
-    found: Counter[str] = Counter()
+def _sums(counts: Sequence[Any], of: str) -> dict[str, int | None]:
+    """The number of users' jobs by `queue` or by `task`."""
+    sums: Counter[str] = Counter()
     for count in counts:
         if _is_of_user(count.task):
-            found[count.queue if of == "queue" else count.task] += count.jobs
-    return found
+            sums[getattr(count, of)] += count.jobs
+    return {name: sums[name] for name in sorted(sums)}
 
 
-def _choices(name: str, values: Sequence[str], kept: Mapping[str, str]) -> list[Choice]:
-    return [_choice(name, "All", None, kept)] + [_choice(name, value, value, kept) for value in values]
-
-
-def _counted(name: str, found: Counter[str], kept: Mapping[str, str]) -> list[Choice]:
+def _choices(name: str, values: Mapping[str, int | None], kept: Mapping[str, str]) -> list[Choice]:
+    """The links of a filter; `values`: each with its number of jobs, if that is known."""
     return [
         _choice(name, "All", None, kept),
-        *(_choice(name, value, value, kept, count) for value, count in sorted(found.items())),
+        *(_choice(name, value, value, kept, count) for value, count in values.items()),
     ]
 
 
 def _choice(name: str, text: str, value: str | None, kept: Mapping[str, str], count: int | None = None) -> Choice:
-    others = {key: each for key, each in kept.items() if key != name}
+    others = {key: chosen for key, chosen in kept.items() if key != name}
     query = "?" + urlencode(others if value is None else {**others, name: value})
     return Choice(text, query, kept.get(name) == value, count)
 
@@ -201,37 +196,39 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
         ("Reason", row.reason),
     ]
     hidden = core.redactor.row(await whole_row(await core.opened(), row) if payloads else row)
-    texts = _texts(hidden) if payloads else []
-    fitting = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states and _is_late(verb, row)]
+    verbs = [(verb, text) for verb, (text, states, _) in VERBS.items() if row.state in states]
+    if state_of(row) != "scheduled":  # only a job that is not queued yet can be run earlier
+        verbs = [pair for pair in verbs if pair[0] != "run_now"]
     return JobPage(
         row=line_of(hidden, payloads),
         explained=core.redactor.text(_explained(await core.jobs.explain(id), row, payloads), row),
         sections=[("Job", [(name, value) for name, value in about if value is not None])],
-        texts=texts,
+        texts=_texts(hidden) if payloads else [],
         runs=[
-            Run(each.number, moment(each.started_at), each.outcome, each.worker or "-", clean(error_line(each.error)))
-            for each in attempts.of(hidden)
+            Run(
+                attempt.number,
+                moment(attempt.started_at),
+                attempt.outcome,
+                attempt.worker or "-",
+                clean(error_line(attempt.error)),
+            )
+            for attempt in attempts.of(hidden)
         ],
-        verbs=fitting,
+        verbs=verbs,
     )
-
-
-def _is_late(verb: str, row: Record) -> bool:
-    """Only a job that is not queued yet can be run earlier."""
-    return verb != "run_now" or state_of(row) == "scheduled"
 
 
 def _texts(row: Record) -> list[tuple[str, str]]:
     args, kwargs = stored_values.arguments(row.job.payload)
     called = [*map(_json, args), *(f"{name}={_json(value)}" for name, value in kwargs.items())]
-    found = [("Arguments", "\n".join(called) or "none")]
+    texts = [("Arguments", "\n".join(called) or "none")]
     if row.result is not None and row.state is State.SUCCEEDED:
-        found.append(("Result", _json(stored_values.value(row.result))))
+        texts.append(("Result", _json(stored_values.value(row.result))))
     if row.error and row.state is not State.SUCCEEDED:
-        found.append(("Error", row.error))
+        texts.append(("Error", row.error))
     if row.job.headers:
-        found.append(("Headers", "\n".join(f"{name}: {value}" for name, value in row.job.headers)))
-    return [(name, clean(text)) for name, text in found]
+        texts.append(("Headers", "\n".join(f"{name}: {value}" for name, value in row.job.headers)))
+    return [(name, clean(text)) for name, text in texts]
 
 
 def _json(value: Any) -> str:
@@ -259,8 +256,8 @@ async def act(core: AppCore, verb: str, ids: Sequence[str], by: str) -> int:
     if not ids:
         return 0
     target = ids[0] if len(ids) == 1 else ""
-    words = None if target else f"{len(ids)} jobs chosen in the admin"
-    async with core.audit.record(f"job.{verb}", target, filter=words, by=by) as receipt:
+    selection = None if target else f"{len(ids)} jobs chosen in the admin"
+    async with core.audit.record(f"job.{verb}", target, filter=selection, by=by) as receipt:
         receipt.done = await calls[verb](ids=ids)
         receipt.ids = ids
         return receipt.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 from django.db import connections, transaction
@@ -10,7 +11,7 @@ from django.db import connections, transaction
 from treadle.core.errors import BadOption, BadSession, TooLarge
 from treadle.core.ids import VALID
 from treadle.core.job import JobSpec
-from treadle.core.model import NewJob, Outcome, Record, Settled, State
+from treadle.core.model import Record, State
 from treadle.integrations.django import checks, options, results
 from treadle.integrations.django.compat import (
     BaseTaskBackend,
@@ -19,12 +20,12 @@ from treadle.integrations.django.compat import (
     plain_json,
     task_enqueued,
 )
-from treadle.integrations.django.connections import is_in_transaction, is_of_test, tests_of
+from treadle.integrations.django.connections import is_in_transaction, tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
 from treadle.integrations.django.task import TreadleTask
-from treadle.storage import Bound, at_once
+from treadle.storage import at_once
 from treadle.tasks.options import Options, columns, policy_of
 
 
@@ -56,14 +57,14 @@ class TreadleBackend(BaseTaskBackend):
         """Check a task, and make its jobs run here. Raises InvalidTask."""
         super().validate_task(task)
         known = self.store.register(task, constants_of(task))
-        given: dict[str, Any] = getattr(task, "options", {})
-        if given is not known.task_options:
-            self._check(task, given)
+        options_of_task: dict[str, Any] = getattr(task, "options", {})
+        if options_of_task is not known.task_options:
+            self._check(task, options_of_task)
 
     def _check(self, task: Any, given: dict[str, Any]) -> None:
-        maker, found = self.app._core.maker, cast("Options", given)
+        maker, chosen = self.app._core.maker, cast("Options", given)
         try:
-            columns(found, policy_of(found), task.module_path, maker.now(), maker.sizes)
+            columns(chosen, policy_of(chosen), task.module_path, maker.now(), maker.sizes)
         except (BadOption, TooLarge) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
 
@@ -77,9 +78,9 @@ class TreadleBackend(BaseTaskBackend):
             own["priority"] = task.priority
         if task.run_after is not None:
             own["run_at"] = _aware(task.run_after)
-        given: dict[str, Any] = getattr(task, "options", {})
-        if given is not known.task_options:
-            own |= {name: value for name, value in given.items() if known.options.get(name, own) != value}
+        options_of_task: dict[str, Any] = getattr(task, "options", {})
+        if options_of_task is not known.task_options:
+            own |= {name: value for name, value in options_of_task.items() if known.options.get(name, own) != value}
         if not own:
             return known.treadle
         try:
@@ -119,10 +120,10 @@ class TreadleBackend(BaseTaskBackend):
 
     def _after_commit(self, store: JobStore, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
-        found = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
-        object.__setattr__(found, "enqueued_at", None)
-        transaction.on_commit(AfterCommit(self, store, spec, found), using=self.treadle.database)
-        return found
+        result = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
+        object.__setattr__(result, "enqueued_at", None)
+        transaction.on_commit(AfterCommit(self, store, spec, result), using=self.treadle.database)
+        return result
 
     # --- results
 
@@ -144,8 +145,8 @@ class AfterCommit:
     """Stores a job when the transaction has committed. In a `TestCase`, which never commits, `run_due` calls it. It may
     be called again, for example by captureOnCommitCallbacks."""
 
-    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], found: Any) -> None:
-        self._backend, self._store, self._spec, self._found = backend, store, spec, found
+    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], result: Any) -> None:
+        self._backend, self._store, self._spec, self._result = backend, store, spec, result
         self._stored_in: tuple[Any, ...] | None = None  # the blocks of the test in which it was stored
 
     def __call__(self) -> None:
@@ -155,44 +156,17 @@ class AfterCommit:
         row, created = _stored_at_once(self._store, self._spec)
         created = created or (self._stored_in is not None and row.job.id == self._spec.new.id)
         self._stored_in = tests
-        object.__setattr__(self._found, "enqueued_at", results.moment(row.created_at))
+        object.__setattr__(self._result, "enqueued_at", results.moment(row.created_at))
         if created:
-            task_enqueued.send_robust(sender=type(self._backend), task_result=self._found)
-
-
-class Noting:
-    """The verbs inside a transaction; keeps the rows that `enqueue` returns."""
-
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
-        self.rows: Sequence[Record] = ()
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        rows = await self._bound.enqueue(jobs)
-        self.rows = rows
-        return rows
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self._bound.settle(outcomes)
-
-    async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._bound.get(ids)
+            task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
 def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     """Store the job in the caller's transaction -> the row, and whether it is new."""
     connection, core = connection_of(store), store.app._core
-    if connection.in_atomic_block:
-        return _bound_send(core, spec, connection)
-    with transaction.atomic(using=connection.alias):
-        return _bound_send(core, spec, connection)
-
-
-def _bound_send(core: Any, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
-    noting = Noting(core.bound(connection))
-    [job] = at_once(core.client.send_bound([spec], noting))
-    row = next(row for row in noting.rows if row.job.id == job.id)
-    return row, job.created
+    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
+        [row_and_created] = at_once(core.client.send_rows([spec], core.bound(connection)))
+    return row_and_created
 
 
 def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
@@ -204,7 +178,7 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     app = store.app
     if store.database is not None:
         connection = connection_of(store)
-        if not is_in_transaction(connection) or store.memory is not None or is_of_test(connection):
+        if not is_in_transaction(connection) or store.memory is not None or tests_of(connection):
             return _stored_within(store, spec)
         if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
             raise BadSession(
@@ -212,8 +186,8 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
                 "commit='now' cannot store a job while this thread has a transaction on the same SQLite file, which "
                 "has one writer; enqueue before or after it, or use commit='same' or 'after'",
             )
-    [found] = app.sync.call(app._core.client.send_rows([spec]))
-    return found
+    [row_and_created] = app.sync.call(app._core.client.send_rows([spec]))
+    return row_and_created
 
 
 def _aware(moment: Any) -> Any:

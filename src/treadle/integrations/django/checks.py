@@ -28,7 +28,7 @@ def register_all() -> None:
     checks.register(of_tables, checks.Tags.database)
 
 
-def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
+def of_backend(alias: str, options: BackendOptions) -> Iterator[Any]:
     """The checks of one backend; Django asks it for them."""
     if not apps.is_installed(APP):
         yield checks.Error(
@@ -36,33 +36,33 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             hint="Add it to INSTALLED_APPS: it makes the tables of the jobs, and has the command and the admin pages.",
             id="treadle.E001",
         )
-    yield from _of_texts(alias, given)
-    if given.url is not None:
-        if given.commit == "same":
+    yield from _of_texts(alias, options)
+    if options.url is not None:
+        if options.commit == "same":
             yield checks.Error(
                 f"TASKS[{alias!r}]: commit='same' needs the jobs in a Django database, and they are at the url.",
                 hint="Leave out 'url', or use commit='after', which stores a job when your transaction has committed.",
                 id="treadle.E003",
             )
-        if given.commit == "outbox":
-            yield from _of_outbox(alias, given)
-        if given.commit == "after" and given.database not in settings.DATABASES:
-            yield _no_database(alias, given)
+        if options.commit == "outbox":
+            yield from _of_outbox(alias, options)
+        if options.commit == "after" and options.database not in settings.DATABASES:
+            yield _no_database(alias, options)
         try:
-            connect(given.url)
+            connect(options.url)
         except (TreadleError, ImportError) as error:
             yield checks.Error(f"TASKS[{alias!r}]['OPTIONS']['url']: {error}", id="treadle.E006")
         return
-    if given.commit == "outbox":
+    if options.commit == "outbox":
         yield checks.Error(
             f"TASKS[{alias!r}]: commit='outbox' is for jobs at another url, and there is none.",
             hint="Leave out 'commit': the jobs are stored in your transaction.",
             id="treadle.E003",
         )
-    if given.database not in settings.DATABASES:
-        yield _no_database(alias, given)
+    if options.database not in settings.DATABASES:
+        yield _no_database(alias, options)
         return
-    connection = connections[given.database]
+    connection = connections[options.database]
     if connection.vendor not in database.KNOWN:
         yield checks.Error(
             f"TASKS[{alias!r}]: jobs cannot be stored in {connection.display_name}.",
@@ -70,34 +70,34 @@ def of_backend(alias: str, given: BackendOptions) -> Iterator[Any]:
             id="treadle.E002",
         )
         return
-    url = database.url_of(given.database, given.schema)
+    url = database.url_of(options.database, options.schema)
     try:
         if not url.startswith(database.MEMORY):
             connect(url)
     except (TreadleError, ImportError) as error:
         yield checks.Error(f"TASKS[{alias!r}]: jobs cannot be stored there: {error}", id="treadle.E002")
         return
-    yield from _of_database(given.database, connection)
+    yield from _of_database(options.database, connection)
 
 
-def _of_texts(alias: str, given: BackendOptions) -> Iterator[Any]:
+def _of_texts(alias: str, options: BackendOptions) -> Iterator[Any]:
     try:
-        given.check_texts()
+        options.check_texts()
     except TreadleError as error:
         yield checks.Error(f"TASKS[{alias!r}]['OPTIONS']: {error}", id="treadle.E007")
 
 
-def _no_database(alias: str, given: BackendOptions) -> Any:
+def _no_database(alias: str, options: BackendOptions) -> Any:
     return checks.Error(
-        f"TASKS[{alias!r}]: there is no DATABASES[{given.database!r}].",
+        f"TASKS[{alias!r}]: there is no DATABASES[{options.database!r}].",
         hint="Give OPTIONS['database'] an alias of DATABASES.",
         id="treadle.E002",
     )
 
 
-def _of_outbox(alias: str, given: BackendOptions) -> Iterator[Any]:
+def _of_outbox(alias: str, options: BackendOptions) -> Iterator[Any]:
     try:
-        database.outbox_url(given.database)
+        database.outbox_url(options.database)
     except (ImproperlyConfigured, ConnectionDoesNotExist) as error:
         yield checks.Error(
             f"TASKS[{alias!r}]: {error}", hint="Use commit='after', or another database.", id="treadle.E002"
@@ -150,6 +150,3 @@ def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str]
                 hint="Run `manage.py treadle storage migrate`.",
                 id="treadle.E004",
             )
-
-
-__all__ = ["of_backend", "of_schedules", "of_tables", "register_all"]

@@ -10,14 +10,7 @@ import django
 if django.VERSION >= (6, 0):
     from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import (
-        DEFAULT_TASK_QUEUE_NAME,
-        Task,
-        TaskContext,
-        TaskError,
-        TaskResult,
-        TaskResultStatus,
-    )
+    from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
@@ -25,7 +18,7 @@ if django.VERSION >= (6, 0):
     LOGGER = "django.tasks"
 else:
     try:
-        from django_tasks import DEFAULT_TASK_QUEUE_NAME, task_backends
+        from django_tasks import task_backends
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"Django {django.get_version()} has no tasks of its own: pip install 'django-tasks>=0.12', or use Django 6",
@@ -33,15 +26,9 @@ else:
         ) from None
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import (
-        InvalidTaskBackendError as InvalidTaskBackend,
-    )
-    from django_tasks.exceptions import (
-        InvalidTaskError as InvalidTask,
-    )
-    from django_tasks.exceptions import (
-        TaskResultDoesNotExist,
-    )
+    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
@@ -50,7 +37,6 @@ else:
 PLAIN: Final = frozenset({type(None), str, int, float, bool})
 
 __all__ = [
-    "DEFAULT_TASK_QUEUE_NAME",
     "LOGGER",
     "BaseTaskBackend",
     "InvalidTask",
@@ -61,7 +47,6 @@ __all__ = [
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "normalize_json",
     "plain_json",
     "task_backends",
     "task_enqueued",

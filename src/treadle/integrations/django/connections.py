@@ -34,13 +34,9 @@ def is_in_transaction(connection: Any) -> bool:
     return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
-def is_of_test(connection: Any) -> bool:
-    """Whether the open transaction belongs to a `TestCase`, which never commits it."""
-    return bool(tests_of(connection))
-
-
 def tests_of(connection: Any) -> tuple[Any, ...]:
-    """The blocks of the `TestCase` whose transaction is open, that of its class first; empty outside of one."""
+    """The blocks of the `TestCase` whose transaction is open, which it never commits, that of its class first. Empty
+    outside of a TestCase."""
     return tuple(block for block in connection.atomic_blocks if getattr(block, "_from_testcase", False))
 
 

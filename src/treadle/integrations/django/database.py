@@ -88,24 +88,24 @@ def _postgres(settings: dict[str, Any], schema: str) -> str:
 def _libpq(settings: dict[str, Any]) -> dict[str, str]:
     """The options of the database that are parameters of libpq."""
     options = dict(settings.get("OPTIONS") or {})
-    words = {
+    parameters = {
         name: str(value)
         for name, value in options.items()
         if name not in NOT_LIBPQ and isinstance(value, str | int | float)
     }
     if role := options.get("assume_role"):
-        words["options"] = f"{words.get('options', '')} -c role={role}".strip()
-    return words
+        parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
+    return parameters
 
 
-def _server(scheme: str, settings: dict[str, Any], words: dict[str, str]) -> str:
+def _server(scheme: str, settings: dict[str, Any], parameters: dict[str, str]) -> str:
     user, password = settings.get("USER") or "", settings.get("PASSWORD") or ""
     login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     host, port = settings.get("HOST") or "", settings.get("PORT") or ""
     if scheme == "postgresql" and host.startswith("/"):  # the folder of a Unix socket
-        words["host"], host = host, ""
+        parameters["host"], host = host, ""
         if port:
-            words["port"], port = str(port), ""
+            parameters["port"], port = str(port), ""
     where = (f"{login}@" if login else "") + (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     name = quote(settings.get("NAME") or "", safe="")
-    return f"{scheme}://{where}/{name}" + (f"?{urlencode(words, quote_via=quote)}" if words else "")
+    return f"{scheme}://{where}/{name}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")

@@ -51,10 +51,10 @@ def find_task(path: str, modules: Iterable[str]) -> Any | None:
     except Exception:
         log.exception("the module of the task %s cannot be imported", path)
         return None
-    found = getattr(module, attribute, None)
-    return found if is_task(found) else None
+    task = getattr(module, attribute, None)
+    return task if is_task(task) else None
 
 
 def _is_of_project(module: str, modules: Iterable[str]) -> bool:
     allowed = [*(config.name for config in apps.get_app_configs()), *modules]
-    return any(module == each or module.startswith(f"{each}.") for each in allowed)
+    return any(module == name or module.startswith(f"{name}.") for name in allowed)

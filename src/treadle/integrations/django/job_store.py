@@ -40,10 +40,10 @@ class JobStore:
     tasks     the Django tasks by their path, such as "shop.tasks.send"
     """
 
-    def __init__(self, given: options.BackendOptions) -> None:
-        self.options = given
-        self.database = given.database if given.url is None else None
-        self.outbox = given.database if given.url is not None and given.commit == "outbox" else None
+    def __init__(self, backend: options.BackendOptions) -> None:
+        self.options = backend
+        self.database = backend.database if backend.url is None else None
+        self.outbox = backend.database if backend.url is not None and backend.commit == "outbox" else None
         self.tasks: dict[str, Known] = {}
         self.memory: InMemoryDatabase | None = None
         self.raised = Raised()
@@ -72,16 +72,20 @@ class JobStore:
         return self.options.url or database.url_of(self.options.database, self.options.schema)
 
     @property
+    def backends(self) -> dict[str, options.BackendOptions]:
+        """The Treadle backends of TASKS whose jobs are here, by alias."""
+        return {alias: backend for alias, backend in treadle_aliases().items() if backend.place == self.options.place}
+
+    @property
     def modules(self) -> list[str]:
         """OPTIONS["modules"] of all backends whose jobs are here."""
-        same = [each for each in treadle_aliases().values() if each.place == self.options.place]
-        return list(dict.fromkeys(name for each in same or [self.options] for name in each.modules))
+        backends = self.backends.values() or [self.options]
+        return list(dict.fromkeys(name for backend in backends for name in backend.modules))
 
     @property
     def migrates(self) -> bool:
         """Whether `manage.py migrate` makes the tables: no backend whose jobs are here says otherwise."""
-        same = [each for each in treadle_aliases().values() if each.place == self.options.place]
-        return all(each.migrate for each in same or [self.options])
+        return all(backend.migrate for backend in self.backends.values() or [self.options])
 
     def _made(self) -> App:
         url = self.url
@@ -117,7 +121,7 @@ class JobStore:
 
     # --- tasks
 
-    def register(self, task: Any, given: dict[str, Any]) -> Known:
+    def register(self, task: Any, constants: dict[str, Any]) -> Known:
         """Make jobs of this Django task run here. Its options count for all its jobs, also for those that are stored.
         Raises InvalidTask."""
         path = task.module_path
@@ -128,10 +132,10 @@ class JobStore:
             app = self.app
             if path in app.tasks and known is None:
                 raise InvalidTask(f"{path} is a task of the Treadle app already; decorate it once.")
-            constants = {"queue": task.queue_name, "priority": task.priority, **given}
-            found = Known(task, given, self._declared(app, path, bridge.bridged(task, self), constants))
-            self.tasks[path] = found
-        return found
+            defaults = {"queue": task.queue_name, "priority": task.priority, **constants}
+            declared = self._declared(app, path, bridge.bridged(task, self), defaults)
+            self.tasks[path] = Known(task, constants, declared)
+        return self.tasks[path]
 
     def learn(self, path: str) -> Known | None:
         """The task of that path, after importing its module if the module belongs to an installed app or to
@@ -143,63 +147,63 @@ class JobStore:
         if path in app.tasks:  # the function was redefined: the server reloads, or a notebook cell ran again
             app._core.declared.pop(path, None)
         try:
-            made: Any = app.task(name=path, **constants)
-            return made(function)
+            decorate: Any = app.task(name=path, **constants)
+            return decorate(function)
         except (BadOption, BadTask) as error:
             raise InvalidTask(f"{path}: {error}") from error
 
 
-def store_for(given: options.BackendOptions) -> JobStore:
+def store_for(backend: options.BackendOptions) -> JobStore:
     """The store of that place. Raises InvalidTaskBackend if a backend with the same place stores texts otherwise."""
     with _making:
-        found = _stores.setdefault(given.place, JobStore(given))
-    if found.options.texts_summary != given.texts_summary:
+        store = _stores.setdefault(backend.place, JobStore(backend))
+    if store.options.texts_summary != backend.texts_summary:
         raise InvalidTaskBackend(
             "Two backends in TASKS have their jobs in one place, and differ in 'blobs', 'offload', 'keys' or 'redact'; "
             "give them the same OPTIONS."
         )
-    return found
+    return store
 
 
 def store_of(alias: str) -> JobStore:
     """The store of an alias in TASKS. Raises ImproperlyConfigured if it is not a Treadle backend."""
-    found = treadle_aliases()
-    if alias not in found:
-        names = ", ".join(found) or "none"
+    backends = treadle_aliases()
+    if alias not in backends:
+        names = ", ".join(backends) or "none"
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is no Treadle backend (Treadle backends: {names})")
-    return store_for(found[alias])
+    return store_for(backends[alias])
 
 
 def treadle_aliases() -> dict[str, options.BackendOptions]:
     """The aliases of TASKS with a Treadle backend, in their order."""
     from django.utils.module_loading import import_string
 
-    found = {}
+    backends = {}
     for alias, params in (getattr(settings, "TASKS", None) or {}).items():
         name = params.get("BACKEND", "")
         if name == BACKEND or _is_ours(import_string, name):
-            found[alias] = options.read(alias, params.get("OPTIONS", {}))
-    return found
+            backends[alias] = options.read(alias, params.get("OPTIONS", {}))
+    return backends
 
 
 def _is_ours(import_string: Any, name: str) -> bool:
     """Whether the name is a backend class derived from ours."""
     try:
-        found = import_string(name)
+        backend = import_string(name)
     except ImportError:
         return False
     ours = "treadle.integrations.django.backend TreadleBackend"
-    return any(f"{base.__module__} {base.__qualname__}" == ours for base in getattr(found, "__mro__", ()))
+    return any(f"{base.__module__} {base.__qualname__}" == ours for base in getattr(backend, "__mro__", ()))
 
 
 def first_alias() -> str:
     """The alias "default" if it is a Treadle backend, otherwise the first one that is. Raises ImproperlyConfigured."""
-    found = treadle_aliases()
-    if not found:
+    backends = treadle_aliases()
+    if not backends:
         raise ImproperlyConfigured(
             f'no backend of TASKS is Treadle\'s: expected TASKS = {{"default": {{"BACKEND": "{BACKEND}"}}}}'
         )
-    return "default" if "default" in found else next(iter(found))
+    return "default" if "default" in backends else next(iter(backends))
 
 
 def stores() -> list[JobStore]:

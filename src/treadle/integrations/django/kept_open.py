@@ -26,7 +26,7 @@ def in_tests() -> bool:
 
 
 class KeptOpen:
-    """Of one App, in one process."""
+    """Keeps one App open, in one process."""
 
     def __init__(self, app: App) -> None:
         self._app = app

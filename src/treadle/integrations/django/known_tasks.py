@@ -20,25 +20,25 @@ class Known:
     treadle       the Treadle task for it
     """
 
-    def __init__(self, task: Any, given: dict[str, Any], treadle: AnyTask) -> None:
-        self.task, self.options, self.treadle = task, given, treadle
+    def __init__(self, task: Any, options: dict[str, Any], treadle: AnyTask) -> None:
+        self.task, self.options, self.treadle = task, options, treadle
         self.task_options = getattr(task, "options", None)
 
 
 class Raised:
-    """The exceptions of runs that ended their job, by its id, until the end is stored."""
+    """Keeps the exceptions of runs that ended their job, by the id of the job, until the end is stored."""
 
     def __init__(self) -> None:
-        self._found: dict[str, BaseException] = {}
+        self._errors: dict[str, BaseException] = {}
 
     def note(self, id: str, error: BaseException) -> None:
-        self._found.pop(id, None)
-        self._found[id] = error
-        while len(self._found) > KEPT:
-            del self._found[next(iter(self._found))]
+        self._errors.pop(id, None)
+        self._errors[id] = error
+        while len(self._errors) > KEPT:
+            del self._errors[next(iter(self._errors))]
 
     def take(self, id: str) -> BaseException | None:
-        return self._found.pop(id, None)
+        return self._errors.pop(id, None)
 
 
 class Store(Protocol):
@@ -50,13 +50,13 @@ class Store(Protocol):
     @property
     def app(self) -> App: ...
     def learn(self, path: str) -> Known | None: ...
-    def register(self, task: Any, given: dict[str, Any]) -> Known: ...
+    def register(self, task: Any, constants: dict[str, Any]) -> Known: ...
 
 
 def constants_of(task: Any) -> dict[str, Any]:
     """The options of a task that count for all its jobs."""
-    given: dict[str, Any] = getattr(task, "options", {})
-    return {name: value for name, value in given.items() if name not in OF_ONE_CALL}
+    options: dict[str, Any] = getattr(task, "options", {})
+    return {name: value for name, value in options.items() if name not in OF_ONE_CALL}
 
 
 def is_task(value: object) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from treadle.app import App
 from treadle.core.errors import StorageError
 from treadle.core.events import Event
 from treadle.integrations.django import discovery, schedules
-from treadle.integrations.django.job_store import JobStore, store_of, treadle_aliases
+from treadle.integrations.django.job_store import JobStore, store_of
 from treadle.integrations.django.known_tasks import constants_of
 
 log = logging.getLogger("treadle")
@@ -32,8 +33,7 @@ def prepare(alias: str) -> App:
         discovery.load(store.modules)
         for task in discovery.tasks_of_project(store.modules):
             store.register(task, constants_of(task))
-        same = [name for name, found in treadle_aliases().items() if found.place == store.options.place]
-        schedules.declare(store, same)
+        schedules.declare(store, list(store.backends))
         Strangers(store).watch()
         _prepared.add(id(store))
     return store.app
@@ -57,11 +57,9 @@ class Strangers:
                     await self.look()
                 except StorageError as error:
                     log.debug("could not look for tasks that are not imported: %s", error)
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(EVERY):
                         await stop.wait()
-                except TimeoutError:
-                    continue
 
         def stopping(event: Event) -> None:
             stop.set()

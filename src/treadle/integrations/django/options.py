@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from treadle.serialization import Keys
 from treadle.storage import Wrapping
 
 Commit = Literal["same", "after", "now", "outbox"]
-COMMITS: Final = ("same", "after", "now", "outbox")
+COMMITS: Final = get_args(Commit)
 
 
 class BackendOptions(Struct, frozen=True):
@@ -77,42 +77,32 @@ def read(alias: str, given: Mapping[str, Any]) -> BackendOptions:
             close = difflib.get_close_matches(str(name), known, 1)
             like = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
             raise _wrong(alias, name, f"unknown option; {like}")
-    for name in ("database", "schema"):
-        if not isinstance(given.get(name, "default"), str) or not given.get(name, "default"):
-            raise _wrong(alias, name, f"expected a text, found {given[name]!r}")
-    url = given.get("url")
-    if url is not None and not (isinstance(url, str) and url):
-        raise _wrong(alias, "url", f"expected a storage URL or None, found {url!r}")
-    commit = given.get("commit")
-    if commit is None:
-        commit = "same" if url is None else "after"
-    if commit not in COMMITS:
-        raise _wrong(alias, "commit", f"expected one of {', '.join(COMMITS)}, found {commit!r}")
-    migrate = given.get("migrate", True)
-    if not isinstance(migrate, bool):
-        raise _wrong(alias, "migrate", f"expected True or False, found {migrate!r}")
-    offload = given.get("offload")
-    if offload is not None and (isinstance(offload, bool) or not isinstance(offload, int)):
-        raise _wrong(alias, "offload", f"expected a number of bytes or None, found {offload!r}")
-    return BackendOptions(
-        database=given.get("database", "default"),
-        schema=given.get("schema", "treadle"),
-        url=url,
-        commit=cast("Commit", commit),
-        migrate=migrate,
-        modules=_names(alias, given, "modules", "module names"),
-        blobs=given.get("blobs"),
-        offload=offload,
-        keys=_keys(alias, given.get("keys")),
-        redact=_names(alias, given, "redact", "names of arguments and fields"),
-    )
+    for name, fits, expected in _EXPECTED:
+        if name in given and not fits(given[name]):
+            raise _wrong(alias, name, f"expected {expected}, found {given[name]!r}")
+    commit = given.get("commit") or ("same" if given.get("url") is None else "after")
+    names = {name: tuple(given[name]) for name in ("modules", "redact") if name in given}
+    return BackendOptions(**{**given, **names, "commit": commit, "keys": _keys(alias, given.get("keys"))})
 
 
-def _names(alias: str, given: Mapping[str, Any], option: str, what: str) -> tuple[str, ...]:
-    names = given.get(option, ())
-    if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in names):
-        raise _wrong(alias, option, f"expected a list of {what}, found {names!r}")
-    return tuple(names)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(name, str) for name in value)
+
+
+_EXPECTED: Final[Sequence[tuple[str, Callable[[Any], bool], str]]] = (
+    ("database", _is_text, "a text"),
+    ("schema", _is_text, "a text"),
+    ("url", lambda value: value is None or _is_text(value), "a storage URL or None"),
+    ("commit", lambda value: value in (None, *COMMITS), f"one of {', '.join(COMMITS)}"),
+    ("migrate", lambda value: isinstance(value, bool), "True or False"),
+    ("offload", lambda value: value is None or type(value) is int, "a number of bytes or None"),
+    ("modules", _are_names, "a list of module names"),
+    ("redact", _are_names, "a list of names of arguments and fields"),
+)
 
 
 def _keys(alias: str, given: object) -> Keys | None:
@@ -120,7 +110,7 @@ def _keys(alias: str, given: object) -> Keys | None:
     if given is None or isinstance(given, Keys):
         return given
     texts = given.replace(",", " ").split() if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(key, str) for key in texts):
         raise _wrong(alias, "keys", f"expected Keys(...) or a list of keys, found a {type(given).__name__}")
     try:
         return Keys(*texts)
@@ -130,5 +120,5 @@ def _keys(alias: str, given: object) -> Keys | None:
 
 def _wrong(alias: str, option: object, problem: str) -> Exception:
     end = "" if problem.endswith("?") else "."
-    found: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}{end}")
-    return found
+    error: Exception = InvalidTaskBackend(f"TASKS[{alias!r}]['OPTIONS'][{option!r}]: {problem}{end}")
+    return error

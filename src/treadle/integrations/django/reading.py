@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import transaction
@@ -20,8 +22,8 @@ def read(store: JobStore, id: str) -> Record | None:
     if store.database is None:
         [row] = store.app.sync.call(core.client.get([id]))
         return row
-    with reading(connection_of(store)) as given:
-        [row] = at_once(core.bound(given).get([id]))
+    with _reading(connection_of(store)) as session:
+        [row] = at_once(core.bound(session).get([id]))
     return row
 
 
@@ -32,30 +34,19 @@ def in_outbox(store: JobStore, id: str) -> Record | None:
     return row
 
 
-class reading:
+@contextmanager
+def _reading(connection: Any) -> Iterator[Any]:
     """A transaction to read in. On SQLite a new one is deferred, whatever `transaction_mode` says: a reader needs no
     write lock."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._atomic: Any = None
-        self._raw: Any = None
-
-    def __enter__(self) -> Any:
-        connection = self._connection
-        if connection.in_atomic_block:
-            return connection
-        if connection.vendor == "sqlite" and connection.get_autocommit():
-            connection.ensure_connection()
-            self._raw = connection.connection
-            self._raw.execute("BEGIN")
-            return self._raw
-        self._atomic = transaction.atomic(using=connection.alias)
-        self._atomic.__enter__()
-        return connection
-
-    def __exit__(self, *error: Any) -> None:
-        if self._raw is not None:
-            self._raw.execute("ROLLBACK")
-        elif self._atomic is not None:
-            self._atomic.__exit__(*error)
+    if connection.in_atomic_block:
+        yield connection
+    elif connection.vendor == "sqlite" and connection.get_autocommit():
+        connection.ensure_connection()
+        connection.connection.execute("BEGIN")
+        try:
+            yield connection.connection
+        finally:
+            connection.connection.execute("ROLLBACK")
+    else:
+        with transaction.atomic(using=connection.alias):
+            yield connection

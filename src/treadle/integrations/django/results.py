@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.conf import settings
 from django.utils.timezone import make_naive
@@ -40,7 +40,7 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
     running  the row is as a worker has claimed it
     Raises TaskResultDoesNotExist for a job of a task that this code does not have.
     """
-    args, kwargs = _arguments(row, store)
+    args, kwargs = store.app.jobs.arguments(row)
     state = State.RUNNING if running else row.state
     result = TaskResult(
         task=task if task is not None else task_of(row, store, alias),
@@ -50,7 +50,7 @@ def result_of(row: Record, store: Store, alias: str, task: Any = None, running: 
         started_at=moment(_first_start(row)),
         last_attempted_at=moment(_last_start(row)),
         finished_at=moment(row.ended_at),
-        args=args,
+        args=list(args),
         kwargs=kwargs,
         backend=alias,
         errors=errors_of(row),
@@ -79,18 +79,11 @@ def fresh(row: Record, alias: str, task: Any, args: list[Any], kwargs: dict[str,
     )
 
 
-def _arguments(row: Record, store: Store) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = store.app.jobs.arguments(row)
-    return list(args), kwargs
-
-
 def task_of(row: Record, store: Store, alias: str) -> Any:
     """The Django task of a job, with the priority, queue and time of this job. It is not validated again: QUEUES may
     have changed since the job was stored."""
     job = row.job
-    known = store.tasks.get(job.task)
-    if known is None:
-        known = store.learn(job.task)
+    known = store.tasks.get(job.task) or store.learn(job.task)
     if known is None:
         raise TaskResultDoesNotExist(
             f"job {job.id} is stored, but this code has no Django task {job.task!r}; "
@@ -99,8 +92,8 @@ def task_of(row: Record, store: Store, alias: str) -> Any:
     later = moment(row.created_at + job.delay) if job.delay else None
     own = {"priority": job.priority, "queue_name": job.queue, "run_after": later, "backend": alias}
     task = object.__new__(type(known.task))
-    for each in fields(known.task):
-        object.__setattr__(task, each.name, own.get(each.name, getattr(known.task, each.name)))
+    for field in fields(known.task):
+        object.__setattr__(task, field.name, own.get(field.name, getattr(known.task, field.name)))
     return task
 
 
@@ -108,20 +101,19 @@ def moment(at: float | None) -> datetime | None:
     """Seconds since 1970 as a datetime: aware if USE_TZ, otherwise naive local time."""
     if at is None:
         return None
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
+    aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)
     if settings.USE_TZ:
-        return found
-    naive: datetime = make_naive(found)
-    return naive
+        return aware
+    return cast("datetime", make_naive(aware))
 
 
 def _first_start(row: Record) -> float | None:
-    starts = [each.started_at for each in attempts.of(row) if each.started_at is not None]
+    starts = [attempt.started_at for attempt in attempts.of(row) if attempt.started_at is not None]
     return min(starts, default=_last_start(row))
 
 
 def _last_start(row: Record) -> float | None:
-    """When its last run began. A job that a test ran without a claim began when it ended."""
+    """When the last run of the job began. If a test ran it without a claim, that is when it ended."""
     return row.started_at if row.started_at is not None or not row.attempt else row.ended_at
 
 
@@ -129,29 +121,29 @@ def workers_of(row: Record, state: State) -> list[str]:
     """The worker of each attempt, oldest first; Django counts attempts by this list. Only the last ten are known, so
     the list begins with repetitions of the oldest of them."""
     count = row.attempt + (state is State.RUNNING)
-    counted = [each.worker or "" for each in attempts.of(row) if each.outcome not in UNCOUNTED]
-    known = [each for each in counted if each] or [worker_name(row.worker) or "unknown"]
+    counted = [attempt.worker or "" for attempt in attempts.of(row) if attempt.outcome not in UNCOUNTED]
+    known = [worker for worker in counted if worker] or [worker_name(row.worker) or "unknown"]
     return [known[0]] * (count - len(known)) + known[-count:] if count else []
 
 
 def errors_of(row: Record) -> list[Any]:
     """The errors of the attempts that failed, oldest first."""
-    found = [_error(each.error) for each in attempts.of(row)[:-1] if each.error]
+    errors = [_error(attempt.error) for attempt in attempts.of(row)[:-1] if attempt.error]
     if row.state is State.CANCELLED:
         return [
-            *found,
+            *errors,
             TaskError(exception_class_path="treadle.errors.JobCancelled", traceback=row.error or "cancelled"),
         ]
     if row.error and row.state is not State.SUCCEEDED:
-        return [*found, _error(row.error)]
+        return [*errors, _error(row.error)]
     if row.state is State.FAILED:
-        return [*found, TaskError(exception_class_path="treadle.errors.JobFailed", traceback=row.reason or "failed")]
-    return found
+        return [*errors, TaskError(exception_class_path="treadle.errors.JobFailed", traceback=row.reason or "failed")]
+    return errors
 
 
 def _error(text: str) -> Any:
-    found = traceback_of(text) or text
-    return TaskError(exception_class_path=class_path(text), traceback=f"{found.rstrip()}\n")  # as format_exception ends
+    trace = traceback_of(text) or text
+    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # as format_exception ends
 
 
 def class_path(text: str) -> str:
@@ -161,8 +153,8 @@ def class_path(text: str) -> str:
     module is imported for it; `TaskError.exception_class` imports the class when it is read.
     """
     line = error_line(text)
-    for words in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
-        match = CLASS.match(words)
+    for part in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
+        match = CLASS.match(part)
         path = None if match is None else _path(match[1])
         if path is not None:
             return path

@@ -27,83 +27,82 @@ KEYS: Final = ("task", "cron", "every", "tz", "args", "kwargs", "catch_up", "ove
 def read() -> dict[str, dict[str, Any]]:
     """The setting. Raises ImproperlyConfigured for an unknown key, a missing task, an invalid name or timing, and for
     both or none of cron and every."""
-    found = getattr(settings, NAME, None) or {}
-    if not isinstance(found, Mapping):
-        raise ImproperlyConfigured(f"{NAME}: expected a dict of schedules by name, found {found!r:.80}")
-    for name, given in found.items():
-        if not isinstance(given, Mapping):
-            raise _wrong(name, f"expected a dict, found {given!r:.80}")
-        for key in given:
+    setting = getattr(settings, NAME, None) or {}
+    if not isinstance(setting, Mapping):
+        raise ImproperlyConfigured(f"{NAME}: expected a dict of schedules by name, found {setting!r:.80}")
+    for name, entry in setting.items():
+        if not isinstance(entry, Mapping):
+            raise _wrong(name, f"expected a dict, found {entry!r:.80}")
+        for key in entry:
             if key not in KEYS:
                 close = difflib.get_close_matches(str(key), KEYS, 1)
                 like = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(KEYS)}"
                 raise _wrong(name, f"unknown key {key!r}{like}")
-        if not isinstance(given.get("task"), str) or "." not in given["task"]:
+        if not isinstance(entry.get("task"), str) or "." not in entry["task"]:
             raise _wrong(name, '"task": expected the path of a task, such as "shop.tasks.report"')
-        if ("cron" in given) == ("every" in given):
+        if ("cron" in entry) == ("every" in entry):
             raise _wrong(name, 'give exactly one of "cron" and "every"')
-        _check_call(name, given)
+        _check_call(name, entry)
         try:
-            ticker.check(name, given.get("catch_up", "one"), given.get("overlap", "allow"))
-            crons.cron(given["cron"], _zone(given)) if "cron" in given else crons.every(given["every"])
+            ticker.check(name, entry.get("catch_up", "one"), entry.get("overlap", "allow"))
+            crons.cron(entry["cron"], _zone(entry)) if "cron" in entry else crons.every(entry["every"])
         except BadOption as error:
             raise _wrong(name, str(error)) from error
-    return {name: dict(given) for name, given in found.items()}
+    return {name: dict(entry) for name, entry in setting.items()}
 
 
-def _check_call(name: str, given: Mapping[str, Any]) -> None:
+def _check_call(name: str, entry: Mapping[str, Any]) -> None:
     """Raises ImproperlyConfigured for arguments that no task can get, and for a backend that is none of Treadle's."""
-    args, kwargs = given.get("args", ()), given.get("kwargs", {})
+    args, kwargs = entry.get("args", ()), entry.get("kwargs", {})
     if not isinstance(args, list | tuple):
         raise _wrong(name, f'"args": expected a list, found {args!r:.80}')
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
         raise _wrong(name, f'"kwargs": expected a dict with names as keys, found {kwargs!r:.80}')
     known = list(treadle_aliases())
-    if "backend" in given and given["backend"] not in known:
+    if "backend" in entry and entry["backend"] not in known:
         names = ", ".join(known) or "none"
-        raise _wrong(name, f'"backend": expected a Treadle backend of TASKS ({names}), found {given["backend"]!r:.80}')
+        raise _wrong(name, f'"backend": expected a Treadle backend of TASKS ({names}), found {entry["backend"]!r:.80}')
 
 
 def declare(store: Store, aliases: list[str]) -> list[str]:
     """Declare the schedules whose backend is one of these aliases -> their names. One that names no backend belongs to
     the first Treadle backend. Raises ImproperlyConfigured."""
     declared = []
-    for name, given in read().items():
-        if given.get("backend", first_alias()) not in aliases:
+    for name, entry in read().items():
+        if entry.get("backend", first_alias()) not in aliases:
             continue
         try:
-            _declare(store, name, given)
+            _declare(store, name, entry)
         except (BadOption, BadArgument) as error:
             raise _wrong(name, str(error)) from error
         declared.append(name)
     return declared
 
 
-def _declare(store: Store, name: str, given: dict[str, Any]) -> None:
-    rest = {key: given[key] for key in ("args", "kwargs", "catch_up", "overlap") if key in given}
-    task = _task(store, name, given["task"])
-    if "cron" in given:
-        store.app.cron(given["cron"], tz=_zone(given), name=name, **rest)(task)
+def _declare(store: Store, name: str, entry: dict[str, Any]) -> None:
+    rest = {key: entry[key] for key in ("args", "kwargs", "catch_up", "overlap") if key in entry}
+    task = _task(store, name, entry["task"])
+    if "cron" in entry:
+        store.app.cron(entry["cron"], tz=_zone(entry), name=name, **rest)(task)
     else:
-        store.app.every(given["every"], name=name, **rest)(task)
+        store.app.every(entry["every"], name=name, **rest)(task)
 
 
-def _zone(given: Mapping[str, Any]) -> str:
-    zone: str = given.get("tz") or settings.TIME_ZONE
-    return zone
+def _zone(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("tz") or settings.TIME_ZONE)
 
 
 def _task(store: Store, name: str, path: str) -> Any:
     """The Treadle task of that path: of a Django task, or declared with `@app.task`."""
     try:
-        found = import_string(path)
+        task = import_string(path)
     except ImportError as error:
         raise _wrong(name, f'"task": {path!r} cannot be imported ({error})') from error
-    if isinstance(found, Task):
-        return found
-    if not is_task(found):
-        raise _wrong(name, f'"task": {path!r} is {type(found).__name__}, not a task')
-    return store.register(found, constants_of(found)).treadle
+    if isinstance(task, Task):
+        return task
+    if not is_task(task):
+        raise _wrong(name, f'"task": {path!r} is {type(task).__name__}, not a task')
+    return store.register(task, constants_of(task)).treadle
 
 
 def _wrong(name: str, problem: str) -> ImproperlyConfigured:

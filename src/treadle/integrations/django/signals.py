@@ -43,7 +43,7 @@ class Endings:
 
     async def _ended(self, event: Event) -> None:
         error = self._store.raised.take(event.id)
-        if not self._is_django(event.task) or not wanted(event.name):
+        if event.task not in self._store.tasks or not wanted(event.name):
             return
         [row] = await self._app._core.client.get([event.id])
         if row is None:  # its retention is 0, and the arguments and the result are gone
@@ -59,9 +59,6 @@ class Endings:
         if thread is not None:
             thread.close()
         await threads.close()
-
-    def _is_django(self, task: str) -> bool:
-        return task in self._store.tasks
 
     def _send(self, row: Any, error: BaseException | None) -> None:
         try:
@@ -98,12 +95,12 @@ def send_finished(result: Any, error: BaseException | None) -> None:
         task_finished.send_robust(sender=sender, task_result=result)
 
 
-def of_the_task(found: TracebackType | None) -> TracebackType | None:
+def of_the_task(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of Treadle before those of the task."""
-    known = found
+    known = traceback
     while known is not None and known.tb_frame.f_globals.get("__name__", "").startswith("treadle."):
         known = known.tb_next
-    return known or found
+    return known or traceback
 
 
 def wanted(name: str) -> bool:

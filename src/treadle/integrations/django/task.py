@@ -25,29 +25,29 @@ class TreadleTask(Task):
     """A task of Django with `options`: retry, timeout, key, limits, cost, lane, labels, headers, keep, keep_failed,
     deadline, expires, lease, max_lost, aging, after, when, wait_timeout, id.
 
-    Django 6.1 and the backport accept them in the decorator, `.using(...)` accepts them everywhere. Those of the
-    decorator count for every job, also for stored ones; those of `.using` for the jobs that it enqueues.
+    Django 6.1 and the backport accept them in the decorator, `.using(...)` accepts them everywhere. Options of the
+    decorator apply to every job, also to stored ones. Options of `.using` apply to the jobs that it enqueues.
     """
 
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
-    def __init__(self, *, options: dict[str, Any] | None = None, **given: Any) -> None:
-        for each in fields(Task):
-            value = given.pop(each.name, each.default)
+    def __init__(self, *, options: dict[str, Any] | None = None, **more: Any) -> None:
+        for own in fields(Task):
+            value = more.pop(own.name, own.default)
             if value is MISSING:
-                raise TypeError(f"{type(self).__name__}: {each.name}= is missing")
-            object.__setattr__(self, each.name, value)
-        object.__setattr__(self, "options", _merged(options or {}, given) if given else options or {})
+                raise TypeError(f"{type(self).__name__}: {own.name}= is missing")
+            object.__setattr__(self, own.name, value)
+        object.__setattr__(self, "options", _merged(options or {}, more) if more else options or {})
         self.__post_init__()
 
     def using(self, **changes: Any) -> TreadleTask:
         """A task with other defaults: those of Django (priority, queue_name, run_after, backend), and options. Raises
         InvalidTask."""
         own = {name: changes.pop(name) for name in DJANGO & changes.keys()}
-        found = {name: value for name, value in own.items() if value is not None}
+        replaced = {name: value for name, value in own.items() if value is not None}
         if changes:
-            found["options"] = _merged(self.options, changes)
-        return replace(self, **found)
+            replaced["options"] = _merged(self.options, changes)
+        return replace(self, **replaced)
 
 
 DJANGO: Final = frozenset({"priority", "queue_name", "run_after", "backend"})

@@ -101,10 +101,11 @@ post_migrate.connect(_forget, dispatch_uid="treadle.testing")  # a TransactionTe
 def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
     """Run the jobs that are due, and the jobs that these enqueue -> the number of runs.
 
-    Runs the jobs that this thread has enqueued in this test, or for all tests of its class. A TransactionTestCase,
-    which flushes the database, ends the turn of those before it. Jobs for later, with `run_after` or after a failed try
-    with a delay, stay. With commit="after", jobs are stored first if their block of `atomic` has ended; with "outbox",
-    jobs that are due are delivered to their storage. Receivers of `task_started` and `task_finished` are called here.
+    Runs the jobs that this thread has enqueued in this test, or for all tests of its class. A TransactionTestCase
+    flushes the database, so jobs that were enqueued before it are forgotten. Jobs for later, with `run_after` or after
+    a failed try with a delay, stay. With commit="after", jobs are stored first if their block of `atomic` has ended;
+    with "outbox", jobs that are due are delivered to their storage. Receivers of `task_started` and `task_finished` are
+    called here.
 
     raise_errors  raise the first exception of a task, after its outcome was stored
     Raises Runaway after `limit` runs.
@@ -256,10 +257,10 @@ class Here:
         return asyncio.ensure_future(sync_to_async(self._outcome, thread_sensitive=True)(call))
 
     def _outcome(self, call: Callable[[], Any]) -> Answer:
-        found = outcome(call)
-        if ends_test(found[1]):
-            self.ends_test = found[1]
-        return found
+        answer = outcome(call)
+        if ends_test(answer[1]):
+            self.ends_test = answer[1]
+        return answer
 
 
 class NoBatches:

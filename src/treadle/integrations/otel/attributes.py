@@ -52,28 +52,28 @@ _TYPE: Final = re.compile(r"[^\W\d][\w.:$]{0,99}")  # also Go's and Java's "main
 
 def of_sending(name: str, kind: str, jobs: Sequence[NewJob], server: str | None) -> Attributes:
     """The attributes of a call that sends these jobs; the queue and the task if all of them have the same."""
-    found: Attributes = {SYSTEM: "treadle", OPERATION: name, OPERATION_TYPE: kind}
+    about: Attributes = {SYSTEM: "treadle", OPERATION: name, OPERATION_TYPE: kind}
     first = jobs[0]
     if all(job.queue == first.queue for job in jobs):
-        found[DESTINATION] = first.queue
+        about[DESTINATION] = first.queue
     if all(job.task == first.task for job in jobs):
-        found[TASK] = first.task
+        about[TASK] = first.task
     if len(jobs) == 1:
-        found[MESSAGE] = first.id
+        about[MESSAGE] = first.id
         workflow = first.root or (first.id if running_here() is None else None)
         if workflow is not None:  # a job that a run returns gets its workflow when it is stored
-            found[CONVERSATION] = workflow
+            about[CONVERSATION] = workflow
     else:
-        found[COUNT] = len(jobs)
+        about[COUNT] = len(jobs)
     if server is not None:
-        found[SERVER] = server
-    return found
+        about[SERVER] = server
+    return about
 
 
 def of_run(record: Record, worker: str | None, server: str | None) -> Attributes:
     """The attributes of a run of this job, as far as they are known when it begins."""
     job = record.job
-    found: Attributes = {
+    about: Attributes = {
         SYSTEM: "treadle",
         OPERATION: "run",
         OPERATION_TYPE: "process",
@@ -84,12 +84,12 @@ def of_run(record: Record, worker: str | None, server: str | None) -> Attributes
         ATTEMPT: record.attempt + 1,
     }
     if worker:
-        found[CLIENT] = worker
+        about[CLIENT] = worker
     if record.lost:
-        found[LOST] = record.lost
+        about[LOST] = record.lost
     if server is not None:
-        found[SERVER] = server
-    return found
+        about[SERVER] = server
+    return about
 
 
 def jobs_of(specs: Sequence[JobSpec]) -> list[NewJob]:  # type: ignore[type-arg]
@@ -97,14 +97,14 @@ def jobs_of(specs: Sequence[JobSpec]) -> list[NewJob]:  # type: ignore[type-arg]
     return [new for spec in specs for new in (*spec.others, spec.new)]
 
 
-def span_name(operation: str, found: Mapping[str, object], key: str) -> str:
+def span_name(operation: str, about: Mapping[str, object], key: str) -> str:
     """`enqueue mail`, or `enqueue` if the jobs differ."""
-    name = found.get(key)
+    name = about.get(key)
     return operation if name is None else f"{operation} {name}"
 
 
 def error_type(error: BaseException) -> str:
-    """The class of an exception; of one in another process, the class that it had there."""
+    """The class of an exception. For an exception of another process, it is the class that it had there."""
     if isinstance(error, RemoteFailure):
         return error.type or type(error).__name__
     kind = type(error)
@@ -137,8 +137,8 @@ class Failure:
 
 
 def _type_in(text: str) -> str:
-    """The type of a failure that another program reported, "ValueError" of "ValueError: no". A sentence is no such
-    word: it may have ids, and each would be a series of its own."""
+    """The type of a failure that another program reported: "ValueError" in "ValueError: no". A sentence is not taken
+    for a type, because it may contain ids, and each of them would make a series of its own."""
     return text if _TYPE.fullmatch(text) else OTHER_ERROR
 
 

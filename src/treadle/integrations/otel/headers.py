@@ -36,29 +36,29 @@ def sent_with(specs: Sequence[JobSpec[Any, Any]], context: Context, room: Header
     common = injected(context)
     limit = room.here(common)
     slim: dict[str, str] | None = None
-    found = []
+    traced = []
     for spec in specs:
         whole = _with_members_of(spec.new, common)
         size = size_of(whole.items())
         own = max(kept_size(spec.new, whole), *(kept_size(new, whole) for new in spec.others), 0)
         if own + size <= limit:
-            found.append(spec.with_headers(whole))
+            traced.append(spec.with_headers(whole))
             continue
         if slim is None:
             slim = {}
             W3C.inject(slim, context)
         fits = own + size_of(slim.items()) <= limit
-        found.append(spec.with_headers(slim) if fits else spec)
+        traced.append(spec.with_headers(slim) if fits else spec)
         room.left_out(spec.new.task, [name for name in whole if not fits or name not in slim])
-    return found
+    return traced
 
 
 def _with_members_of(new: NewJob, carrier: dict[str, str]) -> dict[str, str]:
     """The carrier, whose baggage also has the members that only the headers of the job have, such as Sentry's."""
-    if BAGGAGE not in carrier or not new.headers or (given := dict(new.headers).get(BAGGAGE)) is None:
+    if BAGGAGE not in carrier or not new.headers or (own := dict(new.headers).get(BAGGAGE)) is None:
         return carrier
-    names = {_name(each) for each in carrier[BAGGAGE].split(",")}
-    kept = [each.strip() for each in given.split(",") if _name(each) not in names and each.strip()]
+    names = {_name(member) for member in carrier[BAGGAGE].split(",")}
+    kept = [member.strip() for member in own.split(",") if _name(member) not in names and member.strip()]
     return {**carrier, BAGGAGE: ",".join([carrier[BAGGAGE], *kept])}
 
 
@@ -73,8 +73,8 @@ def extracted(headers: Pairs | Mapping[str, str]) -> Context:
 
 def span_of(context: Context) -> SpanContext | None:
     """The span of a context; None: it has none."""
-    found = trace.get_current_span(context).get_span_context()
-    return found if found.is_valid else None
+    span = trace.get_current_span(context).get_span_context()
+    return span if span.is_valid else None
 
 
 def memo_of(span: SpanContext) -> str | None:
@@ -88,8 +88,8 @@ def link_of(memo: str | None) -> Link | None:
     """A link to the run that stored this text."""
     if memo is None:
         return None
-    found = span_of(W3C.extract({"traceparent": memo}, Context()))
-    return None if found is None else Link(found, {"treadle.link": "previous run"})
+    span = span_of(W3C.extract({"traceparent": memo}, Context()))
+    return None if span is None else Link(span, {"treadle.link": "previous run"})
 
 
 def sender_link(sender: SpanContext) -> Link:

@@ -60,15 +60,15 @@ def _has_tracing(app: App) -> bool:
 
 def from_environment(environ: Any) -> dict[str, Any]:
     """The arguments of `Tracing` in these variables."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if traces := environ.get(f"{PREFIX}TRACES"):
-        found["traces"] = traces
+        options["traces"] = traces
     if within := environ.get(f"{PREFIX}CONTINUE_WITHIN"):
         try:
-            found["continue_within"] = float(within)
+            options["continue_within"] = float(within)
         except ValueError:
-            found["continue_within"] = within  # `Tracing` says what it expected
+            options["continue_within"] = within  # `Tracing` says what it expected
     for name in ("create_spans", "runner_spans", "queue_metrics"):
         if text := environ.get(PREFIX + name.upper()):
-            found[name] = text.lower() in TRUE
-    return found
+            options[name] = text.lower() in TRUE
+    return options

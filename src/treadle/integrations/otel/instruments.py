@@ -84,15 +84,15 @@ class Instruments:
 
     def _attributes(self, operation: str, queue: str, task: str, error: str | None) -> Attributes:
         queue, task = self._pairs.of(queue, task)
-        found: Attributes = {
+        about: Attributes = {
             SYSTEM: "treadle",
             OPERATION: operation,
             DESTINATION: REST if queue == OTHER else queue,
             TASK: REST if task == OTHER else task,
         }
         if error is not None:
-            found[ERROR_TYPE] = self._error(error)
-        return found
+            about[ERROR_TYPE] = self._error(error)
+        return about
 
     def _error(self, error: str) -> str:
         if error not in self._errors:
@@ -107,7 +107,7 @@ _shared: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
 
 def shared_instruments(provider: MeterProvider, meter: Meter) -> Instruments:
     """One set for all apps of a process that use this provider: the SDK warns of a second instrument of one name."""
-    found = _shared.get(provider)
-    if found is None:
-        found = _shared[provider] = Instruments(meter)
-    return found
+    instruments = _shared.get(provider)
+    if instruments is None:
+        instruments = _shared[provider] = Instruments(meter)
+    return instruments

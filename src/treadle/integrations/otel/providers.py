@@ -1,4 +1,4 @@
-"""The providers that a program has set for all libraries; None while there is only the API, which records nothing."""
+"""The providers that a program has set for all libraries, and whether they are only those of the API."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ READABLE: Final = (
 
 
 def of_traces() -> trace.TracerProvider | None:
-    if READABLE and TRACE._TRACER_PROVIDER is None:
-        return None
-    found = trace.get_tracer_provider()
-    return None if records_nothing(found) else found
+    return None if READABLE and TRACE._TRACER_PROVIDER is None else trace.get_tracer_provider()
 
 
 def of_metrics() -> metrics.MeterProvider | None:
-    if READABLE and METRICS._METER_PROVIDER is None:
-        return None
-    found = metrics.get_meter_provider()
-    return None if records_nothing(found) else found
+    return None if READABLE and METRICS._METER_PROVIDER is None else metrics.get_meter_provider()
 
 
 def records_nothing(provider: object) -> bool:

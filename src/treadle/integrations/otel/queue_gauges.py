@@ -71,14 +71,14 @@ class QueueGauges:
         if clock.monotonic() - read_at <= FRESH:
             return counts
         try:
-            found = app.sync.queues.stats().counts
+            stored = app.sync.queues.stats().counts
         except Exception as error:
             if app not in self._failing:
                 log.warning("could not read the queues for their metrics (%s); jobs are not affected", error)
             self._failing.add(app)
             return ()
         self._failing.discard(app)
-        counts = [each for each in found if each.queue != defaults.SYSTEM_QUEUE and each.task]
+        counts = [count for count in stored if count.queue != defaults.SYSTEM_QUEUE and count.task]
         self._reads[app] = clock.monotonic(), counts
         return counts
 
@@ -94,7 +94,7 @@ _shared: WeakKeyDictionary[MeterProvider, QueueGauges] = WeakKeyDictionary()
 
 def shared_gauges(provider: MeterProvider, meter: Meter) -> QueueGauges:
     """The gauges of all apps of a process that use this provider."""
-    found = _shared.get(provider)
-    if found is None:
-        found = _shared[provider] = QueueGauges(meter)
-    return found
+    gauges = _shared.get(provider)
+    if gauges is None:
+        gauges = _shared[provider] = QueueGauges(meter)
+    return gauges

@@ -55,9 +55,9 @@ class Sending:
         here = otel_context.get_current()
         if headers.span_of(here) is not None:
             return here
-        given = next((job.headers for job in self._jobs if job.headers), ())
-        found = headers.extracted(given) if given else here
-        return found if headers.span_of(found) is not None else here
+        own_headers = next((job.headers for job in self._jobs if job.headers), ())
+        context = headers.extracted(own_headers) if own_headers else here
+        return context if headers.span_of(context) is not None else here
 
     def _created(
         self, tracer: Tracer, parent: TraceContext, server: str | None, room: HeaderRoom

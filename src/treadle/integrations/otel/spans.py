@@ -26,13 +26,13 @@ LEASE_LOST: Final = "LeaseLost: the job belongs to another worker now"
 class RunSpan:
     """The span of a run, or of one call of a batch function, while it runs.
 
-    left  runs whose outcome is not known yet
+    runs  those whose outcome is not known yet
     """
 
-    __slots__ = ("before", "ended_at", "key", "left", "span", "within")
+    __slots__ = ("before", "ended_at", "key", "runs", "span", "within")
 
-    def __init__(self, span: Span, within: TraceContext, key: tuple[str, int], left: int = 1) -> None:
-        self.span, self.within, self.key, self.left = span, within, key, left
+    def __init__(self, span: Span, within: TraceContext, key: tuple[str, int], runs: int = 1) -> None:
+        self.span, self.within, self.key, self.runs = span, within, key, runs
         self.before = otel_context.get_current()
         self.ended_at: int | None = None  # ns since 1970, when its function has ended
 
@@ -40,10 +40,10 @@ class RunSpan:
         """Keep the time: the outcome of a run that was lost becomes known later."""
         self.ended_at = nanoseconds(clock.wall())
 
-    def judged(self) -> None:
+    def outcome_known(self) -> None:
         """The outcome of one of its runs is known."""
-        self.left -= 1
-        if self.left <= 0:
+        self.runs -= 1
+        if self.runs <= 0:
             self.span.end(self.ended_at)
 
 
@@ -73,8 +73,8 @@ class Places:
 
 
 def due_after(record: Record) -> float:
-    """How many seconds after its enqueue a run was due. For later runs of a job the row does not hold that; then it is
-    the time of the claim."""
+    """How many seconds after its enqueue a run was due. The row does not hold that for later runs of a job; for these,
+    the time of the claim is used."""
     if record.started_at is None:
         return 0.0
     return record.started_at - record.created_at - (waited(record) or 0.0)
@@ -84,10 +84,10 @@ def start_run(tracer: Tracer, context: Context, places: Places, server: str | No
     """Start the span of a run of one job."""
     record = context.record
     parent, links = places.of(record, context.memo(headers.MEMO))
-    found = names.of_run(record, context.worker, server)
+    about = names.of_run(record, context.worker, server)
     if (wait := waited(record)) is not None:
-        found[names.WAITED] = round(max(0.0, wait), 6)
-    span = tracer.start_span(f"run {record.job.task}", parent, SpanKind.CONSUMER, found, links)
+        about[names.WAITED] = round(max(0.0, wait), 6)
+    span = tracer.start_span(f"run {record.job.task}", parent, SpanKind.CONSUMER, about, links)
     if (memo := headers.memo_of(span.get_span_context())) is not None:
         context.set_memo(headers.MEMO, memo)
     within = trace.set_span_in_context(span, parent)
@@ -102,11 +102,11 @@ def start_batch(tracer: Tracer, contexts: tuple[Context, ...], server: str | Non
         if sender is not None:
             links.append(Link(sender, {names.MESSAGE: context.id}))
     first = contexts[0]
-    found = names.of_run(first.record, first.worker, server)
-    for each in (names.MESSAGE, names.CONVERSATION, names.ATTEMPT):
-        found.pop(each, None)
-    found[names.COUNT] = len(contexts)
-    span = tracer.start_span(f"run {first.task}", TraceContext(), SpanKind.CONSUMER, found, links)
+    about = names.of_run(first.record, first.worker, server)
+    for name in (names.MESSAGE, names.CONVERSATION, names.ATTEMPT):
+        about.pop(name, None)
+    about[names.COUNT] = len(contexts)
+    span = tracer.start_span(f"run {first.task}", TraceContext(), SpanKind.CONSUMER, about, links)
     within = trace.set_span_in_context(span, TraceContext())
     return RunSpan(span, within, (first.id, first.version), len(contexts))
 
@@ -122,7 +122,7 @@ def end_run(run: RunSpan, outcome: RunOutcome, error: BaseException | None, hide
             names.Failure(LEASE_LOST).mark(span)
     if outcome.name not in ("lost", "cancelled"):
         run.ended_at = None  # now: the result was encoded and judged meanwhile
-    run.judged()
+    run.outcome_known()
 
 
 def end_item(
@@ -132,7 +132,7 @@ def end_item(
     if run.span.is_recording() and error is not None and outcome.name in FAILURES:
         about = {names.MESSAGE: context.id, names.OUTCOME: outcome.name}
         names.Failure(error, hide).add_to(run.span, about)
-    run.judged()
+    run.outcome_known()
 
 
 def set_outcome(span: Span, outcome: RunOutcome) -> None:

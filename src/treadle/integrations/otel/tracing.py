@@ -169,7 +169,7 @@ class Tracing(Middleware):
             return await proceed(specs)
         token = otel_context.attach(sending.within)
         try:
-            found = await proceed(sending.specs)
+            sent = await proceed(sending.specs)
         except BaseException as error:
             failure = error  # a closure cannot keep the name of an `except`
             otel_context.detach(token)
@@ -177,7 +177,7 @@ class Tracing(Middleware):
             raise
         otel_context.detach(token)
         self._guarded("enqueue", sending.end)
-        return found
+        return sent
 
     def _begin_sending(self, specs: Specs) -> Sending:
         sending = Sending(specs, self._instruments())
@@ -266,8 +266,8 @@ class Tracing(Middleware):
 
     def close_process(self) -> None:
         """Export the spans and metrics of a process of `kind="process"`, which ends without the handlers of atexit."""
-        given = self._providers
-        for provider in (given[0] or providers.of_traces(), given[1] or providers.of_metrics()):
+        configured = self._providers
+        for provider in (configured[0] or providers.of_traces(), configured[1] or providers.of_metrics()):
             flush: Callable[[int], object] | None = getattr(provider, "force_flush", None)
             if flush is not None:
                 flush(FLUSH)
@@ -312,7 +312,7 @@ class Tracing(Middleware):
         span.end()
 
     def reported(self, record: Record, outcome: RunOutcome, error: str | None) -> None:
-        """A span from the claim until now, and the metrics, of a run that a runner in another language reported."""
+        """Record a run that a runner in another language reported: its metrics, and a span from the claim until now."""
         failed = error is not None and outcome.name in spans.FAILURES
         if (instruments := self._instruments()) is not None:
             kind = names.Failure(error or "").kind if failed else None

@@ -53,10 +53,10 @@ class CheckIns:
     async def _config_of(self, name: str) -> dict[str, Any] | None:
         """The configuration of the monitor; None if the schedule is gone, or has times that Sentry cannot express."""
         try:
-            found = None if self._app is None else await self._app.schedules.get(name)
+            schedule = None if self._app is None else await self._app.schedules.get(name)
         except TreadleError:  # a check-in is never worth a failed run
             return None
-        return None if found is None else config_of(found)
+        return None if schedule is None else config_of(schedule)
 
 
 def config_of(schedule: Schedule) -> dict[str, Any] | None:

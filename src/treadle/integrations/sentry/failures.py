@@ -47,8 +47,8 @@ def send(error: BaseException, task: str, reason: str | None, level: Level) -> N
 def send_text(text: str, task: str) -> None:
     """Send the event of a failure that is known only as text: of a runner in another language."""
     line = error_line(text)
-    found = _NAMED.match(line)
-    name, message = (found["type"], found["value"] or "") if found else ("Failure", line)
+    match = _NAMED.match(line)
+    name, message = (match["type"], match["value"] or "") if match else ("Failure", line)
     event: dict[str, Any] = {"exception": {"values": [_value(name, message, text)]}}
     if "stacktrace" not in event["exception"]["values"][0]:
         event["fingerprint"] = ["treadle", task, name]
@@ -68,11 +68,11 @@ def _hidden(tree: Any, hide: Callable[[str], str], hides: Callable[[str], bool],
     if isinstance(tree, str):
         return hide(tree)
     if isinstance(tree, list | tuple | deque):
-        return [_hidden(each, hide, hides, named) for each in tree]
+        return [_hidden(part, hide, hides, named) for part in tree]
     if isinstance(tree, dict):
         return {
-            name: HIDDEN if named and hides(str(name)) else _hidden(each, hide, hides, named or name == "vars")
-            for name, each in tree.items()
+            name: HIDDEN if named and hides(str(name)) else _hidden(part, hide, hides, named or name == "vars")
+            for name, part in tree.items()
         }
     return tree
 
@@ -94,14 +94,14 @@ def _frames(text: str) -> list[dict[str, Any]]:
     last = text[text.rfind("Traceback (most recent call last):") :] if "Traceback (most recent" in text else ""
     return [
         {
-            "filename": found["file"],
-            "abs_path": found["file"],
-            "lineno": int(found["line"]),
-            "function": found["function"] or "?",
-            "context_line": found["code"] or "",
-            "in_app": "site-packages" not in found["file"],
+            "filename": frame["file"],
+            "abs_path": frame["file"],
+            "lineno": int(frame["line"]),
+            "function": frame["function"] or "?",
+            "context_line": frame["code"] or "",
+            "in_app": "site-packages" not in frame["file"],
         }
-        for found in list(_FRAME.finditer(last))[-FRAMES:]
+        for frame in list(_FRAME.finditer(last))[-FRAMES:]
     ]
 
 

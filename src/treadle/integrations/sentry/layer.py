@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import sentry_sdk
@@ -76,12 +76,9 @@ class SentryMiddleware(Middleware):
                     context.child_headers.update(carried)
                 return await proceed()
 
-    def call(self, contexts: Sequence[Context]) -> AbstractContextManager[object]:
-        """A scope and a transaction for calls that run elsewhere than `run`."""
-        return self._elsewhere(contexts)
-
     @contextmanager
-    def _elsewhere(self, contexts: Sequence[Context]) -> Iterator[None]:
+    def call(self, contexts: Sequence[Context]) -> Iterator[None]:
+        """A scope and a transaction for calls that run elsewhere than `run`."""
         integration = self._active()
         if integration is None or contexts[0].kind not in ("batch", "process"):
             yield

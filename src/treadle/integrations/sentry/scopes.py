@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -23,47 +23,39 @@ Arguments = Callable[[Record], str | None] | None
 _of_run: ContextVar[Scope | None] = ContextVar("treadle.sentry", default=None)
 
 
-@contextmanager
-def of_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
+def of_run(context: Context, arguments: Arguments) -> AbstractContextManager[Scope]:
     """A scope of its own for a run. It stays the scope of this run for `after_run`."""
     scope = _scope_of(context, arguments)
     _of_run.set(scope)
-    with use_isolation_scope(scope):
-        yield scope
+    return use_isolation_scope(scope)
 
 
-@contextmanager
-def after_run(context: Context, arguments: Arguments) -> Iterator[Scope]:
+def after_run(context: Context, arguments: Arguments) -> AbstractContextManager[Scope]:
     """The scope of the run that has ended in this context, or a new one if it ended before it began."""
-    with use_isolation_scope(_of_run.get() or _scope_of(context, arguments)) as scope:
-        yield scope
+    return use_isolation_scope(_of_run.get() or _scope_of(context, arguments))
 
 
-@contextmanager
-def of_call(contexts: Sequence[Context], arguments: Arguments) -> Iterator[Scope]:
+def of_call(contexts: Sequence[Context], arguments: Arguments) -> AbstractContextManager[Scope]:
     """A scope for a call in another context than `run`: of a batch, or in another process."""
     if len(contexts) == 1:
-        scope = _scope_of(contexts[0], arguments)
-    else:
-        scope = _new_scope()
-        first = contexts[0].record.job
-        _name(scope, first.task, first.queue)
-        scope.set_context("treadle", {"task": first.task, "queue": first.queue, "jobs": [each.id for each in contexts]})
-    with use_isolation_scope(scope):
-        yield scope
+        return use_isolation_scope(_scope_of(contexts[0], arguments))
+    scope = _new_scope()
+    first = contexts[0].record.job
+    _name(scope, first.task, first.queue)
+    ids = [context.id for context in contexts]
+    scope.set_context("treadle", {"task": first.task, "queue": first.queue, "jobs": ids})
+    return use_isolation_scope(scope)
 
 
-@contextmanager
-def of_row(record: Record, arguments: Arguments) -> Iterator[Scope]:
+def of_row(record: Record, arguments: Arguments) -> AbstractContextManager[Scope]:
     """A scope for the run of a job that another program has reported."""
     scope = _new_scope()
     describe(scope, record, record.worker or "", record.attempt + 1, arguments)
-    with use_isolation_scope(scope):
-        yield scope
+    return use_isolation_scope(scope)
 
 
 def describe(scope: Scope, record: Record, worker: str, attempt: int, arguments: Arguments) -> None:
-    """Add the job to each event of this scope; `arguments`: returns the arguments to add."""
+    """Add the job to each event of this scope. `arguments` returns the arguments to add."""
     job = record.job
     _name(scope, job.task, job.queue)
     scope.set_tag("treadle.job", job.id)

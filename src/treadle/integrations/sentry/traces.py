@@ -30,8 +30,8 @@ def outgoing() -> dict[str, str]:
     """The headers of the current trace; none without a client."""
     if not sentry_sdk.get_client().is_active():
         return {}
-    found = {TRACE: sentry_sdk.get_traceparent(), BAGGAGE: sentry_sdk.get_baggage()}
-    return {name: text for name, text in found.items() if text}
+    headers = {TRACE: sentry_sdk.get_traceparent(), BAGGAGE: sentry_sdk.get_baggage()}
+    return {name: text for name, text in headers.items() if text}
 
 
 def with_traces(specs: Specs, room: HeaderRoom) -> Specs:
@@ -46,8 +46,8 @@ def with_trace(spec: JobSpec[Any], headers: Mapping[str, str], room: HeaderRoom)
     own = dict(spec.new.headers)
     if TRACE in own:  # a schedule, or the caller, has set a trace
         return spec
-    members = [each.strip() for each in own.get(BAGGAGE, "").split(",")]
-    kept = [each for each in members if each and not each.startswith("sentry-")]
+    members = [member.strip() for member in own.get(BAGGAGE, "").split(",")]
+    kept = [member for member in members if member and not member.startswith("sentry-")]
     merged = ",".join([*kept, headers.get(BAGGAGE, "")]).strip(",")
     if len(merged) > MOST:
         merged = ",".join(kept)

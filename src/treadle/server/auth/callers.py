@@ -24,7 +24,7 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Caller(NamedTuple):
-    """The rights of a request, and what proved them; "none": the server has no tokens."""
+    """The rights of a request, and how the caller proved them; "none": the server has no tokens."""
 
     token: Token
     how: How
@@ -49,8 +49,8 @@ class Callers:
                 raise _unauthorized("sign in to the application that this dashboard is part of")
             by_cookie = b"cookie" in heads and b"authorization" not in heads
             if by_cookie and not self._sent_by_own_page(scope, heads):
-                words = "a cookie is valid for pages of this site only: send Origin, or Authorization"
-                raise Refused(403, "cross_site", words)
+                message = "a cookie is valid for pages of this site only: send Origin, or Authorization"
+                raise Refused(403, "cross_site", message)
             return Caller(token, "host")
         if self._tokens is None:
             return Caller(ANYBODY, "none")
@@ -66,12 +66,12 @@ class Callers:
         return Caller(token, "session")
 
     def still(self, caller: Caller) -> bool:
-        """Whether a request that was admitted would be admitted again, for answers that last: its token may have ended,
-        been removed or got other rights."""
+        """Whether a request would be admitted again. Answers that last check it, because the token may have expired,
+        been removed or got other rights meanwhile."""
         token = caller.token
         if caller.how in ("none", "host") or self._tokens is None:
             return not token.ended(wall())
-        same = (replace(each, expires=token.expires) == token for each in self._tokens() if not each.ended(wall()))
+        same = (replace(one, expires=token.expires) == token for one in self._tokens() if not one.ended(wall()))
         return any(same) and not token.ended(wall())
 
     def _by_token(self, header: str, tokens: Sequence[Token]) -> Token:
@@ -80,9 +80,9 @@ class Callers:
         if token is None:
             raise _unauthorized("unknown token")
         if token.ended(wall()):
-            at = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
-            words = f"the token {token.name!r} expired on {at}: request a new one"
-            raise Refused(401, "expired", words, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+            ended = f"{moment(token.expires or 0.0):%Y-%m-%d %H:%M} UTC"
+            message = f"the token {token.name!r} expired on {ended}: request a new one"
+            raise Refused(401, "expired", message, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
         return token
 
     def _sent_by_own_page(self, scope: Scope, heads: Heads) -> bool:

@@ -25,7 +25,7 @@ class Link:
         self._digest = digest(self.secret)
         self._is_used = False
         name = NAME
-        while any(each.name == name for each in taken):
+        while any(token.name == name for token in taken):
             name = f"{NAME}-{secrets.token_hex(2)}"
         # A random digest: its session can be verified, and no text has this hash, so nobody can send it as a token.
         self.token = Token(name=name, digest=secrets.token_hex(32), scopes=tuple(scopes))

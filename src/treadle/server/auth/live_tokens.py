@@ -26,9 +26,9 @@ class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
 
     An edit takes rights away at once. Added rights hold once the file has been left alone for SETTLED seconds: half a
-    file may lack a restriction of a token. Rights that half a file lacked are back with the rest of it.
+    file may lack a restriction of a token. Rights that half a file lacks return with the rest of it.
 
-    read_file  reads it at first, as a command does that checks it
+    read_file  reads the file the first time; a command passes a function that also checks it
 
     While the file is missing or invalid, the tokens that were read last stay valid, and the log has the reason. Raises
     OSError and BadTokens if it cannot be read at first.
@@ -65,9 +65,9 @@ class LiveTokens:
 
 
 def narrowed(before: Sequence[Token], after: Sequence[Token]) -> tuple[Token, ...]:
-    """The tokens of both, each with the rights that it has in both."""
+    """The tokens that both files contain, each with the rights that it has in both."""
     known = {token.digest: token for token in before}
-    return tuple([each for token in after if (each := _in_both(known.get(token.digest), token)) is not None])
+    return tuple([both for token in after if (both := _in_both(known.get(token.digest), token)) is not None])
 
 
 def _in_both(before: Token | None, after: Token) -> Token | None:
@@ -87,8 +87,8 @@ def _in_both(before: Token | None, after: Token) -> Token | None:
 
 
 def _version(file: Path) -> Version:
-    found = os.stat(file)
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = os.stat(file)
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(file: Path) -> tuple[Token, ...]:

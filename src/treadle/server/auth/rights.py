@@ -103,7 +103,7 @@ def reads(token: Token) -> bool:
     return token.payloads and token.may("read", "work")
 
 
-def told(token: Token, error: IdTaken) -> IdTaken:
+def without_row(token: Token, error: IdTaken) -> IdTaken:
     """The error; for a token that may not read arguments, without the job that has the id."""
     return error if reads(token) else IdTaken(error.id, None, error.asked, False)
 
@@ -113,8 +113,8 @@ async def refuse_known(token: Token, jobs: Sequence[NewJob], get: Get) -> None:
     arguments. A storage returns the stored job if the arguments are equal: that would confirm a guess of them."""
     chosen = {} if reads(token) else {job.id: job for job in jobs if job.nonce is not None}
     for row in await get(list(chosen)) if chosen else ():
-        if row is not None and row.job.nonce != (asked := chosen[row.id]).nonce:
-            raise IdTaken(row.id, None, asked.task, False)
+        if row is not None and row.job.nonce != (job := chosen[row.id]).nonce:
+            raise IdTaken(row.id, None, job.task, False)
 
 
 # --- workers
@@ -174,7 +174,7 @@ def _own_cells(token: Token, data: bytes) -> bytes:
     cells = decode(data)
     if cells is None:
         raise BadOption("data", "expected the cells of a row of metrics in a version that this server knows")
-    return encode(each for each in cells if each.queue in token.queues or each.queue == OTHER)
+    return encode(cell for cell in cells if cell.queue in token.queues or cell.queue == OTHER)
 
 
 # --- visible rows
@@ -185,7 +185,7 @@ def sees(token: Token, row: Record) -> bool:
     return token.sees(row.job.queue) and (not audit.is_entry(row) or token.may("operate"))
 
 
-def shown(token: Token, row: Record, asked: NewJob) -> Record:
+def shown(token: Token, row: Record, sent: NewJob) -> Record:
     """The row that an enqueue returns; for a token that may not read jobs, without the stored arguments and results.
 
     A row with the id of the request is returned with the arguments of the request, whether or not they are its own.
@@ -193,7 +193,7 @@ def shown(token: Token, row: Record, asked: NewJob) -> Record:
     if token.may("read", "work"):
         return row
     known = NewJob(id=row.job.id, task=row.job.task, queue=row.job.queue)
-    job = replace(asked, task=row.job.task, queue=row.job.queue) if row.job.id == asked.id else known
+    job = replace(sent, task=row.job.task, queue=row.job.queue) if row.job.id == sent.id else known
     return replace(
         row, job=job, result=None, value=None, error=None, reason=None, checkpoints=(), note=None, worker=None
     )
@@ -203,19 +203,19 @@ def seen(token: Token, stats: Stats) -> Stats:
     """The counts, workers and limits of the token's own queues."""
     if not token.queues:
         return stats
-    counts = tuple(each for each in stats.counts if each.queue in token.queues)
+    counts = tuple(count for count in stats.counts if count.queue in token.queues)
     return Stats(counts=counts, workers=workers_seen(token, stats.workers), limits=limits_seen(token, stats.limits))
 
 
-def glanced(token: Token, found: Glance) -> Glance:
+def glanced(token: Token, glance: Glance) -> Glance:
     """The queues, workers and limits of the token's own queues."""
     if not token.queues:
-        return found
+        return glance
     return replace(
-        found,
-        queues=tuple(each for each in found.queues if each.name in token.queues),
-        workers=workers_seen(token, found.workers),
-        limits=limits_seen(token, found.limits),
+        glance,
+        queues=tuple(queue for queue in glance.queues if queue.name in token.queues),
+        workers=workers_seen(token, glance.workers),
+        limits=limits_seen(token, glance.limits),
     )
 
 
@@ -224,16 +224,16 @@ def workers_seen(token: Token, workers: Sequence[Presence]) -> tuple[Presence, .
     shown."""
     if not token.queues:
         return tuple(workers)
-    found = []
-    for each in workers:
-        queues = tuple(queue for queue in each.queues if queue in token.queues)
-        if queues and len(queues) < len(each.queues):
-            each = replace(
-                each, queues=queues, host="", pid=0, tasks=(), gathering=(), draining="", needs=(), reserved=""
+    visible = []
+    for worker in workers:
+        queues = tuple(queue for queue in worker.queues if queue in token.queues)
+        if queues and len(queues) < len(worker.queues):
+            worker = replace(
+                worker, queues=queues, host="", pid=0, tasks=(), gathering=(), draining="", needs=(), reserved=""
             )
         if queues:
-            found.append(each)
-    return tuple(found)
+            visible.append(worker)
+    return tuple(visible)
 
 
 def limits_seen(token: Token, limits: Sequence[LimitUse]) -> tuple[LimitUse, ...]:
@@ -241,8 +241,8 @@ def limits_seen(token: Token, limits: Sequence[LimitUse]) -> tuple[LimitUse, ...
     queues, and their names may be secret."""
     if not token.queues:
         return tuple(limits)
-    common = [replace(each, used=0, blocked=0, starts=0, next_start=None) for each in limits if each.key == ALL]
-    return (*common, *(each for each in limits if _queue_in(each.key) in token.queues))
+    common = [replace(use, used=0, blocked=0, starts=0, next_start=None) for use in limits if use.key == ALL]
+    return (*common, *(use for use in limits if _queue_in(use.key) in token.queues))
 
 
 def to_set_limits(token: Token, changes: Sequence[LimitChange]) -> None:
@@ -258,18 +258,18 @@ def _queue_in(limit: str) -> str | None:
     return queue if kind == "queue" and queue else None
 
 
-def topics(token: Token, asked: Sequence[str], visible: Collection[str]) -> dict[str, str]:
+def topics(token: Token, names_sent: Sequence[str], visible: Collection[str]) -> dict[str, str]:
     """The topics that the token may watch, mapped to their names in the request. Raises Refused.
 
     `visible`: the jobs that the token may see.
     """
-    found: dict[str, str] = {}
-    for topic in asked:
+    names: dict[str, str] = {}
+    for topic in names_sent:
         kind, _, name = topic.partition(":")
         if kind == "worker":
-            found[f"worker:{worker_of(token, name)}"] = topic
+            names[f"worker:{worker_of(token, name)}"] = topic
         elif kind == "queue" and not token.sees(name):
             raise _forbidden(token, f"has no right to queue {name!r}", queue=name)
         elif kind == "queue" or not token.queues or (kind == "job" and name in visible):
-            found[topic] = topic
-    return found
+            names[topic] = topic
+    return names

@@ -61,33 +61,33 @@ def set_cookie(mount: Mount, value: str, seconds: int) -> str:
 
 
 def holder_of(cookies: str, tokens: Sequence[Token], now: float, secret: bytes) -> Token | None:
-    """The token of the first valid session among the cookies of a request, one that has ended only if there is no
-    other; None if there is none. Its `expires` is the end of the session, which lasts no longer than one that is issued
-    now.
+    """The token of the first valid session among the cookies of a request; of an expired session only if no other is
+    valid; None without a session. Its `expires` is the end of the session. A session that would last longer than one
+    that is issued now is not valid.
     """
     over: Token | None = None
     for value in _values(cookies):
         parts = VALUE.fullmatch(value)
         if parts is None or float(parts[2]) > now + LASTS + SKEW:
             continue
-        name, given = unquote(parts[1]), parts[3]
+        name, sent = unquote(parts[1]), parts[3]
         for token in tokens:  # names are no secret: their comparison may take any time
-            if token.name == name and hmac.compare_digest(given, _signature(token, f"{parts[1]}.{parts[2]}", secret)):
+            if token.name == name and hmac.compare_digest(sent, _signature(token, f"{parts[1]}.{parts[2]}", secret)):
                 ends = float(parts[2])
-                found = replace(token, expires=ends if token.expires is None else min(ends, token.expires))
-                if not found.ended(now):
-                    return found
-                over = over or found
+                holder = replace(token, expires=ends if token.expires is None else min(ends, token.expires))
+                if not holder.ended(now):
+                    return holder
+                over = over or holder
     return over
 
 
 def _values(cookies: str) -> Iterator[str]:
-    found: dict[str, list[str]] = {name: [] for name in NAMES}
-    for each in cookies.split(";"):
-        name, equals, value = each.strip().partition("=")
-        if equals and name in found and len(found[name]) < MOST and value not in found[name]:
-            found[name].append(value)
-    for values in found.values():
+    values_of: dict[str, list[str]] = {name: [] for name in NAMES}
+    for cookie in cookies.split(";"):
+        name, equals, value = cookie.strip().partition("=")
+        if equals and name in values_of and len(values_of[name]) < MOST and value not in values_of[name]:
+            values_of[name].append(value)
+    for values in values_of.values():
         yield from values
 
 

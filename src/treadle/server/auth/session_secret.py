@@ -26,21 +26,22 @@ SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def session_secret(token_file: Path | None) -> bytes:
-    """The secret of the environment; else that of the file next to the file of tokens, which is made; else, for tokens
-    given in code and where no file can be made, one that ends with the process. Raises BadOption."""
-    given = os.environ.get(VARIABLE)
-    if given is not None:
-        if len(given) < SHORTEST:
-            raise BadOption(VARIABLE, f"expected at least {SHORTEST} random characters, found {len(given)}")
-        return hashlib.sha256(given.encode()).digest()
+    """The secret of the environment, or of the file next to the file of tokens, which is created if it is missing.
+    Tokens that are given in code, or a folder that cannot be written to, get one that ends with the process. Raises
+    BadOption."""
+    secret = os.environ.get(VARIABLE)
+    if secret is not None:
+        if len(secret) < SHORTEST:
+            raise BadOption(VARIABLE, f"expected at least {SHORTEST} random characters, found {len(secret)}")
+        return hashlib.sha256(secret.encode()).digest()
     if token_file is None:
         return of_process()
     file = token_file.with_name(f"{token_file.name}.sessions")
     try:
         return bytes.fromhex(_read(file) or _made(file))
     except (OSError, ValueError) as error:
-        words = f"sessions end with this process, and are not valid at other ones; {VARIABLE} gives them a secret"
-        log.warning("%s: %s: %s", file, error, words)
+        message = f"sessions end with this process, and are not valid at other ones; {VARIABLE} gives them a secret"
+        log.warning("%s: %s: %s", file, error, message)
         return of_process()
 
 
@@ -57,8 +58,8 @@ def _read(file: Path) -> str | None:
         return None
     if not SECRET.fullmatch(text):
         raise ValueError("expected 64 characters 0-9 a-f: remove the file, and it is made again")
-    if (words := exposed(file)) is not None:
-        log.warning("%s", words)
+    if (warning := exposed(file)) is not None:
+        log.warning("%s", warning)
     return text
 
 

@@ -39,14 +39,14 @@ class BadTokens(Exception):
 def read(text: str) -> tuple[Token, ...]:
     """The tokens of a file. Raises BadTokens."""
     try:
-        found = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadTokens(str(error)) from None
-    _known(found, ("token",), "the file")
-    tables = found.get("token", [])
-    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+    _known(content, ("token",), "the file")
+    tables = content.get("token", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise BadTokens("expected tables that begin with [[token]], found another kind of value under `token`")
-    tokens = tuple(_token(each, number) for number, each in enumerate(tables, 1))
+    tokens = tuple(_token(table, number) for number, table in enumerate(tables, 1))
     names, digests = dict[str, int](), dict[str, str]()
     for token in tokens:
         names[token.name] = names.get(token.name, 0) + 1
@@ -89,12 +89,12 @@ def _token(table: Mapping[str, Any], number: int) -> Token:
 
 
 def _payloads(table: Mapping[str, Any], scopes: tuple[str, ...], who: str) -> bool:
-    found = table.get("payloads", True)
-    if not isinstance(found, bool):
-        raise BadTokens(f"{who}: payloads: expected true or false without quotes, found {_short(found)}")
-    if not found and "work" in scopes:
+    payloads = table.get("payloads", True)
+    if not isinstance(payloads, bool):
+        raise BadTokens(f"{who}: payloads: expected true or false without quotes, found {_short(payloads)}")
+    if not payloads and "work" in scopes:
         raise BadTokens(f"{who}: payloads = false contradicts the scope 'work', because a worker reads arguments")
-    return found
+    return payloads
 
 
 def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
@@ -115,20 +115,20 @@ def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
 
 def _expires(table: Mapping[str, Any], who: str) -> float | None:
     """The expiry time. A time without a zone is in UTC; a date means its first second."""
-    found = table.get("expires")
-    if found is None:
+    expires = table.get("expires")
+    if expires is None:
         return None
-    if isinstance(found, datetime):
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-    if isinstance(found, date):
-        return datetime.combine(found, time(), UTC).timestamp()
+    if isinstance(expires, datetime):
+        return (expires if expires.tzinfo is not None else expires.replace(tzinfo=UTC)).timestamp()
+    if isinstance(expires, date):
+        return datetime.combine(expires, time(), UTC).timestamp()
     raise BadTokens(
-        f"{who}: expires: expected a day or a time such as 2027-01-31T12:00:00Z without quotes, found {found!r}"
+        f"{who}: expires: expected a day or a time such as 2027-01-31T12:00:00Z without quotes, found {expires!r}"
     )
 
 
 def _texts(value: object, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise BadTokens(f'{what}: expected a list such as ["read"], found {value!r}')
     return tuple(dict.fromkeys(value))
 

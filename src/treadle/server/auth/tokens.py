@@ -73,11 +73,11 @@ def digest(secret: str) -> str:
 
 def holder(secret: str, tokens: Sequence[Token]) -> Token | None:
     """The token with this secret, or None, in constant time. It may have expired."""
-    given, found = digest(secret), None
+    sent, owner = digest(secret), None
     for token in tokens:
-        if hmac.compare_digest(given, token.digest):
-            found = token
-    return found
+        if hmac.compare_digest(sent, token.digest):
+            owner = token
+    return owner
 
 
 def rights(token: Token) -> str:

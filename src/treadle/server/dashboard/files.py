@@ -57,10 +57,10 @@ def files() -> Files:
     for line in (BASE, API):
         if line not in shell:
             raise BadOption("dashboard", f"expected {line} in static/index.html; build it again: python3 dev.py ui")
-    found = {each.name: each.read_bytes() for each in static.joinpath("assets").iterdir() if each.is_file()}
+    raw = {file.name: file.read_bytes() for file in static.joinpath("assets").iterdir() if file.is_file()}
     assets = {
-        name: Asset(TYPES.get(f".{name.rpartition('.')[2]}", "application/octet-stream"), data, found.get(f"{name}.gz"))
-        for name, data in found.items()
+        name: Asset(TYPES.get(f".{name.rpartition('.')[2]}", "application/octet-stream"), data, raw.get(f"{name}.gz"))
+        for name, data in raw.items()
         if not name.endswith(".gz")
     }
     return Files(shell, assets)

@@ -34,10 +34,10 @@ def dashboard_routes(frame_ancestors: Sequence[str] = ()) -> ProtocolRoutes:
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'" is the dashboard's own. None by
                      default. Raises BadOption
     """
-    for each in frame_ancestors:
-        if each != "'self'" and not is_origin(each):
-            raise BadOption("frame_ancestors", f"expected \"'self'\" or scheme://host[:port], found {each!r}")
-    found = files()
+    for origin in frame_ancestors:
+        if origin != "'self'" and not is_origin(origin):
+            raise BadOption("frame_ancestors", f"expected \"'self'\" or scheme://host[:port], found {origin!r}")
+    build = files()
     headers = {
         "Content-Security-Policy": POLICY + (" ".join(frame_ancestors) or "'none'"),
         "Cross-Origin-Opener-Policy": "same-origin",
@@ -46,11 +46,11 @@ def dashboard_routes(frame_ancestors: Sequence[str] = ()) -> ProtocolRoutes:
     }
 
     async def page(request: Request) -> Response:
-        shell = found.shell(request.scope.get("root_path", ""))
+        shell = build.shell(request.scope.get("root_path", ""))
         return Response(shell, media_type="text/html", headers=headers)
 
     async def asset(request: Request) -> Response:
-        one = found.assets.get(request.path_params["name"])
+        one = build.assets.get(request.path_params["name"])
         if one is None:
             raise HTTPException(404)
         body, more = one.plain, {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
@@ -78,8 +78,8 @@ async def to_page(request: Request) -> Response:
 
 def accepts_gzip(header: str) -> bool:
     """Whether a request with this Accept-Encoding accepts gzip: it is named, and its weight is not 0."""
-    for each in header.lower().split(","):
-        coding, _, weight = each.partition(";")
+    for part in header.lower().split(","):
+        coding, _, weight = part.partition(";")
         if coding.strip() in ("gzip", "*"):
             return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False

@@ -37,11 +37,11 @@ class Who(Spelled, frozen=True, kw_only=True):
         payloads: Any = self.payloads
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
             raise BadOption("name", f"expected 1-{LONGEST} printable characters, found {name!r}")
-        for words, value in (("scopes", scopes), ("queues", queues)):
+        for field, value in (("scopes", scopes), ("queues", queues)):
             if isinstance(value, str) or not isinstance(value, Iterable):
-                raise BadOption(words, f"expected a tuple of names, found {value!r}")
+                raise BadOption(field, f"expected a tuple of names, found {value!r}")
             # An iterator ends at its first reading, and no queues would mean all of them.
-            force_setattr(self, words, tuple(value))
+            force_setattr(self, field, tuple(value))
         for scope in self.scopes:
             if scope not in GIVEN:
                 raise BadOption("scopes", f"expected {', '.join(GIVEN)}, found {scope!r}")

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.admin import start_worker
+from treadle.admin import set_limit, start_worker
 from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
 from treadle.core.command_lines import command
+from treadle.core.model import State
 from treadle.core.placement_words import lacking
 from treadle.core.queue_rules import ALL, OF, QueueRules
 from treadle.core.similar_names import near
 from treadle.core.words import lasts, plural
 from treadle.server.doctor import placement
+from treadle.storage import bound_of, bounds_in
 from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
+    from treadle.core.limit_model import Limit
     from treadle.core.query_model import Stats
     from treadle.storage import Risk
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s that a stored time may lie ahead of this clock without a warning
+NEARLY = 0.8  # a queue that is filled to this share of its bound is named
 LOOKED_AT = 1_000  # unfinished and failed jobs, each, that the check for lost jobs reads
+# The checks that need nothing but the counts, and "moved", which each look at the overview makes.
+OF_COUNTS = frozenset({"queues", "workers", "tasks", "paused", "limits", "failed", "bounds", "moved"})
 
 
 class Check(Struct, frozen=True):
@@ -60,8 +66,8 @@ async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:
     """The checks of clock, workers, queues, limits and jobs. A token that is bound to queues gets fewer of them."""
     stats, queues = await core.queues.stats(), core.storage.capabilities.queues
     if queues:
-        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
-        yield warn("token", words, "use a token for every queue, or the URL of the storage itself")
+        text = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows cannot be checked"
+        yield warn("token", text, "use a token for every queue, or the URL of the storage itself")
     else:
         yield await _clock(core)
     yield _workers(stats)
@@ -106,7 +112,7 @@ async def _clock(core: AppCore) -> Check:
 
 def _workers(stats: Stats) -> Check:
     if stats.workers:
-        slots, running = sum(each.slots for each in stats.workers), sum(each.running for each in stats.workers)
+        slots, running = sum(one.slots for one in stats.workers), sum(one.running for one in stats.workers)
         return ok("workers", f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
     return ok("workers", "no worker has sent a heartbeat recently")
 
@@ -139,8 +145,8 @@ def _worker_for(queue: str) -> str:
 
 
 def _unplaced(stats: Stats) -> Iterator[Check]:
-    for task, words, number in placement.unplaced(stats):
-        what, _, advice = words.partition(": ")
+    for task, lack, number in placement.unplaced(stats):
+        what, _, advice = lack.partition(": ")
         yield warn("workers", f"{plural(number, 'job')} of task {task!r}: {what}", advice)
 
 
@@ -150,12 +156,12 @@ def _untaken(stats: Stats) -> Iterator[Check]:
     for count in stats.counts:
         ours = not count.task or count.task.startswith("treadle.")
         serving = [worker for worker in stats.workers if count.queue in worker.queues]
-        if not ours and count.state == "ready" and serving and not any(count.task in each.tasks for each in serving):
+        if not ours and count.state == "ready" and serving and not any(count.task in one.tasks for one in serving):
             jobs[count.queue, count.task] = jobs.get((count.queue, count.task), 0) + count.jobs
     for (queue, task), number in sorted(jobs.items()):
         if lacking(stats.workers, task) is not None:
             continue
-        guess = near(task, [each for worker in stats.workers for each in worker.tasks])
+        guess = near(task, [name for worker in stats.workers for name in worker.tasks])
         what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
         yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")
 
@@ -248,3 +254,46 @@ async def _lost(core: AppCore) -> Check:
             + command("jobs", "show", again[0].id),
         )
     return ok("lost", "no job lost its worker more than once")
+
+
+def bounds(stats: Stats) -> Iterator[Check]:
+    """A warning for each queue that is full or nearly so; one line for the others, if any queue has a bound."""
+    bounds, waiting, oldest = bounds_in(stats.limits), Counter[str](), dict[str, float]()
+    for count in stats.counts:
+        if count.state is State.READY:
+            waiting[count.queue] += count.jobs
+            oldest[count.queue] = max(oldest.get(count.queue, 0.0), count.oldest or 0.0)
+    named = {name.partition(":")[2] for name in bounds} - {""}
+    bounded = {queue: rule for queue in {*waiting, *named} if (rule := bound_of(bounds, queue)) is not None}
+    with_room = 0
+    for queue, rule in sorted(bounded.items()):
+        if waiting[queue] < NEARLY * (rule.max_waiting or 0):
+            with_room += 1
+        else:
+            yield _full_queue(queue, rule, waiting[queue], oldest.get(queue, 0.0))
+    if with_room:
+        yield ok("bounds", f"{plural(with_room, 'bounded queue')} with room")
+
+
+def _full_queue(queue: str, rule: Limit, waiting: int, oldest: float) -> Check:
+    most = rule.max_waiting or 0
+    raised = set_limit(rule, max_waiting=min(2 * most, defaults.MAX_COUNT))
+    does = "new jobs are refused" if rule.when_full == "refuse" else "queued jobs are cancelled for new ones"
+    since = f", the first for {lasts(oldest)}" if oldest else ""
+    return warn(
+        "bounds",
+        f"queue {queue!r} is {'full' if waiting >= most else 'nearly full'}: {waiting:,} of {most:,} jobs wait{since}"
+        f"{f'; {does}' if waiting >= most else ''}",
+        f"add workers, enqueue less, or double the bound: {raised}",
+    )
+
+
+def warnings(core: AppCore, stats: Stats) -> int:
+    """The number of warnings among the checks of OF_COUNTS, without another read."""
+    shown = (*of_counts(core, stats, bool(core.tasks)), *failed(stats), *bounds(stats))
+    return sum(check.verdict != "ok" for check in shown)
+
+
+def others(checks: Iterable[Check]) -> int:
+    """The number of warnings and failures among all other checks."""
+    return sum(check.verdict != "ok" and check.name not in OF_COUNTS for check in checks)

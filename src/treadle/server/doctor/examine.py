@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.errors import StorageError
 from treadle.core.redaction import shown
-from treadle.server.doctor import bounds, common, counts, leftovers, outbox, sqlite
+from treadle.server.doctor import common, leftovers, outbox, sqlite
 from treadle.server.doctor.common import Check
 from treadle.storage import mark_of, words
 
@@ -44,10 +44,10 @@ async def of_contents(core: AppCore, has_tasks: bool, repair: bool = False) -> A
             yield common.warn("emptied", emptied, advice)
         async for check in leftovers.in_storage(core, repair):
             yield check
-        yield await counts.kept_counts(core, repair)
+        yield await leftovers.kept_counts(core, repair)
     async for check in common.checks(core, has_tasks):
         yield check
-    for check in bounds.checks(await core.queues.stats()):
+    for check in common.bounds(await core.queues.stats()):
         yield check
     async for check in of_outbox(core):
         yield check

@@ -1,4 +1,4 @@
-"""Finds rows that faults leave behind, and removes them for `treadle doctor --repair`.
+"""Finds rows that faults leave behind and kept counts that differ from the rows; `treadle doctor --repair` cures both.
 
 They are bodies without a job, and invalid rows of Treadle's own tasks. Treadle's own queue holds schedules, holds of
 limits and the leader. Any other row there bypassed the checks of enqueue, and no worker runs it.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.core import defaults
-from treadle.core.errors import JobNotDone, Stale, TreadleError, UnknownJob
+from treadle.core.errors import JobNotDone, Stale, TreadleError, UnknownJob, Unsupported
 from treadle.core.model import Record
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
@@ -29,9 +29,10 @@ from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
+    from treadle.core.query_model import CountDrift
 
 PAGE = 500
-NAMED = 3  # rows that a warning names
+NAMED = 3  # rows or counts that a warning names
 NO_JOB = "body WHERE seq NOT IN (SELECT seq FROM job)"
 CUT = "job WHERE instr(id, char(0)) > 0 OR instr(key, char(0)) > 0"  # SQLite's JSON cuts a text at a NUL
 HANGING = ("label", "checkpoints", "slot")  # tables whose rows belong to one of `job`
@@ -90,18 +91,18 @@ def repair_file(file: Path) -> Iterator[Check]:
 
 async def in_storage(core: AppCore, repair: bool) -> AsyncIterator[Check]:
     """Invalid rows of Treadle's own queue and tasks; cancels them if `repair` is set."""
-    found = [(row, problem) async for row in _own_rows(core) if (problem := problem_of(row)) is not None]
-    if not found:
+    invalid = [(row, problem) async for row in _own_rows(core) if (problem := problem_of(row)) is not None]
+    if not invalid:
         yield ok("own rows", "Treadle's own queue holds only Treadle's rows")
         return
     if repair:
-        for row, problem in found:
+        for row, problem in invalid:
             yield await _cancelled(core, row, problem)
         return
-    some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
+    some = "; ".join(f"{row.id}: {problem}" for row, problem in invalid[:NAMED])
     yield warn(
         "own rows",
-        f"{plural(len(found), 'invalid row')} in Treadle's own queue or tasks: {some}",
+        f"{plural(len(invalid), 'invalid row')} in Treadle's own queue or tasks: {some}",
         "find out which program stored them; `treadle doctor --repair` cancels them",
     )
 
@@ -155,3 +156,29 @@ async def _cancelled(core: AppCore, row: Record, problem: str) -> Check:
             "own rows", f"{row.id} ({problem}) was not cancelled: {error}", "a worker may be running it: try again"
         )
     return ok("repaired", f"cancelled {row.id}: {problem}")
+
+
+async def kept_counts(core: AppCore, repair: bool) -> Check:
+    """Reads every row, and holds up no other call."""
+    try:
+        drifts = await core.storage.recount(repair)
+    except Unsupported:  # Redis writes while it counts, which a look must not do
+        return ok("counts", "not compared with the rows; `treadle doctor --repair` does that, and corrects them")
+    if not drifts:
+        return ok("counts", "the kept counts equal the rows")
+    groups = plural(len(drifts), "kept count")
+    if repair:
+        return ok("repaired", f"corrected {groups}: {_some(drifts)}")
+    return warn(
+        "counts",
+        f"{groups} differ from the rows, so statistics are wrong: {_some(drifts)}",
+        "another program changed the rows, or Treadle has a defect: report it; `treadle doctor --repair` corrects them",
+    )
+
+
+def _some(drifts: tuple[CountDrift, ...]) -> str:
+    texts = [
+        f"{drift.kept} {drift.kind} jobs of task {drift.task!r} in queue {drift.queue!r}, in fact {drift.counted}"
+        for drift in drifts[:NAMED]
+    ]
+    return "; ".join([*texts, "..."] if len(drifts) > NAMED else texts)

@@ -11,27 +11,27 @@ from treadle.core.query_model import Stats
 def unplaced(stats: Stats) -> Iterator[tuple[str, str, int]]:
     """(task, what no worker has, jobs) of each task with ready jobs that no running worker can run."""
     for task, number in sorted(_ready(stats).items()):
-        if (words := lacking(stats.workers, task)) is not None:
-            yield task, words, number
+        if (lack := lacking(stats.workers, task)) is not None:
+            yield task, lack, number
 
 
 def by_queue(stats: Stats) -> dict[str, int]:
-    """The ready jobs of such tasks by queue."""
-    tasks, found = {task for task, _, _ in unplaced(stats)}, dict[str, int]()
+    """The number of ready jobs that no running worker can run, by queue."""
+    tasks, jobs = {task for task, _, _ in unplaced(stats)}, dict[str, int]()
     for count in stats.counts:
         if count.state == "ready" and count.task in tasks:
-            found[count.queue] = found.get(count.queue, 0) + count.jobs
-    return found
+            jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
+    return jobs
 
 
 def queues(stats: Stats) -> set[str]:
-    """The queues all of whose ready jobs are of such tasks: no worker serves them for this reason."""
+    """The queues that no worker serves because all of their ready jobs belong to such tasks."""
     tasks = {task for task, _, _ in unplaced(stats)}
     named: dict[str, set[str]] = {}
     for count in stats.counts:
         if count.state in ("ready", "running") and count.task:
             named.setdefault(count.queue, set()).add(count.task)
-    return {queue for queue, found in named.items() if found <= tasks}
+    return {queue for queue, ready in named.items() if ready <= tasks}
 
 
 def _ready(stats: Stats) -> dict[str, int]:

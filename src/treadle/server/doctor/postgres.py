@@ -47,43 +47,43 @@ async def checks(url: str) -> AsyncIterator[Check]:
         yield check
 
 
-def judged(found: PostgresHealth) -> tuple[Check, ...]:
+def judged(health: PostgresHealth) -> tuple[Check, ...]:
     """The checks of a health report."""
     return (
-        *_server(found),
-        *_promise(found),
-        *_horizon(found),
-        *_locks(found),
-        *_published(found),
-        *_tables(found.tables),
+        *_server(health),
+        *_promise(health),
+        *_horizon(health),
+        *_locks(health),
+        *_published(health),
+        *_tables(health.tables),
     )
 
 
-def _server(found: PostgresHealth) -> Iterator[Check]:
-    if not found.standby:
-        yield ok("server", f"PostgreSQL {found.version}")
-    used = f"{found.connections} of {plural(found.max_connections, 'connection')} in use"
-    if found.connections > FULL * found.max_connections:
+def _server(health: PostgresHealth) -> Iterator[Check]:
+    if not health.standby:
+        yield ok("server", f"PostgreSQL {health.version}")
+    used = f"{health.connections} of {plural(health.max_connections, 'connection')} in use"
+    if health.connections > FULL * health.max_connections:
         yield warn("connections", used, "use smaller pools (?pool=), fewer processes, or a pooler such as PgBouncer")
     else:
         yield ok("connections", used)
-    if found.encoding != "UTF8":
+    if health.encoding != "UTF8":
         yield warn(
             "encoding",
-            f"the database has the encoding {found.encoding}, so the server does not validate text",
+            f"the database has the encoding {health.encoding}, so the server does not validate text",
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle storage move`",
         )
-    if found.isolation != "read committed":
+    if health.isolation != "read committed":
         yield warn(
             "isolation",
-            f"the default is {found.isolation}, and jobs need read committed (with prepare=off "
+            f"the default is {health.isolation}, and jobs need read committed (with prepare=off "
             "Treadle does not set it)",
             "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
         )
 
 
-def _promise(found: PostgresHealth) -> Iterator[Check]:
-    risks = list(found.risks())
+def _promise(health: PostgresHealth) -> Iterator[Check]:
+    risks = list(health.risks())
     yield from map(of_risk, risks)
     if not any(risk.name == "durability" for risk in risks):
         where = {
@@ -91,39 +91,39 @@ def _promise(found: PostgresHealth) -> Iterator[Check]:
             "remote_write": "also written by the synchronous standbys",
             "remote_apply": "also applied by the synchronous standbys",
         }
-        said = where.get(found.synchronous_commit, "on the disks of this server and of the synchronous standbys")
-        yield ok("durability", f"synchronous_commit={found.synchronous_commit}: confirmed changes are {said}")
+        place = where.get(health.synchronous_commit, "on the disks of this server and of the synchronous standbys")
+        yield ok("durability", f"synchronous_commit={health.synchronous_commit}: confirmed changes are {place}")
 
 
-def _horizon(found: PostgresHealth) -> Iterator[Check]:
-    if found.oldest is not None and found.oldest > OLD:
+def _horizon(health: PostgresHealth) -> Iterator[Check]:
+    if health.oldest is not None and health.oldest > OLD:
         yield warn(
             "transactions",
-            f"the oldest has been open for {lasts(found.oldest)}: dead rows cannot be vacuumed meanwhile, "
+            f"the oldest has been open for {lasts(health.oldest)}: dead rows cannot be vacuumed meanwhile, "
             "and claims have to skip them",
             "find it in pg_stat_activity and end it; idle_in_transaction_session_timeout prevents such transactions",
         )
     else:
         yield ok("transactions", "none has been open for long")
-    if found.prepared:
+    if health.prepared:
         yield warn(
             "prepared",
-            f"{plural(found.prepared, 'transaction')} prepared and not finished",
+            f"{plural(health.prepared, 'transaction')} prepared and not finished",
             "COMMIT PREPARED or ROLLBACK PREPARED them: see pg_prepared_xacts",
         )
-    if found.idle_slots:
+    if health.idle_slots:
         yield warn(
             "slots",
-            f"{plural(found.idle_slots, 'unused replication slot')} may prevent vacuuming",
+            f"{plural(health.idle_slots, 'unused replication slot')} may prevent vacuuming",
             "drop those that are not needed: see pg_replication_slots",
         )
-    if not found.autovacuum:
+    if not health.autovacuum:
         yield warn("autovacuum", "it is off: dead rows stay until an operator runs VACUUM", "set autovacuum = on")
 
 
-def _locks(found: PostgresHealth) -> Iterator[Check]:
+def _locks(health: PostgresHealth) -> Iterator[Check]:
     """Transactions that hold keys, ids and rows of jobs: calls that need one of these wait, then raise Locked."""
-    long = [each for each in found.holders if each.pid is None or (each.age or 0.0) > HELD]
+    long = [holder for holder in health.holders if holder.pid is None or (holder.age or 0.0) > HELD]
     if not long:
         yield ok("locks", "no transaction has held keys or ids of jobs for long")
         return
@@ -140,13 +140,13 @@ def _locks(found: PostgresHealth) -> Iterator[Check]:
     yield warn("locks", f"{who} stored jobs{more}: calls that need the same key or id raise Locked until it ends", end)
 
 
-def _published(found: PostgresHealth) -> Iterator[Check]:
-    nameless = [table.name for table in found.tables if not table.identified]
+def _published(health: PostgresHealth) -> Iterator[Check]:
+    nameless = [table.name for table in health.tables if not table.identified]
     cure = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in nameless)
-    if found.publications and nameless:
+    if health.publications and nameless:
         yield fail(
             "publications",
-            f"{found.publications} publish {', '.join(nameless)}, whose rows have no identity: the server refuses "
+            f"{health.publications} publish {', '.join(nameless)}, whose rows have no identity: the server refuses "
             "every delete there, and workers stop",
             cure,
         )
@@ -156,12 +156,12 @@ def _published(found: PostgresHealth) -> Iterator[Check]:
             f"{', '.join(nameless)}: rows without an identity, so a publication of all tables would stop the workers",
             cure,
         )
-    elif found.publications:
-        yield ok("publications", f"{found.publications} publish the tables, whose rows all have an identity")
-    if found.kept_wal is not None and found.kept_wal > KEPT:
+    elif health.publications:
+        yield ok("publications", f"{health.publications} publish the tables, whose rows all have an identity")
+    if health.kept_wal is not None and health.kept_wal > KEPT:
         yield warn(
             "slots",
-            f"a replication slot without a reader keeps {size(found.kept_wal)} of the write-ahead log: a full disk "
+            f"a replication slot without a reader keeps {size(health.kept_wal)} of the write-ahead log: a full disk "
             "stops the server",
             "start its reader, drop the slot (see pg_replication_slots), or set max_slot_wal_keep_size",
         )

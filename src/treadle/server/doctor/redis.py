@@ -63,15 +63,15 @@ async def checks(url: str, repair: bool) -> list[Check]:
             await storage.open(look=not repair)
             slots = await storage.recount_slots(correct=repair)
             lists = await storage.relist(correct=repair)
-        found = await storage.health()
+        servers = await storage.health()
     finally:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
-    first, *others = found
-    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots, repair), *_lists(lists, repair)]
+    first, *others = servers
+    results = [*judged(first), *_spread(first, shards, len(servers)), *_slots(slots, repair), *_lists(lists, repair)]
     for number, other in enumerate(others, 2):  # for other servers, only problems are shown
-        told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
-    return told
+        results += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
+    return results
 
 
 def judged(health: ServerFacts) -> Iterator[Check]:
@@ -110,29 +110,29 @@ def _spread(health: ServerFacts, shards: int, nodes: int) -> Iterator[Check]:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
 
 
-def _slots(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
-    said = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(found)]
+def _slots(counts: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    drifts = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(counts)]
     if repair:
-        for each in said:
-            yield ok("repaired", f"corrected the counter of the limit {each}")
-    elif said:
+        for drift in drifts:
+            yield ok("repaired", f"corrected the counter of the limit {drift}")
+    elif drifts:
         yield warn(
             "slots",
-            f"counters of limits do not match their jobs ({', '.join(said)})",
+            f"counters of limits do not match their jobs ({', '.join(drifts)})",
             "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
             "user, and upgrade all programs",
         )
 
 
-def _lists(found: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
-    said = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(found)]
+def _lists(counts: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
+    drifts = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(counts)]
     if repair:
-        for each in said:
-            yield ok("repaired", f"corrected the list of jobs {each}")
-    elif said:
+        for drift in drifts:
+            yield ok("repaired", f"corrected the list of jobs {drift}")
+    elif drifts:
         yield warn(
             "lists",
-            f"lists of jobs do not match their rows ({', '.join(said)})",
+            f"lists of jobs do not match their rows ({', '.join(drifts)})",
             "`treadle doctor --repair` corrects them; upgrade all programs: earlier versions do not write these lists",
         )
 

@@ -50,8 +50,8 @@ def schema(file: Path) -> int | None:
         return None
     try:
         with looking(file) as db:
-            found = db.execute("SELECT max(number) FROM migration").fetchone()[0]
-            return found if isinstance(found, int) else None
+            number = db.execute("SELECT max(number) FROM migration").fetchone()[0]
+            return number if isinstance(number, int) else None
     except sqlite3.Error:
         return None
 
@@ -103,10 +103,10 @@ def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
     """
     for path in (file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock", "-wake"))):
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            mode, others = stat.S_IMODE(found.st_mode), found.st_mode & 0o007
-            group = found.st_mode & 0o070 if (found.st_mode & 0o070) >> 3 & ~others else 0
-            if others and os.name == "posix" and not stat.S_ISLNK(found.st_mode):
+            status = path.lstat()
+            mode, others = stat.S_IMODE(status.st_mode), status.st_mode & 0o007
+            group = status.st_mode & 0o070 if (status.st_mode & 0o070) >> 3 & ~others else 0
+            if others and os.name == "posix" and not stat.S_ISLNK(status.st_mode):
                 yield path, mode, mode & 0o700 | group
 
 
@@ -115,13 +115,13 @@ def _place(url: str, file: Path) -> Iterator[Check]:
     from treadle.storage import file_system, risks_of_file
 
     synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
-    found = {risk.name: risk for risk in risks_of_file(str(file), synchronous)}
-    yield from map(of_risk, found.values())
-    if "file system" not in found:
+    risks = {risk.name: risk for risk in risks_of_file(str(file), synchronous)}
+    yield from map(of_risk, risks.values())
+    if "file system" not in risks:
         yield ok("file system", f"{file_system(file.parent) or 'unknown kind'}, not a known network file system")
-    if "locks" not in found and sys.platform != "win32":
+    if "locks" not in risks and sys.platform != "win32":
         yield ok("locks", "flock works here")
-    if "durability" not in found:
+    if "durability" not in risks:
         yield _promise(synchronous)
 
 
@@ -173,13 +173,13 @@ def _inside(file: Path, full: bool) -> Iterator[Check]:
         with looking(file) as db:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # raises if it is no database
             if full:
-                found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
-                if found == ["ok"]:
+                problems = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
+                if problems == ["ok"]:
                     yield ok("integrity", "all pages are intact")
                 else:
                     yield fail(
                         "integrity",
-                        f"{plural(len(found), 'problem')}: {found[0]}",
+                        f"{plural(len(problems), 'problem')}: {problems[0]}",
                         "stop all workers, copy the file, and recover it: sqlite3 FILE .recover",
                     )
     except sqlite3.Error as error:

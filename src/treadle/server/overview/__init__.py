@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from treadle.server.overview.activity import Recent
-from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.compose import compose
 from treadle.server.overview.filling import counted
+from treadle.server.overview.look import Look
 from treadle.server.overview.views import Notice, Overview, QueueOverview, WorkerView
 
 if TYPE_CHECKING:

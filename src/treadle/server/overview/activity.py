@@ -110,13 +110,13 @@ class Recent:
     def activity(self, now: float) -> Activity:
         """The activity until now. Rows and periods that are too old are dropped."""
         self._read = now
-        self._rows = {key: each for key, each in self._rows.items() if key[0] + key[1] > now - SPAN}
+        self._rows = {key: row for key, row in self._rows.items() if key[0] + key[1] > now - SPAN}
         first = floor(now / PERIOD) - PERIODS
-        self._periods = {number: each for number, each in self._periods.items() if number >= first}
-        at = floor((now - LATE) / MINUTE) * MINUTE - MINUTE
+        self._periods = {number: period for number, period in self._periods.items() if number >= first}
+        full = floor((now - LATE) / MINUTE) * MINUTE - MINUTE
         minute: dict[str, Cell] = {}
         for (begin, span, _), (_, queues) in self._rows.items():
-            if begin == at and span == MINUTE:
+            if begin == full and span == MINUTE:
                 for name, cell in queues.items():
                     minute.setdefault(name, Cell(name, "")).add(cell)
         names = {name for period in self._periods.values() for name in period}

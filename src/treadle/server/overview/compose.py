@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from treadle.core import defaults
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence
-from treadle.core.query_model import Count, Glance, QueueGlance, Stats
+from treadle.core.query_model import QueueGlance, Stats
 from treadle.core.queue_rules import QueueRules
 from treadle.core.ranges import OWN
 from treadle.server.auth import rights
@@ -20,43 +19,12 @@ from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.doctor import placement
 from treadle.server.overview.activity import PERIODS, Activity
 from treadle.server.overview.filling import filling_of, is_rest_capped
-from treadle.server.overview.notices import Facts, notices
+from treadle.server.overview.look import Look
+from treadle.server.overview.notices import notices
 from treadle.server.overview.views import Counted, Overview, PauseView, QueueOverview, Rates, Totals, WorkerView
-from treadle.storage import Risk, bound_of, bounds_in
+from treadle.storage import bound_of, bounds_in
 
 COUNTS: Final = ("queued", "running", "scheduled", "blocked", "waiting", "failed")
-
-
-class Look(Struct, frozen=True, kw_only=True):
-    """The data of one look.
-
-    cost      seconds that it took
-    every     seconds until the next one
-    leader    the worker that does the maintenance
-    activity  rates and times of the last minutes; None: no metrics
-    failing   names of the schedules whose last job could not be enqueued
-    exact     by queue, the jobs that its bound counts, where the glance does not show whether the queue is full
-    counts    the jobs by queue, task and state; they may be older than the glance
-    health    warnings and errors of the checks
-    outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
-    moved     where the jobs of the storage have moved
-    emptied   that and when the storage was found empty
-    risks     the settings by which the storage may lose jobs
-    """
-
-    glance: Glance
-    cost: float = 0.0
-    every: float = 2.0
-    leader: str | None = None
-    activity: Activity | None = None
-    failing: Sequence[str] = ()
-    exact: Mapping[str, int] = {}
-    counts: Sequence[Count] = ()
-    health: int | None = None
-    outage: float | None = None
-    moved: str | None = None
-    emptied: str | None = None
-    risks: Sequence[Risk] = ()
 
 
 def compose(look: Look, token: Token = ANYBODY) -> Overview:
@@ -66,41 +34,30 @@ def compose(look: Look, token: Token = ANYBODY) -> Overview:
     limits = [use for use in rights.limits_seen(token, glance.limits) if not use.key.startswith(OWN)]
     serving = Counter(queue for worker in workers for queue in worker.queues)
     rules = QueueRules(limits)
-    found = {each.name: each for each in glance.queues if _is_shown(each.name, token)}
-    names = sorted({*found, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
+    glances = {queue.name: queue for queue in glance.queues if _is_shown(queue.name, token)}
+    names = sorted({*glances, *rules.paused, *(queue for queue in serving if _is_shown(queue, token))})
     bounds, counted = bounds_in(limits), _counted(look, workers, token)
     unplaced = placement.by_queue(counted)
     queues = []
     for name in names:
-        seen = found.get(name) or QueueGlance(name=name)
+        seen = glances.get(name) or QueueGlance(name=name)
         queue = _queue(seen, rules.pause_of(name), serving[name], look.activity, unplaced.get(name, 0))
         queues.append(_bounded(queue, seen, bound_of(bounds, name), look))
-    leader = look.leader if any(each.worker == look.leader for each in workers) else None
-    facts = Facts(
-        queues=queues,
-        workers=workers,
-        limits=limits,
-        failing=() if token.queues else look.failing,
-        unplaced=tuple(placement.unplaced(counted)),
-        cost=look.cost,
-        every=look.every,
-        outage=look.outage,
-        moved=look.moved,
-        emptied=None if token.queues else look.emptied,
-        risks=() if token.queues else look.risks,
-    )
+    leader = look.leader if any(worker.worker == look.leader for worker in workers) else None
+    shown = replace(look, failing=(), emptied=None, risks=()) if token.queues else look
+    unplaced_tasks = tuple(placement.unplaced(counted))
     return Overview(
         at=glance.at,
         cost_ms=round(look.cost * 1000, 3),
         every=look.every,
         totals=_totals(queues, workers, glance.capped),
         queues=queues,
-        workers=[_worker(each, leader) for each in workers],
+        workers=[_worker(worker, leader) for worker in workers],
         limits=limits,
         leader=leader,
         health=None if token.queues else look.health if look.outage is None else 1,
         rates=Rates() if look.activity is None else look.activity.rates(token.queues),
-        notices=notices(facts),
+        notices=notices(shown, queues, workers, limits, unplaced_tasks),
     )
 
 
@@ -110,7 +67,7 @@ def _is_shown(queue: str, token: Token) -> bool:
 
 def _counted(look: Look, workers: Sequence[Presence], token: Token) -> Stats:
     """The counts that the token sees, which may be old, with the workers of now."""
-    return Stats(counts=tuple(each for each in look.counts if token.sees(each.queue)), workers=tuple(workers))
+    return Stats(counts=tuple(count for count in look.counts if token.sees(count.queue)), workers=tuple(workers))
 
 
 def _queue(
@@ -121,7 +78,7 @@ def _queue(
         name=glance.name,
         paused=pause is not None,
         paused_by=None if pause is None else pause.rule.name,
-        pauses=[PauseView(each.why, each.until) for each in pause.pauses] if pause is not None else (),
+        pauses=[PauseView(reason.why, reason.until) for reason in pause.pauses] if pause is not None else (),
         queued_capped=glance.queued_capped,
         oldest=glance.oldest,
         unplaced=unplaced,

@@ -28,7 +28,7 @@ class Counted(Struct, frozen=True):
 
 
 async def counted(storage: Storage, glance: Glance) -> Counted:
-    """How full the queues are, and the counts by task if a worker tells of tasks that need labels or resources.
+    """How full the queues are, and the counts by task if a worker reports tasks that need labels or resources.
 
     Takes one more call, or none. Raises StorageError.
     """
@@ -59,8 +59,8 @@ def _waiting(counts: Iterable[Count]) -> Counter[str]:
 def filling_of(queue: QueueGlance, capped: bool, exact: Mapping[str, int]) -> Filling:
     """The filling of one queue. capped: whether the glance stopped to count scheduled or blocked jobs."""
     jobs = queue.queued + queue.scheduled + queue.blocked
-    if jobs < (found := exact.get(queue.name, 0)):
-        return Filling(found)
+    if jobs < (kept := exact.get(queue.name, 0)):
+        return Filling(kept)
     return Filling(jobs, not exact and (capped or queue.queued_capped))
 
 
@@ -76,7 +76,7 @@ def _is_open(glance: Glance) -> bool:
         return False
     if is_rest_capped(glance):
         return True  # also of queues that the glance does not list
-    return any(each.queued_capped and not _reaches(bounds, each) for each in glance.queues)
+    return any(queue.queued_capped and not _reaches(bounds, queue) for queue in glance.queues)
 
 
 def _reaches(bounds: Bounds, queue: QueueGlance) -> bool:

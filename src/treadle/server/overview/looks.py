@@ -16,16 +16,16 @@ from msgspec import Struct
 
 from treadle.admin.known_names import heard
 from treadle.core.clock import wall
-from treadle.core.errors import TreadleError
 from treadle.core.query_model import Count, Glance
 from treadle.server.auth.tokens import Token
-from treadle.server.doctor.common import Check
-from treadle.server.doctor.quick import others, warnings
+from treadle.server.doctor.common import Check, others, warnings
 from treadle.server.errors import Refused
+from treadle.server.kept_answer import pace, warn_of_outage
 from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.overview.activity import Activity, Recent
-from treadle.server.overview.compose import Look, compose
+from treadle.server.overview.compose import compose
 from treadle.server.overview.filling import exact_filling
+from treadle.server.overview.look import Look
 from treadle.server.overview.views import Overview
 from treadle.storage import Risk, risks_of
 from treadle.worker.leader import ID, leader_of
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.server")
 
-LEAST: Final = 2.0  # s between two looks
-SHARE: Final = 50  # times as long as a look takes: 2 % of the time
-LONGEST: Final = 60.0  # s between two looks at most
 TIMEOUT: Final = 10.0  # s of a look
 RARE: Final = 30.0  # s between two looks at all schedules, and at the counts by task
 READERS: Final = 1_000  # streams of one process; each costs 30 us a look
@@ -66,7 +63,7 @@ class Rare(Struct, frozen=True, kw_only=True):
 
 
 class _Seen:
-    """One look, encoded once for each set of queues; and the event that the next one is there."""
+    """One look, encoded once for each set of queues."""
 
     def __init__(self, look: Look) -> None:
         self.look = look
@@ -80,7 +77,7 @@ class _Seen:
 
 
 class Looks:
-    """The looks of one app. `clock` and `rest` are for tests."""
+    """The looks of one app. `rest` is for tests."""
 
     def __init__(self, core: AppCore, waiting: LongPoll, rest: Callable[[float], Any] = asyncio.sleep) -> None:
         self._core, self._waiting, self._rest = core, waiting, rest
@@ -110,8 +107,8 @@ class Looks:
     def check_room(self) -> None:
         """Raise Refused (503) if there are too many streams already."""
         if len(self._readers) >= READERS:
-            words = f"{READERS:,} pages follow the overview already: read /v1/overview now and then"
-            raise Refused(503, "too_many", words, {"Retry-After": "5"})
+            message = f"{READERS:,} pages follow the overview already: read /v1/overview now and then"
+            raise Refused(503, "too_many", message, {"Retry-After": "5"})
 
     async def follow(self, token: Token) -> AsyncGenerator[bytes, None]:
         """The events of one reader, until its token has ended or the server stops."""
@@ -144,17 +141,12 @@ class Looks:
 
     async def _heard(self, news: asyncio.Event, token: Token) -> bool:
         """Wait until something is new, the token ends or the server stops; False after BEAT seconds without any."""
-        left = BEAT if token.expires is None else min(BEAT, max(0.0, token.expires - wall()))
-
-        async def wait() -> set[str]:
-            await news.wait()
-            return {"news"}
-
+        wait_time = BEAT if token.expires is None else min(BEAT, max(0.0, token.expires - wall()))
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
-                await self._waiting.unless_stopped(wait())
+            async with asyncio.timeout(wait_time):
+                await self._waiting.unless_stopped(news.wait())
                 return True
-        return left < BEAT
+        return wait_time < BEAT
 
     def publish(self, name: str, key: str, value: object, sees: Sees) -> None:
         """Send an event to the readers whose token sees it. Of several events with one key, a reader that is behind
@@ -176,8 +168,8 @@ class Looks:
     async def _run(self) -> None:
         """Read while a page is open."""
         while True:
-            if (left := self._fresh()) > 0:
-                await self._rest(left)
+            if (rest := self._fresh()) > 0:
+                await self._rest(rest)
             async with self._once:
                 await self._look()
             self._tell()
@@ -189,7 +181,7 @@ class Looks:
         return self._at + self._seen.look.every - asyncio.get_running_loop().time()
 
     async def _look(self) -> None:
-        """Look once. A storage that does not answer is a look, too: of the last numbers, with the outage."""
+        """Look once. If the storage does not answer, the look has the last numbers and the duration of the outage."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -199,9 +191,7 @@ class Looks:
         except Exception as error:  # also of a fault of ours: the stream continues
             if self._outage is None:
                 self._outage = began
-                is_known = isinstance(error, TreadleError | TimeoutError)
-                words = "overview: storage unavailable (%s); retrying"
-                log.warning(words, str(error) or "no answer in time", exc_info=None if is_known else error)
+                warn_of_outage("overview", error)
             last = self._seen.look if self._seen is not None else Look(glance=Glance(at=self._core.now()))
             look = msgspec.structs.replace(last, outage=loop.time() - self._outage)
         else:
@@ -209,13 +199,8 @@ class Looks:
                 log.warning("overview: storage available again")
             self._outage = None
         cost = loop.time() - began
-        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=self.pace(cost)))
+        self._seen = _Seen(msgspec.structs.replace(look, cost=cost, every=pace(cost)))
         self._at = loop.time()
-
-    @staticmethod
-    def pace(cost: float) -> float:
-        """Seconds between two looks of this duration."""
-        return min(LONGEST, max(LEAST, SHARE * cost))
 
     async def _read(self) -> Look:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)
@@ -252,7 +237,7 @@ class Looks:
             stats = await self._core.queues.stats()
             schedules = [] if is_bound else await self._core.schedules.list()
             self._rare = Rare(
-                failing=tuple(each.name for each in schedules if each.error is not None),
+                failing=tuple(schedule.name for schedule in schedules if schedule.error is not None),
                 counts=stats.counts,
                 warnings=warnings(self._core, stats),
                 emptied=None if is_bound else await self._core.emptied.look(),

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from msgspec import Struct
-
 from treadle.admin import start_worker
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.core.queue_rules import ALL
 from treadle.core.similar_names import near
+from treadle.server.overview.look import Look
 from treadle.server.overview.views import Notice, QueueOverview
 from treadle.server.path_parts import path_part
-from treadle.storage import Risk
 
 MOST: Final = 50  # notices; a screen does not show more
 SLOW: Final = 1.0  # s: if a look takes longer, the storage counts as slow
@@ -23,71 +21,67 @@ MISSED: Final = 1 / 3  # share of a worker's ttl without a heartbeat: three hear
 LEVELS: Final = ("error", "warning", "info")
 
 
-class Facts(Struct, frozen=True, kw_only=True):
-    """The data of the notices, as far as the caller may see it. `Look` describes the fields.
+def notices(
+    look: Look,
+    queues: Sequence[QueueOverview],
+    workers: Sequence[Presence],
+    limits: Sequence[LimitUse],
+    unplaced: Sequence[tuple[str, str, int]],
+) -> list[Notice]:
+    """The notices about what the caller may see, errors first; at most MOST of them.
 
     unplaced  (task, what no running worker has, jobs)
     """
-
-    queues: Sequence[QueueOverview] = ()
-    workers: Sequence[Presence] = ()
-    limits: Sequence[LimitUse] = ()
-    failing: Sequence[str] = ()
-    unplaced: Sequence[tuple[str, str, int]] = ()
-    cost: float = 0.0
-    every: float = 2.0
-    outage: float | None = None
-    moved: str | None = None
-    emptied: str | None = None
-    risks: Sequence[Risk] = ()
+    entries = [
+        *_storage(look),
+        *_queues(queues, workers),
+        *_unplaced(unplaced),
+        *_workers(workers),
+        *_limits(limits),
+        *_schedules(look.failing),
+    ]
+    return sorted(entries, key=lambda notice: LEVELS.index(notice.level))[:MOST]
 
 
-def notices(facts: Facts) -> list[Notice]:
-    """The notices, errors first. Of more than MOST, the first ones."""
-    parts = _storage, _queues, _unplaced, _workers, _limits, _schedules
-    found = [notice for part in parts for notice in part(facts)]
-    return sorted(found, key=lambda each: LEVELS.index(each.level))[:MOST]
-
-
-def _storage(facts: Facts) -> Iterator[Notice]:
-    if facts.moved is not None:
-        yield Notice(level="error", text=f"{facts.moved}.", advice="Start the server with that URL.", href="health")
-    if facts.emptied is not None:
+def _storage(look: Look) -> Iterator[Notice]:
+    if look.moved is not None:
+        yield Notice(level="error", text=f"{look.moved}.", advice="Start the server with that URL.", href="health")
+    if look.emptied is not None:
         advice = "Look for a flush, an eviction, a fail-over or a dropped schema at that time; restore a backup."
-        yield Notice(level="error", text=f"{_sentence(facts.emptied)}.", advice=advice, href="health")
-    for risk in facts.risks:
+        yield Notice(level="error", text=f"{_sentence(look.emptied)}.", advice=advice, href="health")
+    for risk in look.risks:
         yield Notice(
             level="error" if risk.verdict == "fail" else "warning",
             text=f"Jobs may be lost: {risk.text}.",
             advice=f"{_sentence(risk.advice)}.",
             href="health",
         )
-    if facts.outage is not None:
+    if look.outage is not None:
         yield Notice(
             level="error",
-            text=f"The storage has not answered for {_lasts(facts.outage)}.",
+            text=f"The storage has not answered for {_lasts(look.outage)}.",
             advice="The numbers are those of the last answer. The log of the server has the error.",
             href="health",
         )
-    elif facts.cost >= SLOW:
+    elif look.cost >= SLOW:
         yield Notice(
             level="warning",
-            text=f"The storage took {_lasts(facts.cost)} to answer.",
-            advice=f"These numbers are read every {_lasts(facts.every)} only. `treadle doctor` checks the storage.",
+            text=f"The storage took {_lasts(look.cost)} to answer.",
+            advice=f"These numbers are read every {_lasts(look.every)} only. `treadle doctor` checks the storage.",
             href="health",
         )
 
 
-def _queues(facts: Facts) -> Iterator[Notice]:
-    served = [queue for worker in facts.workers for queue in worker.queues]
-    for queue in facts.queues:
+def _queues(queues: Sequence[QueueOverview], workers: Sequence[Presence]) -> Iterator[Notice]:
+    served = [queue for worker in workers for queue in worker.queues]
+    for queue in queues:
         jobs = f"{_count(queue.queued, 'queued job', queue.queued_capped)}"
         href = f"queues/{path_part(queue.name)}"
         yield from _full(queue, href)
         if not queue.queued:
             continue
         if queue.paused:
-            rest = next((each.until for each in queue.pauses if each.why == "held"), None)
+            rest = next((pause.until for pause in queue.pauses if pause.why == "held"), None)
             is_rest = rest is not None and len(queue.pauses) == 1
             yield Notice(
                 level="info" if is_rest else "warning",
@@ -125,9 +119,9 @@ def _full(queue: QueueOverview, href: str) -> Iterator[Notice]:
         )
 
 
-def _unplaced(facts: Facts) -> Iterator[Notice]:
-    for task, words, jobs in facts.unplaced:
-        what, _, advice = words.partition(": ")
+def _unplaced(unplaced: Sequence[tuple[str, str, int]]) -> Iterator[Notice]:
+    for task, lack, jobs in unplaced:
+        what, _, advice = lack.partition(": ")
         yield Notice(
             level="warning",
             text=f"No worker can run {_count(jobs, 'job')} of task {task!r}: {what}.",
@@ -136,8 +130,8 @@ def _unplaced(facts: Facts) -> Iterator[Notice]:
         )
 
 
-def _workers(facts: Facts) -> Iterator[Notice]:
-    for worker in facts.workers:
+def _workers(workers: Sequence[Presence]) -> Iterator[Notice]:
+    for worker in workers:
         if worker.age > worker.ttl * MISSED:
             yield Notice(
                 level="warning",
@@ -147,8 +141,8 @@ def _workers(facts: Facts) -> Iterator[Notice]:
             )
 
 
-def _limits(facts: Facts) -> Iterator[Notice]:
-    for use in facts.limits:
+def _limits(limits: Sequence[LimitUse]) -> Iterator[Notice]:
+    for use in limits:
         if use.rule.slots != 0 or not use.blocked or use.key.startswith("queue:"):
             continue
         is_rest = bool(use.pauses) and all(pause.why == "held" for pause in use.pauses)
@@ -161,8 +155,8 @@ def _limits(facts: Facts) -> Iterator[Notice]:
         )
 
 
-def _schedules(facts: Facts) -> Iterator[Notice]:
-    for name in facts.failing:
+def _schedules(failing: Sequence[str]) -> Iterator[Notice]:
+    for name in failing:
         yield Notice(
             level="error",
             text=f"Schedule {name!r} could not enqueue its last job.",

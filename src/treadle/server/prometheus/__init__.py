@@ -45,9 +45,9 @@ def check_installed() -> None:
         raise ImportError(f"{MISSING} ({error})", name=error.name) from None
 
 
-def written(found: Samples, accept: str = "") -> Exposition:
+def written(samples: Samples, accept: str = "") -> Exposition:
     """The samples as text, see `treadle.server.prometheus.exposition`. Raises ImportError with what to install."""
     check_installed()
     from treadle.server.prometheus.exposition import exposition
 
-    return exposition(found, accept)
+    return exposition(samples, accept)

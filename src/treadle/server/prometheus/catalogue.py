@@ -1,6 +1,6 @@
 """All metrics that Treadle shows to Prometheus: names, labels, kinds and help texts.
 
-The exposition, the page of all metrics in the documentation and the tests are made of it. No label has a worker, a
+The exposition, the page of metrics in the documentation and the tests use this catalogue. No label has a worker, a
 host, an id, a key, a lane, a partition or a label of a job: their number has no bound.
 """
 
@@ -85,35 +85,7 @@ STATS_AGE: Final = _gauge(
     "stats_age_seconds", "Age of the values above, in seconds; it grows while the storage is away."
 )
 
-STORED: Final = (
-    JOBS,
-    QUEUED,
-    BLOCKED,
-    OLDEST,
-    PAUSED,
-    MAX_WAITING,
-    QUEUE_WORKERS,
-    WORKERS,
-    WORKER_SLOTS,
-    WORKER_RUNNING,
-    LIMIT_SLOTS,
-    LIMIT_USED,
-    LIMIT_PARTITIONS,
-    LIMIT_BLOCKED,
-    LIMIT_PAUSED,
-    SCHEDULE_NEXT,
-    SCHEDULE_PAUSED,
-    SCHEDULE_FAILING,
-    OUTBOX_UP,
-    OUTBOX_ROWS,
-    OUTBOX_OLDEST,
-    OUTBOX_FAILING,
-    OUTBOX_GIVEN_UP,
-    OUTBOX_RELAYED,
-    STORAGE_UP,
-    STATS_SECONDS,
-    STATS_AGE,
-)
+STORED: Final = tuple(metric for metric in tuple(vars().values()) if isinstance(metric, Metric))
 
 # --- what happens
 
@@ -153,15 +125,6 @@ CALL_ERRORS: Final = _counter("storage_errors", "Calls to the storage that faile
 PROCESSES: Final = _gauge("worker_processes", "Live worker processes of the supervisor.")
 RESTARTS: Final = _counter("worker_restarts", "Worker processes that died and were started again.")
 
-HAPPENED: Final = (
-    RUNS,
-    RUN_SECONDS,
-    WAIT_SECONDS,
-    ENQUEUED,
-    LOST,
-    LOOP_LAG,
-    CALL_SECONDS,
-    CALL_ERRORS,
-    PROCESSES,
-    RESTARTS,
+HAPPENED: Final = tuple(
+    metric for metric in tuple(vars().values()) if isinstance(metric, Metric) and metric not in STORED
 )

@@ -54,33 +54,33 @@ def exposition(samples: Samples, accept: str = "") -> Exposition:
 
 def is_openmetrics(accept: str) -> bool:
     """Whether the header asks for OpenMetrics."""
-    return any(each.partition(";")[0].strip() == "application/openmetrics-text" for each in accept.split(","))
+    return any(part.partition(";")[0].strip() == "application/openmetrics-text" for part in accept.split(","))
 
 
 def families(samples: Samples) -> Iterator[Family]:
     """The samples as objects of prometheus-client."""
     for metric, values in samples.values.items():
         kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-        made = kind(metric.name, metric.help, labels=metric.labels)
+        family = kind(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
-            made.add_metric(labels, value)
-        yield made
+            family.add_metric(labels, value)
+        yield family
     for metric, histograms in samples.histograms.items():
         yield _histogram(metric, histograms)
 
 
 def _histogram(metric: Metric, histograms: Mapping[tuple[str, ...], Mapping[int, int]]) -> Family:
-    made = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, counts in histograms.items():
-        made.add_metric(labels, _cumulative(counts), sum(middle(bucket) * count for bucket, count in counts.items()))
-    return made
+        family.add_metric(labels, _cumulative(counts), sum(middle(bucket) * count for bucket, count in counts.items()))
+    return family
 
 
 def _cumulative(counts: Mapping[int, int]) -> list[tuple[str, float]]:
     """(edge in seconds, observations up to it)"""
-    found, left, seen = list[tuple[str, float]](), sorted(counts.items(), reverse=True), 0
+    buckets, pending, seen = list[tuple[str, float]](), sorted(counts.items(), reverse=True), 0
     for first_beyond, edge in BOUNDS:
-        while left and left[-1][0] < first_beyond:
-            seen += left.pop()[1]
-        found.append((edge, seen))
-    return [*found, ("+Inf", seen + sum(count for _, count in left))]
+        while pending and pending[-1][0] < first_beyond:
+            seen += pending.pop()[1]
+        buckets.append((edge, seen))
+    return [*buckets, ("+Inf", seen + sum(count for _, count in pending))]

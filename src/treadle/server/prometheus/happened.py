@@ -23,33 +23,33 @@ class Fleet(Struct, frozen=True):
 
 
 def worker_samples(numbers: Numbers, names: Names, fleet: Fleet | None = None) -> Samples:
-    """The samples of these numbers. fleet: None: they are of the process that is scraped."""
-    found = Samples()
-    _runs(found, names, numbers.cells)
-    _pairs(found, names, catalogue.ENQUEUED, numbers.enqueued)
-    _pairs(found, names, catalogue.LOST, numbers.lost)
-    found.add_histogram(catalogue.LOOP_LAG, numbers.lag)
+    """The samples of these numbers. Without `fleet` they are of the process that is scraped."""
+    samples = Samples()
+    _runs(samples, names, numbers.cells)
+    _pairs(samples, names, catalogue.ENQUEUED, numbers.enqueued)
+    _pairs(samples, names, catalogue.LOST, numbers.lost)
+    samples.add_histogram(catalogue.LOOP_LAG, numbers.lag)
     for verb, calls in numbers.calls.items():
         label = names.one("verb", verb)
-        found.add_histogram(catalogue.CALL_SECONDS, calls, label)
-        found.add(catalogue.CALL_ERRORS, numbers.errors.get(verb, 0), label)
+        samples.add_histogram(catalogue.CALL_SECONDS, calls, label)
+        samples.add(catalogue.CALL_ERRORS, numbers.errors.get(verb, 0), label)
     if fleet is not None:
-        found.add(catalogue.PROCESSES, fleet.processes)
-        found.add(catalogue.RESTARTS, fleet.restarts)
-    return found
+        samples.add(catalogue.PROCESSES, fleet.processes)
+        samples.add(catalogue.RESTARTS, fleet.restarts)
+    return samples
 
 
-def _runs(found: Samples, names: Names, cells: Iterable[Cell]) -> None:
+def _runs(samples: Samples, names: Names, cells: Iterable[Cell]) -> None:
     for cell in cells:
         pair = names.pair(cell.queue, cell.task)
         counts = cell.succeeded, cell.failed, cell.retried, cell.other
         for outcome, count in zip(OUTCOMES, counts, strict=True):
-            found.add(catalogue.RUNS, count, *pair, outcome)
-        found.add(catalogue.LOST, 0, *pair)
-        found.add_histogram(catalogue.RUN_SECONDS, cell.run, *pair)
-        found.add_histogram(catalogue.WAIT_SECONDS, cell.wait, pair[0])
+            samples.add(catalogue.RUNS, count, *pair, outcome)
+        samples.add(catalogue.LOST, 0, *pair)
+        samples.add_histogram(catalogue.RUN_SECONDS, cell.run, *pair)
+        samples.add_histogram(catalogue.WAIT_SECONDS, cell.wait, pair[0])
 
 
-def _pairs(found: Samples, names: Names, metric: Metric, counts: Counts) -> None:
+def _pairs(samples: Samples, names: Names, metric: Metric, counts: Counts) -> None:
     for queue, task, count in counts:
-        found.add(metric, count, *names.pair(queue, task))
+        samples.add(metric, count, *names.pair(queue, task))

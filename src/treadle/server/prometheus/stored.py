@@ -57,36 +57,36 @@ class Scrape(Struct, frozen=True, kw_only=True):
 
 def stored_samples(scrape: Scrape, names: Names) -> Samples:
     """The samples of a scrape."""
-    found, reading = Samples(), scrape.reading
+    samples, reading = Samples(), scrape.reading
     if reading is not None:
         stats = reading.stats
         rules = QueueRules(stats.limits)
-        _jobs(found, names, [count for count in stats.counts if count.queue != defaults.SYSTEM_QUEUE and count.task])
-        _queues(found, names, stats, rules, reading.queues)
-        _workers(found, stats.workers)
-        _limits(found, names, [use for use in stats.limits if not _is_pause(use) or use.behind is not None])
-        _schedules(found, names, reading.schedules or ())
-        _outbox(found, reading)
-        found.add(catalogue.STATS_SECONDS, reading.took)
-        found.add(catalogue.STATS_AGE, scrape.age)
-    found.add(catalogue.STORAGE_UP, scrape.up)
-    return found
+        _jobs(samples, names, [count for count in stats.counts if count.queue != defaults.SYSTEM_QUEUE and count.task])
+        _queues(samples, names, stats, rules, reading.queues)
+        _workers(samples, stats.workers)
+        _limits(samples, names, [use for use in stats.limits if not _is_pause(use) or use.behind is not None])
+        _schedules(samples, names, reading.schedules or ())
+        _outbox(samples, reading)
+        samples.add(catalogue.STATS_SECONDS, reading.took)
+        samples.add(catalogue.STATS_AGE, scrape.age)
+    samples.add(catalogue.STORAGE_UP, scrape.up)
+    return samples
 
 
 def _is_pause(use: LimitUse) -> bool:
     return use.key.startswith(OF) and use.rule.slots == 0
 
 
-def _jobs(found: Samples, names: Names, counts: Iterable[Count]) -> None:
+def _jobs(samples: Samples, names: Names, counts: Iterable[Count]) -> None:
     for count in counts:
         pair = names.pair(count.queue, count.task)
         for state in STATES:  # also 0: a series that ends would leave a gap in place of the last job
-            found.add(catalogue.JOBS, count.jobs if count.state.value == state else 0, *pair, state)
-        found.add(catalogue.QUEUED, count.queued, *pair)
-        found.add(catalogue.BLOCKED, count.blocked, *pair)
+            samples.add(catalogue.JOBS, count.jobs if count.state.value == state else 0, *pair, state)
+        samples.add(catalogue.QUEUED, count.queued, *pair)
+        samples.add(catalogue.BLOCKED, count.blocked, *pair)
 
 
-def _queues(found: Samples, names: Names, stats: Stats, rules: QueueRules, declared: Sequence[str]) -> None:
+def _queues(samples: Samples, names: Names, stats: Stats, rules: QueueRules, declared: Sequence[str]) -> None:
     oldest = dict.fromkeys(declared, 0.0)
     oldest |= {name: 0.0 for worker in stats.workers for name in worker.queues}
     oldest |= dict.fromkeys(rules.paused, 0.0)
@@ -97,29 +97,29 @@ def _queues(found: Samples, names: Names, stats: Stats, rules: QueueRules, decla
     for queue, seconds in sorted(oldest.items()):
         if queue != defaults.SYSTEM_QUEUE:
             label = names.one("queue", queue)
-            found.add(catalogue.OLDEST, seconds, label)
-            found.add(catalogue.PAUSED, rules.pause_of(queue) is not None, label)
+            samples.add(catalogue.OLDEST, seconds, label)
+            samples.add(catalogue.PAUSED, rules.pause_of(queue) is not None, label)
             if (rule := bound_of(bounds, queue)) is not None and rule.max_waiting is not None:
-                found.add(catalogue.MAX_WAITING, rule.max_waiting, label)
-            found.add(catalogue.QUEUE_WORKERS, serving.count(queue), label)
+                samples.add(catalogue.MAX_WAITING, rule.max_waiting, label)
+            samples.add(catalogue.QUEUE_WORKERS, serving.count(queue), label)
 
 
-def _workers(found: Samples, workers: Sequence[Presence]) -> None:
-    found.add(catalogue.WORKERS, len(workers))
-    found.add(catalogue.WORKER_SLOTS, sum(worker.slots for worker in workers))
-    found.add(catalogue.WORKER_RUNNING, sum(worker.running for worker in workers))
+def _workers(samples: Samples, workers: Sequence[Presence]) -> None:
+    samples.add(catalogue.WORKERS, len(workers))
+    samples.add(catalogue.WORKER_SLOTS, sum(worker.slots for worker in workers))
+    samples.add(catalogue.WORKER_RUNNING, sum(worker.running for worker in workers))
 
 
-def _limits(found: Samples, names: Names, limits: Iterable[LimitUse]) -> None:
+def _limits(samples: Samples, names: Names, limits: Iterable[LimitUse]) -> None:
     for use in limits:
         rule = use.behind or use.rule
         label = names.one("limit", _shown(use.key, rule.name))
         if rule.slots is not None:
-            found.add(catalogue.LIMIT_SLOTS, rule.slots, label)
-        found.add(catalogue.LIMIT_USED, use.used, label)
-        found.add(catalogue.LIMIT_PARTITIONS, bool(use.used or use.blocked), label)
-        found.add(catalogue.LIMIT_BLOCKED, use.blocked, label)
-        found.add(catalogue.LIMIT_PAUSED, bool(use.pauses) or use.rule.slots == 0, label)
+            samples.add(catalogue.LIMIT_SLOTS, rule.slots, label)
+        samples.add(catalogue.LIMIT_USED, use.used, label)
+        samples.add(catalogue.LIMIT_PARTITIONS, bool(use.used or use.blocked), label)
+        samples.add(catalogue.LIMIT_BLOCKED, use.blocked, label)
+        samples.add(catalogue.LIMIT_PAUSED, bool(use.pauses) or use.rule.slots == 0, label)
 
 
 def _shown(key: str, rule: str) -> str:
@@ -128,22 +128,22 @@ def _shown(key: str, rule: str) -> str:
     return key if kind in ("queue", "task") and rule == key else kind
 
 
-def _schedules(found: Samples, names: Names, schedules: Iterable[Schedule]) -> None:
-    for each in schedules:
-        label = names.one("schedule", each.name)
-        if each.next_at is not None:
-            found.add(catalogue.SCHEDULE_NEXT, each.next_at.timestamp(), label)
-        found.add(catalogue.SCHEDULE_PAUSED, each.paused, label)
-        found.add(catalogue.SCHEDULE_FAILING, each.error is not None, label)
+def _schedules(samples: Samples, names: Names, schedules: Iterable[Schedule]) -> None:
+    for schedule in schedules:
+        label = names.one("schedule", schedule.name)
+        if schedule.next_at is not None:
+            samples.add(catalogue.SCHEDULE_NEXT, schedule.next_at.timestamp(), label)
+        samples.add(catalogue.SCHEDULE_PAUSED, schedule.paused, label)
+        samples.add(catalogue.SCHEDULE_FAILING, schedule.error is not None, label)
 
 
-def _outbox(found: Samples, reading: Reading) -> None:
+def _outbox(samples: Samples, reading: Reading) -> None:
     if reading.outbox_up is not None:
-        found.add(catalogue.OUTBOX_UP, reading.outbox_up)
+        samples.add(catalogue.OUTBOX_UP, reading.outbox_up)
     outbox = reading.outbox
     if outbox is not None:
-        found.add(catalogue.OUTBOX_ROWS, outbox.rows)
-        found.add(catalogue.OUTBOX_OLDEST, outbox.oldest)
-        found.add(catalogue.OUTBOX_FAILING, outbox.failing)
-        found.add(catalogue.OUTBOX_GIVEN_UP, outbox.given_up)
-        found.add(catalogue.OUTBOX_RELAYED, outbox.relay is not None)
+        samples.add(catalogue.OUTBOX_ROWS, outbox.rows)
+        samples.add(catalogue.OUTBOX_OLDEST, outbox.oldest)
+        samples.add(catalogue.OUTBOX_FAILING, outbox.failing)
+        samples.add(catalogue.OUTBOX_GIVEN_UP, outbox.given_up)
+        samples.add(catalogue.OUTBOX_RELAYED, outbox.relay is not None)

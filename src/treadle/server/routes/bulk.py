@@ -1,4 +1,4 @@
-"""The operations that act on many jobs in the background: begin, show and stop them."""
+"""The groups of failed jobs, and the operations that act on many jobs in the background: begin, show, stop."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from treadle.admin import (
     Selection,
     TooManyOperations,
     Verb,
+    failure_groups,
     near_id,
     query_of,
     signature,
     text_of,
 )
 from treadle.admin import Operation as Progress
-from treadle.admin.failure_groups import read_key
-from treadle.core.model import State
+from treadle.admin.failure_groups import FailureGroup, FailureGroups, read_key
+from treadle.core.model import Record, State
+from treadle.core.payload_redaction import Redaction
 from treadle.core.query_model import Query
 from treadle.core.redaction import without_secrets
 from treadle.server.errors import Refused, json
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import JobFilter
-from treadle.server.routes.shown import hidden_by, only_one
+from treadle.server.routes.shown import hidden_by, only_one, queue_of
 from treadle.server.views import JobView, view
 from treadle.storage import messages
-from treadle.tasks.json_options import Id
+from treadle.tasks.json_options import Id, Name
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -77,6 +79,15 @@ class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dry: bool = False
 
 
+class FailuresAsked(Struct, frozen=True, kw_only=True):
+    """Which failed jobs to group. `scan`: how many to look at, the newest first."""
+
+    scan: Annotated[int, Meta(ge=1, le=failure_groups.MOST)] = failure_groups.SCAN
+    queue: Name | None = None
+    task: Name | None = None
+    cursor: str | None = None
+
+
 class PreviewView(Struct, frozen=True, kw_only=True):
     """The jobs that an operation would act on now.
 
@@ -103,6 +114,17 @@ class BulkRoutes:
 
     def __init__(self, core: AppCore) -> None:
         self._core = core
+
+    @Operation("GET /v1/failures", tag="jobs", scope="read")
+    async def groups(self, call: Call[None, FailuresAsked]) -> FailureGroups:
+        """Group the newest failed jobs by task, queue and error."""
+        query = call.query
+        page = await self._core.dead.within(call.token.queues, call.redaction.grouped).groups(
+            scan=query.scan, queue=queue_of(call, query.queue), task=query.task, cursor=query.cursor
+        )
+        samples = await self._core.client.get([group.sample for group in page.groups])
+        pairs = zip(page.groups, samples, strict=True)
+        return replace(page, groups=[_shown(group, row, call.redaction) for group, row in pairs])
 
     @Operation(
         "POST /v1/operations",
@@ -141,11 +163,11 @@ class BulkRoutes:
         """Stop an operation; what it has done stays done."""
         return self._known(call, self._core.operations.stop(call.part("id"), call.token.queues))
 
-    def _known(self, call: Call[Any, Any], found: Progress | None) -> Progress:
-        if found is None:
-            words = f"this server process has no operation {call.part('id')!r}; ended ones are listed for an hour"
-            raise Refused(404, "unknown_operation", words)
-        return found
+    def _known(self, call: Call[Any, Any], progress: Progress | None) -> Progress:
+        if progress is None:
+            message = f"this server process has no operation {call.part('id')!r}; ended ones are listed for an hour"
+            raise Refused(404, "unknown_operation", message)
+        return progress
 
     # --- what to act on
 
@@ -177,7 +199,7 @@ class BulkRoutes:
         return replace(selection, query=query, search=search)
 
     async def _signed(self, call: Call[OperationAsked, messages.Nothing], chosen: Selection) -> Selection:
-        """The selection with the error of its group, which its words have. Raises Refused (404).
+        """The selection with the error of its group, which describes it. Raises Refused (404).
 
         The words of an operation are also read by tokens without a right to payloads, so they name the class only.
         """
@@ -211,3 +233,12 @@ class BulkRoutes:
             words=without_secrets(chosen.words),
             warning="; ".join(notes) or UNSET,
         )
+
+
+def _shown(group: FailureGroup, row: Record | None, redaction: Redaction) -> FailureGroup:
+    """The group without secrets; `row`: its newest job. Its key stays, because operations name it."""
+    texts = group.signature, group.error
+    signature, error = (
+        [redaction.error(text) or "" for text in texts] if row is None else redaction.failure(row, *texts)
+    )
+    return replace(group, signature=signature, error=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ASKING: Final = 8  # estimates under way or waiting, each up to a second; beyond that only each caller's first one
-MOST: Final = 32  # with those
+MOST: Final = 32  # estimates under way or waiting, including each caller's first one
 
 
 class EstimateRoutes:
@@ -37,9 +37,9 @@ class EstimateRoutes:
         row = await jobs.get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
-        found = await self._in_turn(call.by, jobs.eta(row.id))
-        text = call.redaction.about(row, call.redaction.within(found.explanation, row.error)) or ""
-        return replace(found, explanation=text)
+        estimate = await self._in_turn(call.by, jobs.eta(row.id))
+        text = call.redaction.about(row, call.redaction.within(estimate.explanation, row.error)) or ""
+        return replace(estimate, explanation=text)
 
     @Operation("GET /v1/queues/{name}/plan", tag="operate", scope="read", others=(503,))
     async def plan(self, call: Call[None, messages.Nothing]) -> QueuePlan:
@@ -49,10 +49,10 @@ class EstimateRoutes:
         with call.heard():  # a queue that nothing uses is an empty one
             return await self._in_turn(call.by, self._core.queues.plan(name, call.token.queues))
 
-    async def _in_turn(self, caller: str, estimate: Awaitable[T]) -> T:
+    async def _in_turn(self, caller: str, estimate: Coroutine[Any, Any, T]) -> T:
         """Raises Refused (503) if many estimates are waiting already, also one of this caller."""
         if len(self._asking) >= (ASKING if caller in self._asking else MOST):
-            _close(estimate)
+            estimate.close()  # a coroutine that is not awaited must be closed
             message = f"{ASKING} estimates are being made already: ask again in some seconds"
             raise Refused(503, "too_many", message, {"Retry-After": "5"})
         self._asking.append(caller)
@@ -60,8 +60,3 @@ class EstimateRoutes:
             return await estimate
         finally:
             self._asking.remove(caller)
-
-
-def _close(call: Any) -> None:
-    """A coroutine that is not awaited must be closed."""
-    call.close()

@@ -10,10 +10,12 @@ import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from treadle.admin import JobHistory, audit, stored_values
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.errors import ForeignRow, IdTaken, StorageError, UnknownJob
 from treadle.core.model import Record
+from treadle.core.payload_redaction import Redaction
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.event_stream import EventStream
@@ -26,6 +28,7 @@ from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing
 from treadle.server.routes.shown import hidden_by, one_queue
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
+from treadle.server.shown_payloads import ENCODE
 from treadle.server.time_slices import in_turns
 from treadle.server.views import (
     CallAsked,
@@ -86,9 +89,9 @@ class JobRoutes:
     )
     async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         """Enqueue many jobs, all or none."""
-        with call.heard() as said:
+        with call.heard() as warnings:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
-        return JobViews(await in_turns(lambda found: view(found[0], call.redaction), rows), said.text)
+        return JobViews(await in_turns(lambda pair: view(pair[0], call.redaction), rows), warnings.text)
 
     async def _send(self, call: Call[Any, Any], jobs: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
         check_together([0 if job.after is msgspec.UNSET else len(job.after) for job in jobs])
@@ -107,13 +110,13 @@ class JobRoutes:
             return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), stored)
         except IdTaken as error:
             if error.id not in names:
-                raise rights.told(call.token, error) from None
+                raise rights.without_row(call.token, error) from None
             message = "this Idempotency-Key belongs to another request"
             raise Refused(422, "idempotency_key_reused", message, id=error.id) from None
 
     def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
-        asked, name = pair
-        spec = spec_of(self._core, asked, name)
+        job, name = pair
+        spec = spec_of(self._core, job, name)
         users_row(spec.new, derived=name is not None and spec.id == name)
         return spec
 
@@ -159,7 +162,7 @@ class JobRoutes:
 
     async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
         """The row with its large texts; while the blob store is away, with the sizes of these texts. `before`: the row
-        at an earlier moment, and its whole. Arguments do not change, so they are not read again."""
+        at an earlier time, without and with these texts. Arguments do not change, so they are not read again."""
         if before is not None and before[0].job == row.job:
             row = replace(row, job=before[1].job)
         try:
@@ -189,8 +192,8 @@ class JobRoutes:
         """Wait until a job ends, and return it in its present state."""
         row = await self._row(call)
         until = asyncio.get_running_loop().time() + min(call.query.timeout, self._settings.max_wait)
-        async for found in self._follow(row, until, call.request):
-            row = found
+        async for current in self._follow(row, until, call.request):
+            row = current
         await unchanged(call.request)
         return view_of_one(await self._whole(row), call.redaction)
 
@@ -227,7 +230,8 @@ class JobRoutes:
         client of this request has disconnected."""
         loop, id, stopping = asyncio.get_running_loop(), row.id, self._waiting.stopping
         while True:
-            hints = self._core.storage.watch((f"job:{id}",), self._pause(until))
+            pause = BEAT if until is None else max(0.0, min(BEAT, until - loop.time()))
+            hints = self._core.storage.watch((f"job:{id}",), pause)
             heard = asyncio.ensure_future(self._waiting.unless_stopped(hints, None if waits is None else waits.receive))
             try:
                 await asyncio.sleep(0)  # listen before reading, so that no change in between is missed
@@ -246,11 +250,6 @@ class JobRoutes:
                 heard.cancel()
                 await asyncio.wait([heard])
                 hints.close()  # it never began if this was cancelled at once
-
-    def _pause(self, until: float | None) -> float:
-        if until is None:
-            return BEAT
-        return max(0.0, min(BEAT, until - asyncio.get_running_loop().time()))
 
     # --- changing
 
@@ -306,6 +305,37 @@ class JobRoutes:
             raise
         return Acted(1, warnings.text)
 
+    @Operation("GET /v1/jobs/{id}/history", tag="jobs", scope="read", others=(404,))
+    async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
+        """Show the last runs of a job, its steps and signals, and the states of its children."""
+        id = call.part("id")
+        if audit.is_id(id) and not call.token.may("operate"):
+            raise UnknownJob(id)
+        history = await self._jobs(call).history(id, hide=call.redaction.row, value=stored_values.as_json)
+        return _shown(history, call.redaction.rest)
+
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
         """A view of `app.jobs` with the queues of the caller's token."""
         return self._core.jobs.within(call.token.queues)
+
+
+def _shown(history: JobHistory, redaction: Redaction) -> JobHistory:
+    """The history without secrets."""
+    attempts = [
+        replace(
+            attempt,
+            error=redaction.error(attempt.error),
+            logs=tuple(replace(line, text=redaction.text(line.text)) for line in attempt.logs),
+        )
+        for attempt in history.attempts
+    ]
+    return replace(
+        history,
+        attempts=tuple(attempts),
+        steps=tuple(replace(step, value=_value(step.name, step.value, redaction)) for step in history.steps),
+        signals=tuple(replace(one, value=_value(one.name, one.value, redaction)) for one in history.signals),
+    )
+
+
+def _value(name: str, value: Any, redaction: Redaction) -> Any:
+    return None if value is None else redaction.named(name, stored_values.carried(value, repr(type(value)), ENCODE))

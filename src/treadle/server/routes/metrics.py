@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 from treadle.core.payload_redaction import Redaction
 from treadle.metrics import Metrics, Totals
 from treadle.serialization.call_schema import call_schema
-from treadle.server.auth.tokens import Token
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.operation import Call, Operation
 from treadle.storage import messages
@@ -83,12 +82,12 @@ class MetricsRoutes:
     @Operation("GET /v1/metrics", tag="metrics", scope="read")
     async def metrics(self, call: Call[None, Range]) -> Metrics:
         """Show counts and times of jobs over time, in at most 1,000 points."""
-        asked, token = call.query, call.token
-        if asked.queue is not None:
-            call.allowed([asked.queue])
+        query, token = call.query, call.token
+        if query.queue is not None:
+            call.allowed([query.queue])
         reader = self._core.metrics.within(token.queues)
         return await reader.read(
-            since=asked.start, until=asked.end, step=asked.step, queue=asked.queue, task=asked.task
+            since=query.start, until=query.end, step=query.step, queue=query.queue, task=query.task
         )
 
     @Operation("GET /v1/tasks", tag="metrics", scope="read")
@@ -96,14 +95,9 @@ class MetricsRoutes:
         """List the tasks of the last hour and those of the server's app, with their parameters."""
         token = call.token
         totals = await self._totals.get(token.queues, lambda: self._core.metrics.within(token.queues).totals("task"))
-        declared = {name: task for name, task in self._core.declared.items() if self._shows(token, name, task, totals)}
-        names = sorted({*totals, *declared})
-        return TaskViews([_view(name, declared.get(name), totals.get(name), call.redaction) for name in names])
-
-    @staticmethod
-    def _shows(token: Token, name: str, task: AnyTask, totals: dict[str, Totals]) -> bool:
-        """Whether the token sees a task of the app: those of its queues, and those that ran there."""
-        return token.sees(task.queue) or name in totals
+        shown = {name: task for name, task in self._core.declared.items() if token.sees(task.queue) or name in totals}
+        names = sorted({*totals, *shown})
+        return TaskViews([_view(name, shown.get(name), totals.get(name), call.redaction) for name in names])
 
 
 def _view(name: str, task: AnyTask | None, totals: Totals | None, redaction: Redaction) -> TaskView:
@@ -129,11 +123,11 @@ def _doc(task: AnyTask) -> str | None:
 
 def _parameters(task: AnyTask, redaction: Redaction) -> dict[str, Any] | None:
     """The schema without the defaults of hidden parameters: a form would send them back as they are shown."""
-    found = call_schema(task._core.signature)
-    if found is None:
+    schema = call_schema(task._core.signature)
+    if schema is None:
         return None
     shown = {
-        name: {word: each for word, each in schema.items() if word != "default"} if redaction.hides(name) else schema
-        for name, schema in found["properties"].items()
+        name: {word: part for word, part in schema.items() if word != "default"} if redaction.hides(name) else schema
+        for name, schema in schema["properties"].items()
     }
-    return {**found, "properties": shown}
+    return {**schema, "properties": shown}

@@ -1,4 +1,4 @@
-"""The operations of operators: queues, limits, workers, counts."""
+"""The operations of operators: queues, limits, workers, counts, the audit log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from treadle.admin import dropped
-from treadle.admin.known_names import warn
+from treadle.admin.audit import AuditPage
 from treadle.core.defaults import MAX_COUNT, SYSTEM_QUEUE
 from treadle.core.limit_model import Limit, LimitUse, WhenFull
 from treadle.core.model import Presence, State
@@ -90,6 +90,13 @@ class Noted(Struct, frozen=True, omit_defaults=True):
     warning: str | UnsetType = UNSET
 
 
+class AuditAsked(Struct, frozen=True, kw_only=True):
+    """Which page of entries to read."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+
+
 class OperatorRoutes:
     """The operations on a whole storage."""
 
@@ -129,9 +136,9 @@ class OperatorRoutes:
     async def _shut_queue(self, call: Call[None, messages.Nothing], shut: bool) -> Noted:
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
-        with call.heard() as said:
+        with call.heard() as warnings:
             await (self._core.queues.pause(name) if shut else self._core.queues.resume(name))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("GET /v1/limits", tag="operate", scope="read")
     async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
@@ -148,23 +155,24 @@ class OperatorRoutes:
     async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
         """Add or replace a limit."""
         for_everybody(call.token, "limits")
-        asked = call.body
-        rule = Limit(call.part("name"), **asdict(asked))
+        body = call.body
+        rule = Limit(call.part("name"), **asdict(body))
         if rule.empty:
             raise Refused(422, "wrong_shape", "expected slots, rate or max_waiting; DELETE removes a limit")
         before = await self._core.limits.list(use=False)
         with call.heard() as warnings:
             await self._core.limits.set(rule)
-            warn(dropped(before, rule))
+            if (lost := dropped(before, rule)) is not None:
+                warnings.tell(lost)
         return Noted(warnings.text)
 
     @Operation("DELETE /v1/limits/{name}", tag="operate", scope="operate", audit="limit.delete")
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         """Remove a limit."""
         for_everybody(call.token, "limits")
-        with call.heard() as said:
+        with call.heard() as warnings:
             await self._core.limits.set(Limit(call.part("name")))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("POST /v1/limits/{name}/pause", tag="operate", scope="operate", audit="limit.pause")
     async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
@@ -178,9 +186,9 @@ class OperatorRoutes:
 
     async def _shut_limit(self, call: Call[None, messages.Nothing], act: Callable[[str], Awaitable[None]]) -> Noted:
         for_everybody(call.token, "limits")
-        with call.heard() as said:
+        with call.heard() as warnings:
             await act(call.part("name"))
-        return Noted(said.text)
+        return Noted(warnings.text)
 
     @Operation("GET /v1/workers", tag="operate", scope="read")
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
@@ -191,6 +199,12 @@ class OperatorRoutes:
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
         """Count jobs by queue, task and state; list workers and limits."""
         return rights.seen(call.token, await self._core.storage.stats())
+
+    @Operation("GET /v1/audit", tag="operate", scope="operate")
+    async def audit(self, call: Call[None, AuditAsked]) -> AuditPage:
+        """List who did what, the newest first."""
+        for_everybody(call.token, "entries of the audit log")
+        return await self._core.audit.list(cursor=call.query.cursor, limit=call.query.limit)
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:

@@ -5,58 +5,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from treadle.core import defaults
+from treadle.core.errors import BadOption
 from treadle.core.model import Claim, Claimed
+from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs_of, runs_of_any
 from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
 from treadle.policy import judge
-from treadle.policy.retry import Retry
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
-from treadle.server.claim_placement import placed
 from treadle.server.claim_size import fitting
-from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call
 from treadle.server.repeated_claims import RepeatedClaims
+from treadle.server.row_checks import check_claim
 from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
 from treadle.storage import messages, whole
-from treadle.storage.contract import Storage
-from treadle.tasks.options import Sizes
-from treadle.tasks.reducers import Reducer
 from treadle.workflow import WorkflowFinisher
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 
 
-class Ending(Protocol):
-    """The part of an App with which jobs are ended."""
-
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def retry(self) -> Retry: ...
-    @property
-    def tasks(self) -> Mapping[str, Any]: ...
-    @property
-    def reducers(self) -> Mapping[str, Reducer]: ...
-    @property
-    def sizes(self) -> Sizes: ...
-
-
 class RunnerClaims:
     """The claims of runners over the storage of one app."""
 
-    def __init__(self, app: Ending, waiting: LongPoll, settings: Settings, gate: IncomingRows) -> None:
-        self._app, self._waiting, self._settings, self._gate = app, waiting, settings, gate
+    def __init__(self, app: AppCore, waiting: LongPoll, settings: Settings) -> None:
+        self._app, self._waiting, self._settings = app, waiting, settings
         self._repeats, self._closed = RepeatedClaims(), RareLog(log)
         self._trials = RunnerTrials(lambda: app.storage)
 
@@ -68,7 +53,7 @@ class RunnerClaims:
         placed_claim = placed(body, self._app.tasks)
         wanted = None if placed_claim.tasks is None else frozenset(placed_claim.tasks), body.ids
         claim, wait = rights.to_claim(token, placed_claim), min(body.wait, self._settings.max_wait)
-        self._gate.claim(claim)
+        check_claim(claim)
         a_span("wait", body.wait)
 
         with self._repeats.of(claim.worker) as repeats:
@@ -84,9 +69,9 @@ class RunnerClaims:
 
             return await self._waiting.until_found(queues, wait, call.request, look, release, wanted)
 
-    async def _hand_back(self, found: Claimed) -> None:
+    async def _hand_back(self, claimed: Claimed) -> None:
         """Release claimed jobs whose client has disconnected: they keep their order and attempts."""
-        await self._app.storage.settle([judge.released(row) for row in found.records])
+        await self._app.storage.settle([judge.released(row) for row in claimed.records])
 
     async def _claim(self, token: Token, claim: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """Claim jobs. For a runner that leaves judging to the server, jobs that only need ending are ended here."""
@@ -111,30 +96,65 @@ class RunnerClaims:
         return Claimed(kept, claimed.next_in)
 
     async def readable(
-        self, token: Token, found: Claimed, most: int | None, beside: messages.AllSettled | None = None
+        self, token: Token, claimed: Claimed, most: int | None, beside: messages.AllSettled | None = None
     ) -> Claimed:
         """The claimed jobs with their large texts, as many as fit into the response, without those that only this
         server may end. `beside`: the rest of the response."""
-        whole = await self._whole(found)
+        whole = await self._whole(claimed)
         return await self._without_foreign(token, await fitting(self._app.storage, whole, most, beside))
 
-    async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
+    async def _without_foreign(self, token: Token, claimed: Claimed) -> Claimed:
         """End jobs that waited for jobs of other queues, which the worker of a bound token cannot read."""
-        ran = [row for row in found.records if row.function_done and row.after] if token.queues else []
+        ran = [row for row in claimed.records if row.function_done and row.after] if token.queues else []
         if not ran:
-            return found
+            return claimed
         ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
         foreign = {row.id for row in ups if row is not None and not token.sees(row.job.queue)}
         over = {row.id: row for row in ran if not foreign.isdisjoint(row.after)}
         if not over:
-            return found
+            return claimed
         await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
-        return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
+        return Claimed(tuple(row for row in claimed.records if row.id not in over), claimed.next_in)
 
-    async def _whole(self, found: Claimed) -> Claimed:
+    async def _whole(self, claimed: Claimed) -> Claimed:
         """The claimed jobs with their large texts, if this server has the blob store."""
-        return replace(found, records=tuple([row for row in await whole(self._app.storage, found.records) if row]))
+        return replace(claimed, records=tuple([row for row in await whole(self._app.storage, claimed.records) if row]))
 
     def _ender(self) -> WorkflowFinisher:
         app = self._app
         return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result, self._closed)
+
+
+def placed(call: messages.ClaimCall, tasks: Mapping[str, Any]) -> Claim:
+    """The claim of a request, limited so that all jobs that it leases fit together. Raises BadOption.
+
+    tasks  of the server's app. They may declare needs, but needs in the request take precedence
+    """
+    ask = call.ask()
+    if call.labels is None and call.resources is None and not call.needs:
+        return ask
+    labels, free = labels_of(call.labels or {}), amounts(call.resources or {}, "resources")
+    if ask.tasks is None:
+        raise BadOption("tasks", "labels, resources and needs are of the tasks that a claim names; name them")
+    own = {name: _needs(name, need) for name, need in call.needs.items()}
+    able: dict[str, tuple[int | None, float | None]] = {}
+    uses = []
+    for name, room in ask.tasks.items():
+        needs: Needs | None = own[name] if name in own else getattr(tasks.get(name), "needs", None)
+        if needs is None:
+            able[name] = room
+        elif needs.unmet(labels) is None and needs.excess(free) is None:
+            able[name] = room
+            uses.append(needs.uses)
+    return replace(ask, tasks=able, limit=min(ask.limit, runs_of_any(uses, free)))
+
+
+def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
+    """The needs that a request names, checked. Raises BadOption."""
+    check_needs(Needs(task, tuple(sent.requires.items())))
+    named = {name: values for name, values in sent.requires.items() if values}
+    listed = needs_of(task, named, sent.uses)
+    anything = needs_of(task, [name for name, values in sent.requires.items() if not values], None)
+    if anything is None:
+        return listed
+    return anything if listed is None else Needs(task, anything.requires + listed.requires, listed.uses)

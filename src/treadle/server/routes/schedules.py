@@ -126,22 +126,22 @@ class ScheduleRoutes:
     @Operation("POST /v1/schedules/preview", tag="schedules", scope="read")
     async def preview(self, call: Call[TimingAsked, messages.Nothing]) -> TimingView:
         """Show a timing in words, and when it would fire."""
-        asked = call.body
-        if (asked.cron is None) is (asked.every is None):
+        body = call.body
+        if (body.cron is None) is (body.every is None):
             raise Refused(422, "wrong_shape", "expected cron or every, and not both")
-        timing = when.every(asked.every) if asked.cron is None else when.cron(asked.cron, asked.tz)
+        timing = when.every(body.every) if body.cron is None else when.cron(body.cron, body.tz)
         return TimingView(words(timing), upcoming_of(timing, self._core.now()))
 
     async def _shown(self, schedules: Sequence[Schedule], redaction: Redaction) -> Sequence[ScheduleView]:
         """The schedules with their last jobs, which one read finds by the ids of their ticks."""
         now = self._core.now()
-        about = await in_turns(lambda each: _About(each, now), schedules)
-        ids = [id for each in about for id in each.ids]
+        about = await in_turns(lambda schedule: _About(schedule, now), schedules)
+        ids = [id for entry in about for id in entry.ids]
         rows: dict[str, Record] = {}
         for start in range(0, len(ids), IDS):
-            found = await self._core.storage.get(ids[start : start + IDS])
-            rows |= {row.job.id: row for row in found if row is not None}
-        return [each.view(rows, redaction) for each in about]
+            page = await self._core.storage.get(ids[start : start + IDS])
+            rows |= {row.job.id: row for row in page if row is not None}
+        return [entry.view(rows, redaction) for entry in about]
 
     @Operation(
         "PUT /v1/schedules/{name}",

@@ -42,18 +42,18 @@ def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
 
 def one_queue(call: Call[Any, Any], queue: str | None, how: str) -> str | None:
     """The queue of a list, as `queue_of`, but a token of several queues must name one; the error says `how`."""
-    found, token = queue_of(call, queue), call.token
-    if found is None and token.queues:
+    chosen, token = queue_of(call, queue), call.token
+    if chosen is None and token.queues:
         raise Refused(403, "forbidden", f"the token {token.name!r} may read {', '.join(token.queues)}: {how}")
-    return found
+    return chosen
 
 
 def names_of(text: str | None) -> Sequence[str]:
     """The parts of a parameter, which commas separate."""
-    return tuple(part for each in (text or "").split(",") if (part := each.strip()))
+    return tuple(part for name in (text or "").split(",") if (part := name.strip()))
 
 
-def only_one(**given: object) -> None:
-    """Raise Refused (422) unless exactly one of these fields is given."""
-    if sum(each is not None for each in given.values()) != 1:
-        raise Refused(422, "wrong_shape", f"expected exactly one of {', '.join(given)}")
+def only_one(**fields: object) -> None:
+    """Raise Refused (422) unless exactly one of these fields is fields."""
+    if sum(field is not None for field in fields.values()) != 1:
+        raise Refused(422, "wrong_shape", f"expected exactly one of {', '.join(fields)}")

@@ -5,72 +5,61 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from treadle.admin import Audit
 from treadle.core import defaults
-from treadle.core.clock import Clock
 from treadle.core.errors import IdTaken, StorageError
 from treadle.core.model import Claimed, Outcome, Record, Settled
 from treadle.core.query_model import Glance, Page, Query, Stats
-from treadle.core.ranges import FAR, a_count, a_span, check_change, check_ids, check_metrics, check_query
+from treadle.core.ranges import (
+    FAR,
+    MOST_CALL,
+    a_count,
+    a_name,
+    a_span,
+    check_change,
+    check_ids,
+    check_metrics,
+    check_query,
+)
 from treadle.policy import judge
-from treadle.producer import Client
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
-from treadle.server.claim_placement import placed
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
-from treadle.server.routes.runner_claims import Ending, RunnerClaims
+from treadle.server.routes.runner_claims import RunnerClaims, placed
 from treadle.server.routes.shown import one_queue
-from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
+from treadle.server.row_checks import MOST_CHANGES, MOST_ROWS, at_most_in_call, check_claim
 from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.settings import Settings
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import among, fused, mark_of, messages, whole
-from treadle.tasks.options import Sizes
+
+if TYPE_CHECKING:
+    from treadle.app.core import AppCore
 
 IDS: Final = 8 * 2**20  # bytes of a request with names and ids, without rows: more than 100,000 ids
 PART: Final = 1_000  # rows per call of the storage, where the rows of a request are independent
+LONGEST_TOPIC: Final = 1_024  # characters
 MOST_COUNTED: Final = 100_000  # jobs of each kind that one glance counts
-
-
-class ProtocolHost(Ending, Protocol):
-    """The part of an App that the protocol uses: storage, middleware, sizes, and the default retry policy."""
-
-    sizes: Sizes
-
-    @property
-    def client(self) -> Client: ...
-    @property
-    def audit(self) -> Audit: ...
-    @property
-    def now(self) -> Clock: ...
-    @property
-    def random(self) -> Callable[[], float]: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None: ...
-    @property
-    def when_closing(self) -> list[Callable[[], Awaitable[None]]]: ...
 
 
 class WorkerProtocol:
     """The worker protocol over the storage of one app."""
 
-    def __init__(self, app: ProtocolHost, waiting: LongPoll, settings: Settings) -> None:
+    def __init__(self, app: AppCore, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate, self._metrics = IncomingRows(lambda: app.storage, settings.pass_texts), RunnerMetrics(app)
-        self._claims = RunnerClaims(app, waiting, settings, self._gate)
+        self._claims = RunnerClaims(app, waiting, settings)
         self._acts = ProtocolActs(app)
 
     # --- the life of a job
@@ -96,16 +85,16 @@ class WorkerProtocol:
 
         A worker's once-locks need the scope "work", entries of the audit log "operate", and other jobs "enqueue".
         """
-        asked, token = call.body.jobs, call.token
-        own = await self._gate.jobs(token, asked)
-        jobs = await rights.to_store(token, asked)
-        await rights.refuse_known(token, asked, self._app.storage.get)
+        sent, token = call.body.jobs, call.token
+        own = await self._gate.jobs(token, sent)
+        jobs = await rights.to_store(token, sent)
+        await rights.refuse_known(token, sent, self._app.storage.get)
         try:
             async with self._acts.recorded(call, await self._acts.of_jobs(own)):
                 rows = await self._app.storage.enqueue(jobs)
         except IdTaken as error:
-            raise rights.told(token, error) from None
-        pairs = zip(rows, asked, strict=True)
+            raise rights.without_row(token, error) from None
+        pairs = zip(rows, sent, strict=True)
         return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
     @Operation("POST /v1/work/claim", tag="work", scope="work", most=IDS, bare=True)
@@ -141,7 +130,7 @@ class WorkerProtocol:
         turns = TimeSlices()
         at_most_in_call("outcomes", len(body.outcomes), MOST_ROWS)
         is_open = await in_turns(runner_reports.check, body.outcomes)
-        open_ones = [report.id for report, judged in zip(body.outcomes, is_open, strict=True) if judged]
+        open_ones = [report.id for report, needs_judging in zip(body.outcomes, is_open, strict=True) if needs_judging]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
         for report in body.outcomes:
@@ -190,19 +179,19 @@ class WorkerProtocol:
 
     async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """Settle the outcomes in parts; they are independent."""
-        said: list[Settled] = []
+        answers: list[Settled] = []
         turns = TimeSlices()
         for part in in_parts(outcomes, PART, _rows):
-            said += await self._app.storage.settle(part)
+            answers += await self._app.storage.settle(part)
             await turns.step()
-        return said
+        return answers
 
     @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
         """Settle and claim in one round trip."""
         body, token = call.body, call.token
         claim, storage = rights.to_claim(token, placed(body.claim, self._app.tasks)), self._app.storage
-        self._gate.claim(claim)
+        check_claim(claim)
         allowed, refused, of_operators = await self._checked(token, body.outcomes)
         *first, last = list(in_parts(allowed, PART, _rows)) or [()]
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
@@ -221,9 +210,9 @@ class WorkerProtocol:
     @Operation("POST /v1/work/get", tag="work", scope="read", most=IDS, bare=True)
     async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
         """Return rows by id, in the order of the ids."""
-        asked, token = call.body, call.token
-        check_ids("ids", asked.ids)
-        rows = await whole(self._app.storage, await self._app.storage.get(asked.ids))
+        body, token = call.body, call.token
+        check_ids("ids", body.ids)
+        rows = await whole(self._app.storage, await self._app.storage.get(body.ids))
         return messages.Records(tuple(row if row is not None and rights.sees(token, row) else None for row in rows))
 
     @Operation("POST /v1/work/find", tag="work", scope="read", most=IDS, bare=True)
@@ -322,7 +311,9 @@ class WorkerProtocol:
     async def watch(self, call: Call[messages.Watch, messages.Nothing]) -> messages.Topics:
         """Wait for a hint."""
         body, token = call.body, call.token
-        self._gate.topics(body.topics)
+        at_most_in_call("topics", len(body.topics), MOST_CALL)
+        for topic in body.topics:
+            a_name("topics", topic, LONGEST_TOPIC)
         a_span("timeout", body.timeout)
         jobs = [topic[4:] for topic in body.topics if topic.startswith("job:")] if token.queues else []
         rows = await self._app.storage.get(jobs) if jobs else ()
@@ -332,7 +323,7 @@ class WorkerProtocol:
         hints = self._app.storage.watch(tuple(topics), wait)
         notified = await self._waiting.unless_stopped(hints, call.request.receive)
         await unchanged(call.request)
-        return messages.Topics(tuple(sorted(topics[topic] for topic in notified if topic in topics)))
+        return messages.Topics(tuple(sorted(topics[topic] for topic in notified or () if topic in topics)))
 
     async def _checked(
         self, token: Token, outcomes: Sequence[Outcome]

@@ -47,13 +47,13 @@ class WorkflowRoutes:
     @Operation("GET /v1/workflows", tag="workflows", scope="read")
     async def list(self, call: Call[None, WorkflowsAsked]) -> WorkflowPage:
         """List workflows, the newest first."""
-        asked = call.query
+        query = call.query
         return await self._core.workflows.within(call.token.queues).list(
-            cursor=asked.cursor,
-            limit=asked.limit,
-            state=names_of(asked.state) or None,
-            queue=queue_of(call, asked.queue),
-            scan=asked.scan,
+            cursor=query.cursor,
+            limit=query.limit,
+            state=names_of(query.state) or None,
+            queue=queue_of(call, query.queue),
+            scan=query.scan,
         )
 
     @Operation("GET /v1/workflows/{id}/graph", tag="workflows", scope="read", others=(404,))

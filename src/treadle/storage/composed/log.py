@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from treadle.core import clock
 from treadle.core.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, LogEntry
@@ -28,6 +29,8 @@ from treadle.storage.composed.port_calls import Port, soon
 TRIES: Final = 4  # tries to learn whether a position was won
 PAUSE: Final = 0.02  # seconds before the second try, doubled before each further one
 AHEAD: Final = 32  # calls of the store at once, and the most entries read at once
+SKEW: Final = 5.0  # seconds by which the clocks of processes may differ before the time of the log goes back
+SYNC: Final = 30.0  # seconds between readings of the store's clock; meanwhile our own clock continues it
 
 
 class Log:
@@ -178,9 +181,34 @@ class Log:
         return None if text is None else log_entries.decode_base(text)
 
 
+class LogClock:
+    """The time of the log, which all processes share and which does not go back from one entry to the next.
+
+    Reads `given` if there is one, otherwise the store's clock, and without that this machine's.
+    """
+
+    def __init__(self, own: clock.Clock | None, store: Port) -> None:
+        self._own, self._store = own, store
+        self._read_at: tuple[float, float] | None = None  # our monotonic clock and the store's clock at the same moment
+
+    async def now(self, last: float) -> float:
+        """The current time, or the time of the last entry if that is up to `SKEW` seconds ahead."""
+        now = self._own() if self._own is not None else await self._store_time()
+        return last if now < last <= now + SKEW else now
+
+    async def _store_time(self) -> float:
+        if not self._store.has("now"):
+            return clock.wall()
+        here = clock.monotonic()
+        if self._read_at is None or here - self._read_at[0] > SYNC:
+            there = float(await self._store(self._store.port.now))
+            self._read_at = (here + clock.monotonic()) / 2, there
+        return self._read_at[1] + clock.monotonic() - self._read_at[0]
+
+
 def pieces(text: str, size: int) -> list[str]:
     """Split a long text into values that every store accepts."""
-    return [text[at : at + size] for at in range(0, len(text), size)] or [""]
+    return [text[start : start + size] for start in range(0, len(text), size)] or [""]
 
 
 def as_text(entry: Any) -> str:

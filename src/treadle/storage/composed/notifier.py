@@ -72,7 +72,3 @@ class Notifier:
         unsubscribe, self._unsubscribe = self._unsubscribe, None
         if unsubscribe is not None:
             await soon(self._pubsub(unsubscribe))
-
-    def abandon(self) -> None:
-        """Ignore further messages, and leave the subscription open. For tests."""
-        self._unsubscribe = None

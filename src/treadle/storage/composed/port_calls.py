@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from treadle.core.errors import StorageError, StorageUnavailable
+
+log = logging.getLogger("treadle")
 
 PATIENCE = 15.0  # seconds to wait for the answer of a port
 
@@ -58,3 +61,11 @@ async def soon(call: Awaitable[Any]) -> Any:
         return await call
     except StorageError:
         return None
+
+
+async def quietly(work: Callable[[], Awaitable[None]]) -> None:
+    """Do background work, which may fail without harm."""
+    try:
+        await work()
+    except StorageError as error:
+        log.debug("background work of the storage failed: %s", error)

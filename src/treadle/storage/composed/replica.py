@@ -6,8 +6,8 @@ dicts, so a process that starts from a base gets exactly the same rows as one th
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -85,15 +85,6 @@ class Copy(MemoryStorage):
         self._waiters = waiters
         self.tables = self._tables = RecordingTables()
         self._jobs = self.tables.jobs
-        self.workers, self.metrics = self._workers, self._metrics
-
-    @property
-    def mark(self) -> MoveState | None:
-        return self._mark
-
-    @mark.setter
-    def mark(self, mark: MoveState | None) -> None:
-        self._mark = mark
 
     # --- the effect of a call, before it is logged
 
@@ -107,14 +98,14 @@ class Copy(MemoryStorage):
         self.tables.begin(now)
         return ClaimWalk(self.tables, ask).would_take_any()
 
-    def step(self, ask: Claim) -> Claimed | None:
+    async def step(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: no job of this step may start, and there are more jobs to look at."""
         self._refuse("closing")
         return Claimed() if self._shut() is not None else self._claim(ask)
 
-    def settle_and_step(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed | None]:
-        settled = run_through(self.settle(outcomes))
-        return settled, Claimed() if self._shut() is not None else self.step(ask)
+    async def settle_and_step(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed | None]:
+        settled = await self.settle(outcomes)
+        return settled, Claimed() if self._shut() is not None else await self.step(ask)
 
     def look(self, ask: Claim, now: float) -> Claimed:
         """The result of a claim that changes nothing."""
@@ -168,7 +159,7 @@ class Replica:
                 self.announced.pop(name, None)
             return None
         try:
-            return run_through(_call(self.copy, op))
+            return run_through(_VERBS[type(op)](self.copy, *msgspec.structs.astuple(op)))
         except Exception as error:  # a refusal is a result, the same in every process
             return error
 
@@ -206,9 +197,9 @@ class Replica:
                 if usage.starts or usage.tokens is not None
             ),
             opens=tuple(tables.opens.items()),
-            workers=tuple(self.copy.workers.values()),
-            mark=self.copy.mark,
-            metrics=tuple(self.copy.metrics.values()),
+            workers=tuple(self.copy._workers.values()),
+            mark=self.copy._mark,
+            metrics=tuple(self.copy._metrics.values()),
         )
         rows = list(tables.jobs.values())
 
@@ -246,9 +237,9 @@ class Replica:
         tables.rates.update(head.rates)
         tables.opens.clear()
         tables.opens.update(head.opens)
-        copy.workers.update((worker.worker, (worker, seen)) for worker, seen in head.workers)
-        copy.metrics.update(((row.at, row.span, row.source), row) for row in head.metrics)
-        copy.mark = head.mark
+        copy._workers.update((worker.worker, (worker, seen)) for worker, seen in head.workers)
+        copy._metrics.update(((row.at, row.span, row.source), row) for row in head.metrics)
+        copy._mark = head.mark
         tables.topics.clear()
         tables.called.clear()
 
@@ -263,27 +254,15 @@ def run_through(steps: Coroutine[Any, Any, T]) -> T:
     raise AssertionError(f"{steps} waited for something")
 
 
-async def _call(copy: Copy, op: Op) -> Any:
-    match op:
-        case log_entries.EnqueueOp(jobs):
-            return await copy.enqueue(jobs)
-        case log_entries.ClaimOp(ask):
-            return copy.step(ask)
-        case log_entries.SettleOp(outcomes):
-            return await copy.settle(outcomes)
-        case log_entries.SettleClaimOp(outcomes, ask):
-            return copy.settle_and_step(outcomes, ask)
-        case log_entries.HeartbeatOp(worker, renewals, lease):
-            return await copy.heartbeat(worker, renewals, lease)
-        case log_entries.SetLimitsOp(asked):
-            return await copy.set_limits(asked.read())
-        case log_entries.PruneOp(limit):
-            return await copy.prune(limit)
-        case log_entries.StoreMetricsOp(rows, remove):
-            return await copy.store_metrics(rows, remove)
-        case log_entries.SetMarkOp(mark):
-            return await copy.set_mark(mark)
-        case log_entries.LoadOp(load, mark):
-            return await copy.load(load, mark)
-        case _:
-            raise AssertionError(f"{type(op).__name__} is not a verb")
+_VERBS: Final[dict[type[Any], Callable[..., Coroutine[Any, Any, Any]]]] = {  # called with the fields of the op
+    log_entries.EnqueueOp: Copy.enqueue,
+    log_entries.ClaimOp: Copy.step,
+    log_entries.SettleOp: Copy.settle,
+    log_entries.SettleClaimOp: Copy.settle_and_step,
+    log_entries.HeartbeatOp: Copy.heartbeat,
+    log_entries.SetLimitsOp: lambda copy, changes: copy.set_limits(changes.read()),
+    log_entries.PruneOp: Copy.prune,
+    log_entries.StoreMetricsOp: Copy.store_metrics,
+    log_entries.SetMarkOp: Copy.set_mark,
+    log_entries.LoadOp: Copy.load,
+}

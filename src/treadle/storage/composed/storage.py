@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
 
-from treadle.concurrency.group_commit import GroupCommit
+from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.core.errors import SchemaTooOld, StorageError
+from treadle.core.errors import SchemaTooOld
 from treadle.core.limit_model import LimitChange, LimitUse
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
 from treadle.storage.composed.follower import Follower
-from treadle.storage.composed.log import Log, as_text, pieces
-from treadle.storage.composed.log_call import LogCall, Look, seen, taken
-from treadle.storage.composed.log_clock import LogClock
+from treadle.storage.composed.log import Log, LogClock, as_text, pieces
 from treadle.storage.composed.log_entries import Draft, LogEntry, Op
 from treadle.storage.composed.notifier import Notifier
-from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
-from treadle.storage.composed.replica import Replica
+from treadle.storage.composed.port_calls import PATIENCE, Port, here, quietly, soon
+from treadle.storage.composed.replica import Copy, Replica
 from treadle.storage.composed.wakeups import Wakeups
 from treadle.storage.contract import Capabilities
 from treadle.storage.memory.recount import recount
@@ -48,10 +45,32 @@ from treadle.storage.value_checks import (
     guarded_settle_claim,
 )
 
-logger = logging.getLogger("treadle")
+T = TypeVar("T")
+Look = Callable[[Replica, float], T]  # of the rows, at a time
 
 EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
 PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte
+
+
+class LogCall(Request):
+    """A waiting call: the verb it may append, whether it must be appended, and its answer if not."""
+
+    __slots__ = ("look", "op", "text", "wants")
+
+    def __init__(self, op: Op | None, look: Look[Any] | None, wants: Look[bool] | None) -> None:
+        super().__init__()
+        self.op, self.look, self.wants = op, look, wants
+        self.text = log_entries.encode(op) if op is not None else b""
+
+    def writes(self, replica: Replica, now: float) -> bool:
+        return self.op is not None and (self.wants is None or self.wants(replica, now))
+
+    def seen(self, replica: Replica, now: float) -> Any:
+        """The answer of a call that appended nothing."""
+        try:
+            return self.look(replica, now) if self.look is not None else None
+        except Exception as error:  # for example a wrong cursor
+            return error
 
 
 class ComposedStorage:
@@ -163,24 +182,13 @@ class ComposedStorage:
             if port.has("close"):
                 await soon(port(port.port.close))
 
-    async def abandon(self) -> None:
-        """Stop as if the process had died: finish, release and publish nothing. For tests."""
-        self._is_open = False
-        self._notifier.abandon()
-        await self._wakeups.abandon()
-        for task in self._beside:
-            task.cancel()
-        await self._groups.stop()
-        await asyncio.gather(*self._beside, return_exceptions=True)
-
     # --- the verbs
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
         check_jobs(jobs)
-        answer: list[Record] = await self._ask(log_entries.EnqueueOp(tuple(jobs)))
-        return answer
+        return await self._ask(log_entries.EnqueueOp(tuple(jobs)))
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
@@ -198,69 +206,57 @@ class ComposedStorage:
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        held: HeartbeatResult = await self._ask(log_entries.HeartbeatOp(worker, tuple(renewals), lease))
-        return held
+        return await self._ask(log_entries.HeartbeatOp(worker, tuple(renewals), lease))
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._ask(log_entries.SettleOp(tuple(outcomes)))
-        return settled
+        return await self._ask(log_entries.SettleOp(tuple(outcomes)))
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if not outcomes:
             return [], await self.claim(ask)
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
-        settled: list[Settled]
-        claimed: Claimed | None
-        settled, claimed = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
+        both: tuple[list[Settled], Claimed | None] = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
+        settled, claimed = both
         return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        rows: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])
-        return rows
+        return await self._look(lambda replica, now: [self._row(id) for id in ids])
 
     async def find(self, query: Query) -> Page:
-        page: Page = await self._look(lambda replica, now: replica.reads(replica.copy.find(query), now))
-        return page
+        return await self._read(lambda copy: copy.find(query))
 
     async def stats(self) -> Stats:
-        stats: Stats = await self._look(lambda replica, now: replica.reads(replica.copy.stats(), now))
-        return stats
+        return await self._read(lambda copy: copy.stats())
 
     async def glance(self, most: int = 10_000) -> Glance:
-        answer: Glance = await self._look(lambda replica, now: replica.reads(replica.copy.glance(most), now))
-        return answer
+        return await self._read(lambda copy: copy.glance(most))
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Counts the rows of this process: each process derives its counts from the log, and repairs its own."""
         return await recount(await self._look(lambda replica, now: replica.copy.tables), repair)
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        uses: tuple[LimitUse, ...] = await self._look(lambda replica, now: replica.reads(replica.copy.limits(use), now))
-        return uses
+        return await self._read(lambda copy: copy.limits(use))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
         await self._ask(log_entries.SetLimitsOp(log_entries.UnboundedLimitChanges.of(changes)))
 
     async def prune(self, limit: int) -> int:
-        gone: int = await self._ask(
+        return await self._ask(
             log_entries.PruneOp(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
         )
-        return gone
 
     async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
         check_rows(rows, remove)
         await self._ask(log_entries.StoreMetricsOp(tuple(rows), tuple(remove)))
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        rows: list[MetricsRow] = await self._look(
-            lambda replica, now: replica.reads(replica.copy.read_metrics(since, until), now)
-        )
-        return rows
+        return await self._read(lambda copy: copy.read_metrics(since, until))
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if not self._notifier.is_listening:
@@ -270,28 +266,28 @@ class ComposedStorage:
     # --- moves
 
     async def read_mark(self) -> MoveState | None:
-        mark: MoveState | None = await self._look(lambda replica, now: replica.copy.mark)
-        return mark
+        return await self._read(lambda copy: copy.read_mark())
 
     async def set_mark(self, mark: MoveState) -> None:
         await self._ask(log_entries.SetMarkOp(mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        load: Chunk = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
-        return load
+        return await self._read(lambda copy: copy.unload(cursor, limit))
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
         await self._ask(log_entries.LoadOp(load, mark))
 
     # --- appending entries
 
-    async def _look(self, look: Look) -> Any:
+    async def _read(self, verb: Callable[[Copy], Coroutine[Any, Any, T]]) -> T:
+        return await self._look(lambda replica, now: replica.reads(verb(replica.copy), now))
+
+    async def _look(self, look: Look[T]) -> T:
         return await self._ask(None, look)
 
-    async def _ask(
-        self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
-    ) -> Any:
-        return await self._groups.ask(LogCall(op, look, wants))
+    async def _ask(self, op: Op | None, look: Look[T] | None = None, wants: Look[bool] | None = None) -> T:
+        answer: T = await self._groups.ask(LogCall(op, look, wants))
+        return answer
 
     def _together(self, waiting: deque[LogCall]) -> list[LogCall]:
         """Take the calls of one entry: as many as fit into one value, or one call that is larger."""
@@ -329,7 +325,7 @@ class ComposedStorage:
             await self._follower.catch_up()
             replica, at_end = self._replica, True
         for call in calls:
-            call.reply(seen(call, replica, now))
+            call.reply(call.seen(replica, now))
 
     def _apply_own(self, entry: LogEntry, writing: list[LogCall]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
@@ -374,13 +370,12 @@ class ComposedStorage:
             self._tidying = False
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = started(_quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
+        task = started(quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
 
-async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await work()
-    except StorageError as error:
-        logger.debug("background work of the storage failed: %s", error)
+def taken(answer: Any) -> int:
+    """The number of jobs in an answer of a claim."""
+    claimed = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else answer
+    return len(claimed.records) if isinstance(claimed, Claimed) else 0

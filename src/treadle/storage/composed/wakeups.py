@@ -19,7 +19,7 @@ from msgspec import Struct
 from treadle.core.errors import UNREADABLE, StorageError
 from treadle.core.model import Record, State
 from treadle.ports import Pulled
-from treadle.storage.composed.port_calls import Port, here
+from treadle.storage.composed.port_calls import Port, here, quietly
 
 log = logging.getLogger("treadle")
 
@@ -149,7 +149,7 @@ class Wakeups:
     # --- background tasks
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        task = asyncio.create_task(_quietly(work))
+        task = asyncio.create_task(quietly(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
@@ -186,10 +186,3 @@ async def _each(items: Iterable[T], call: Callable[[T], Awaitable[None]]) -> Non
                 await call(item)
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-
-
-async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await work()
-    except StorageError as error:
-        log.debug("bells: %s", error)

@@ -10,7 +10,7 @@ import asyncio
 import io
 import ssl
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
@@ -131,16 +131,13 @@ class HttpStorage:
                 content = await self._trip(verb, body, wait)
                 await response_body.weigh(content, self._base + verb)
                 return _read(content, answer, self._base + verb)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                # A kept-alive connection that the server has just closed raises this too.
-                if self._session is None:
-                    raise _closed() from error
-                if last:
-                    raise StorageUnavailable(f"{self._base}: {str(error) or type(error).__name__}") from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 if self._session is None:
-                    raise _closed() from error
-                raise StorageUnavailable(f"{self._base}: {str(error) or 'no response in time'}") from error
+                    raise StorageUnavailable("the storage was closed during this call") from error
+                # A kept-alive connection that the server has just closed raises one of these.
+                if last or not isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+                    kind = "no response in time" if isinstance(error, TimeoutError) else type(error).__name__
+                    raise StorageUnavailable(f"{self._base}: {str(error) or kind}") from error
         raise AssertionError
 
     async def _trip(self, verb: str, body: bytes, wait: float) -> bytearray:
@@ -322,10 +319,6 @@ def _size(text: str | None, url: str) -> int:
     return int(text)
 
 
-def _closed() -> StorageUnavailable:
-    return StorageUnavailable("the storage was closed during this call")
-
-
 def _read(content: bytearray, kind: type[T], place: str) -> T:
     """The decoded response. Raises StorageError if it is not one: a proxy may respond with a page of its own."""
     try:
@@ -345,6 +338,3 @@ def _refusal(status: int, content: bytearray, place: str) -> Exception:
         kind = StorageUnavailable if status in (429, 502, 503, 504) else StorageError
         return kind(f"{place} answered {status}: {text}")
     return messages.error_of(problem)
-
-
-__all__: list[Any] = ["HttpStorage"]

@@ -56,7 +56,9 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
     if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
         rows.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
     if out.state.final:
-        row = replace(_with(rows, row, out), version=row.version, worker=row.worker if _runs(row) else None)
+        row = replace(
+            _with(rows, row, out), version=row.version, worker=row.worker if row.state is State.RUNNING else None
+        )
         end_job(rows, row, out.state, out.reason, out.error, out.keep)
         yield from store_all(rows, planned)
     else:
@@ -75,10 +77,6 @@ def _stale_because_reopened(rows: Rows, row: Record, out: Outcome) -> Settled | 
         if above is not None and above.state not in (State.FAILED, State.CANCELLED):
             return Settled("stale", f"{up} is {above.state}")
     return None
-
-
-def _runs(row: Record) -> bool:
-    return row.state is State.RUNNING
 
 
 def _circle(rows: Rows, out: Outcome, planned: StorePlan) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Final
 
 from treadle.core.model import NewJob, Record, State
@@ -14,7 +14,6 @@ from treadle.storage.machine.queueing import position
 from treadle.storage.machine.rows import Inserts, Rows, Steps
 from treadle.storage.row_rules import first_moment, needed, tolerated
 
-NONE: Final = frozenset[str]()
 STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
 
 
@@ -34,7 +33,8 @@ def store_all(rows: Rows, planned: StorePlan, parent: str = "") -> Steps[None]:
         return
     inserts = rows.inserts(planned.fresh)
     taken: set[str] = set()
-    ended = _ended(rows, planned) if planned.naming else NONE
+    upstreams = {planned.of(up) for new in planned.naming for up in new.after}
+    ended = rows.finals(upstreams) if upstreams else upstreams
     for number, new in enumerate(planned.fresh, 1):
         after = tuple(map(planned.of, new.after)) if new.after else ()
         soft: str | None = None
@@ -57,11 +57,6 @@ def store_all(rows: Rows, planned: StorePlan, parent: str = "") -> Steps[None]:
             yield
     yield from inserts.flush()
     rows.sync()
-
-
-def _ended(rows: Rows, planned: StorePlan) -> Set[str]:
-    """Those of the jobs they wait for that have ended."""
-    return rows.finals({planned.of(up) for new in planned.naming for up in new.after})
 
 
 def _store_counted(rows: Rows, inserts: Inserts, new: NewJob, after: tuple[str, ...], soft: str | None) -> Steps[None]:

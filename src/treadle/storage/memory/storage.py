@@ -84,7 +84,7 @@ class MemoryStorage:
         return shut(self._mark, *but)
 
     def _refuse(self, *but: str) -> None:
-        if (mark := self._shut(*but)) is not None:
+        if self._mark is not None and (mark := self._shut(*but)) is not None:
             raise refusal(mark, self.name)
 
     def _wake(self) -> None:

@@ -98,7 +98,7 @@ class Tables:
         old = self.jobs.get(job.id)
         if old is not None:
             self.take_out(old)
-        self._count(old, -1)
+            self._count(old, -1)
         self._count(row, 1)
         self.jobs[job.id] = row
         if row.queue_position is not None:
@@ -121,9 +121,8 @@ class Tables:
             for key, cost in costs(job):
                 self.started[key][job.id] = cost
 
-    def _count(self, row: Record | None, by: int) -> None:
-        if row is not None:
-            self.correct((row.job.queue, row.job.task, kind_of(row)), by)
+    def _count(self, row: Record, by: int) -> None:
+        self.correct((row.job.queue, row.job.task, kind_of(row)), by)
 
     def correct(self, group: tuple[str, str, Kind], by: int) -> None:
         """Change a count."""
@@ -350,8 +349,8 @@ class Tables:
         """The jobs that hold the slot of this limit until they have ended."""
         return self.started[key] if keeps_slots(self.rules, key) else ()
 
-    def _asker(self, spot: Spot, key: str, kept: bool, aside: bool) -> Asker:
-        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, aside)
+    def _asker(self, spot: Spot, key: str, kept: bool, is_blocked: bool) -> Asker:
+        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, is_blocked)
 
     def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:

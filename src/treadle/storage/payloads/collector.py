@@ -25,9 +25,9 @@ GAP: Final = 60.0  # s between the beginning of a transaction and an object that
 Use = Literal["needed", "unfinished", "unused", "foreign"]
 
 
-class Judged(Struct, frozen=True):
-    """An object, its job, and whether it is needed: a row refers to it, or its job has not ended. `foreign`: the object
-    belongs to another program."""
+class ObjectUse(Struct, frozen=True):
+    """An object, its job, and its use. `needed`: a row refers to it; `unfinished`: no row does, but its job has not
+    ended; `unused`: it can be deleted; `foreign`: it belongs to another program."""
 
     entry: ObjectEntry
     job: str
@@ -41,7 +41,7 @@ async def is_moving(storage: Storage) -> bool:
 
 
 async def collect(
-    storage: Storage, objects: Objects, age: float, dry: bool, told: Callable[[Collected], None] | None = None
+    storage: Storage, objects: Objects, age: float, dry: bool, progress: Callable[[Collected], None] | None = None
 ) -> Collected:
     """Look at every object once, and delete those without a row that are older than `age` seconds; `dry`: delete
     nothing. Does nothing while the jobs are being moved, or were moved away. Raises StorageError."""
@@ -54,14 +54,14 @@ async def collect(
             return done
         after = entries[-1].name
         open_for = await _open_for(storage)  # before the rows are read: a commit in between shows in them
-        old = await judged(storage, [entry for entry in entries if entry.age >= age])
-        useless = [each.entry for each in old if each.use == "unused"]
+        old = await uses_of(storage, [entry for entry in entries if entry.age >= age])
+        useless = [item.entry for item in old if item.use == "unused"]
         free = [entry for entry in useless if not open_for or entry.age > open_for + GAP]
         if free and not dry:
             await objects.delete([entry.name for entry in free], age)
         done = _plus(done, entries, free, len(useless) - len(free))
-        if told is not None:
-            told(done)
+        if progress is not None:
+            progress(done)
         await asyncio.sleep(0)
 
 
@@ -85,15 +85,15 @@ async def _open_for(storage: Storage) -> float:
     return await cast("Transactional", storage).oldest_open()
 
 
-async def judged(storage: Storage, entries: Sequence[ObjectEntry]) -> list[Judged]:
+async def uses_of(storage: Storage, entries: Sequence[ObjectEntry]) -> list[ObjectUse]:
     """These objects with the use of each. Reads the rows of their jobs, at most one for each object."""
     owners = [owner_of(entry.name) for entry in entries]
     ids = list(dict.fromkeys(own[0] for own in owners if own is not None))
     rows = {row.job.id: row for row in await storage.get(ids) if row is not None} if ids else {}
-    found = []
+    uses = []
     for entry, own in zip(entries, owners, strict=True):
         if own is None:
-            found.append(Judged(entry, "", "foreign"))
+            uses.append(ObjectUse(entry, "", "foreign"))
             continue
         row = rows.get(own[0])
         use: Use = "unused"
@@ -101,5 +101,5 @@ async def judged(storage: Storage, entries: Sequence[ObjectEntry]) -> list[Judge
             use = "needed"
         elif row is not None and not row.state.final:
             use = "unfinished"
-        found.append(Judged(entry, own[0], use))
-    return found
+        uses.append(ObjectUse(entry, own[0], use))
+    return uses

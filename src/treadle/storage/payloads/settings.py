@@ -11,7 +11,7 @@ from treadle.core.errors import BadOption
 from treadle.serialization import Keys
 from treadle.storage.contract import Storage
 from treadle.storage.optional_parts import Bound
-from treadle.storage.payloads.bound import PayloadBound, PayloadParts
+from treadle.storage.payloads.bound import PayloadBound
 from treadle.storage.payloads.texts import OFFLOAD, Texts
 from treadle.storage.payloads.wrapper import PayloadStorage
 
@@ -49,7 +49,7 @@ class Wrapping:
         """The verbs of an outbox. They encrypt and do not offload: a job may wait there for longer than the blob store
         keeps a text without a row. The relay's enqueue offloads it."""
         texts = self.texts
-        return PayloadBound(bound, PayloadParts(Texts(None, texts.above, texts.keys)))
+        return PayloadBound(bound, Texts(None, texts.above, texts.keys))
 
 
 def _objects(blobs: object) -> Objects:

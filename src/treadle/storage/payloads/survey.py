@@ -19,7 +19,7 @@ from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Query
 from treadle.core.stored_text import FORMS, Offloaded, offloaded, sealed
 from treadle.storage.contract import Storage
-from treadle.storage.payloads.collector import STEP, Judged, judged
+from treadle.storage.payloads.collector import STEP, ObjectUse, uses_of
 from treadle.storage.payloads.texts import AT_ONCE, is_own_id, is_own_job, name_of, texts_of
 
 OLDER: Final = "over 30 d"
@@ -41,13 +41,13 @@ class AgeGroup(Struct):
     unused: int = 0
     unused_bytes: int = 0
 
-    def add(self, each: Judged) -> None:
+    def add(self, item: ObjectUse) -> None:
         self.texts += 1
-        self.bytes += each.entry.size
-        self.needed += each.use == "needed"
-        self.unfinished += each.use == "unfinished"
-        self.unused += each.use == "unused"
-        self.unused_bytes += each.entry.size if each.use == "unused" else 0
+        self.bytes += item.entry.size
+        self.needed += item.use == "needed"
+        self.unfinished += item.use == "unfinished"
+        self.unused += item.use == "unused"
+        self.unused_bytes += item.entry.size if item.use == "unused" else 0
 
 
 class Missing(Struct, frozen=True, kw_only=True):
@@ -73,15 +73,17 @@ class KeyUse(Struct):
     kinds: dict[str, int] = {}
 
 
-async def by_age(storage: Storage, objects: Objects, told: Callable[[int], None]) -> AsyncIterator[tuple[str, Judged]]:
-    """Every object of the blob store, with the name of its age group. `told` gets the number of objects so far."""
-    looked = 0
+async def by_age(
+    storage: Storage, objects: Objects, progress: Callable[[int], None]
+) -> AsyncIterator[tuple[str, ObjectUse]]:
+    """Every object of the blob store, with the name of its age group. `progress` gets the number of objects so far."""
+    count = 0
     async for entries in _pages(objects):
-        looked += len(entries)
-        for each in await judged(storage, entries):
-            if each.use != "foreign":
-                yield age_of(each.entry), each
-        told(looked)
+        count += len(entries)
+        for item in await uses_of(storage, entries):
+            if item.use != "foreign":
+                yield age_of(item.entry), item
+        progress(count)
 
 
 def age_of(entry: ObjectEntry) -> str:
@@ -89,39 +91,39 @@ def age_of(entry: ObjectEntry) -> str:
 
 
 async def missing(
-    storage: Storage, objects: Objects, read: bool, told: Callable[[int], None]
+    storage: Storage, objects: Objects, read: bool, progress: Callable[[int], None]
 ) -> AsyncIterator[Missing]:
     """The texts to which rows refer and that are not in the blob store. `read`: also read every text, and report those
-    that are damaged. `told` gets the number of rows so far."""
+    that are damaged. `progress` gets the number of rows so far."""
     there = set[int]() if read else await _names(objects)
-    looked = 0
+    count = 0
     async for rows in _rows(storage):
-        looked += len(rows)
-        told(looked)
+        count += len(rows)
+        progress(count)
         suspects = [
             (row, field, form)
             for row in rows
             for field, form in _references(row)
             if read or _number(name_of(row.job.id, form.sha256)) not in there
         ]
-        for found in await _checked(storage, objects, suspects):
-            yield found
+        for gap in await _checked(storage, objects, suspects):
+            yield gap
 
 
 async def key_use(
-    storage: Storage, objects: Objects | None, waiting: Iterable[NewJob], told: Callable[[int], None]
+    storage: Storage, objects: Objects | None, waiting: Iterable[NewJob], progress: Callable[[int], None]
 ) -> list[KeyUse]:
     """How many stored texts each key has encrypted, by the id of the key. Texts in the blob store are read. `waiting`:
     jobs of an outbox. Rows of Treadle itself, which are never encrypted, do not count."""
-    found: dict[str, KeyUse] = {}
+    uses: dict[str, KeyUse] = {}
 
     def of(key: str) -> KeyUse:
-        return found.setdefault(key, KeyUse(key, kinds={}))
+        return uses.setdefault(key, KeyUse(key, kinds={}))
 
     for job in waiting:
         if not is_own_job(job):
             of(_key(job.payload)).outbox += 1
-    looked = 0
+    count = 0
     async for rows in _rows(storage):
         for row, keys in zip(rows, await _keys(objects, rows), strict=True):
             for (key, kind), number in keys.items():
@@ -129,9 +131,9 @@ async def key_use(
             for key in {key for key, _ in keys}:
                 of(key).jobs += 1
                 of(key).unfinished += not row.state.final
-        looked += len(rows)
-        told(looked)
-    return sorted(found.values(), key=lambda use: use.key)
+        count += len(rows)
+        progress(count)
+    return sorted(uses.values(), key=lambda use: use.key)
 
 
 async def _keys(objects: Objects | None, rows: Sequence[Record]) -> list[Counter[tuple[str, str]]]:

@@ -65,7 +65,7 @@ class Texts:
     """The rules of one app.
 
     objects  the blob store; None: nothing is offloaded
-    above    a text of at least so many bytes is offloaded
+    above    bytes; longer texts are offloaded
     keys     encrypt the texts; None: they are stored as they are
     """
 
@@ -162,43 +162,50 @@ class Texts:
         """The row with every text decrypted that these keys can decrypt. Reads nothing."""
         if self.keys is None:
             return row
-        found = {field: self._open(text, row, field) for field, text in texts_of(row) if text.startswith(SEALED)}
-        return changed(row, found)
+        texts = {field: self._open(text, row, field) for field, text in texts_of(row) if text.startswith(SEALED)}
+        return changed(row, texts)
+
+    def as_given(self, jobs: Sequence[NewJob], stored: Sequence[NewJob], rows: Sequence[Record]) -> list[Record]:
+        """The rows of an enqueue: each new one with the job as the caller gave it."""
+        return [
+            replace(row, job=new) if row.job is sent and sent is not new else self.opened(row)
+            for new, sent, row in zip(jobs, stored, rows, strict=True)
+        ]
 
     def _open(self, text: str, row: Record, field: str) -> str:
         closed = sealed(text)
         if closed is None or self.keys is None:
             return text
         try:
-            found = self.keys.open(closed, row.job.id, field)
+            plain = self.keys.open(closed, row.job.id, field)
         except UnknownKey:
             return text
-        return text if found is None else found
+        return text if plain is None else plain
 
     async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
         """The rows with these fields as they were given. A text that is missing, damaged or encrypted with another key
         stays in its stored form. Raises StorageUnavailable."""
         turn = asyncio.Semaphore(AT_ONCE)
-        found: dict[tuple[int, str], str] = {}
+        fetched: list[dict[str, str]] = [{} for _ in rows]
 
-        async def fetch(at: int, row: Record, field: str, form: Offloaded) -> None:
+        async def fetch(index: int, row: Record, field: str, form: Offloaded) -> None:
             async with turn:
                 content = None if self.objects is None else await self.objects.get(name_of(row.job.id, form.sha256))
             if content is not None and len(content) == form.bytes and digest_of(content) == form.sha256:
-                found[at, field] = self._open(content.decode("utf-8", "replace"), row, field)
+                fetched[index][field] = self._open(content.decode("utf-8", "replace"), row, field)
 
         work = [
-            fetch(at, row, field, form)
-            for at, row in enumerate(rows)
+            fetch(index, row, field, form)
+            for index, row in enumerate(rows)
             if row is not None
             for field, text in texts_of(row)
             if field.partition(":")[0].replace("checkpoint", "checkpoints") in fields
             and (form := offloaded(text)) is not None
         ]
         await asyncio.gather(*work)
-        opened = [None if row is None else self.opened(row) for row in rows]
-        each = [{field: text for (where, field), text in found.items() if where == at} for at in range(len(rows))]
-        return [None if row is None else changed(row, texts) for row, texts in zip(opened, each, strict=True)]
+        return [
+            None if row is None else changed(self.opened(row), texts) for row, texts in zip(rows, fetched, strict=True)
+        ]
 
 
 def _is_storable(text: str) -> bool:

@@ -21,7 +21,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import Page, Query
 from treadle.storage.contract import Capabilities, Storage
 from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
-from treadle.storage.payloads.bound import PayloadBound, PayloadParts, PayloadTransaction
+from treadle.storage.payloads.bound import PayloadBound
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
 from treadle.storage.proxy import StorageProxy
@@ -39,7 +39,7 @@ class PayloadStorage(StorageProxy):
 
     def __init__(self, storage: Storage, texts: Texts) -> None:
         super().__init__(storage)
-        self.texts, self._parts = texts, PayloadParts(texts)
+        self.texts = texts
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,7 +97,7 @@ class PayloadStorage(StorageProxy):
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         stored = await self.texts.jobs(jobs)
-        return self._parts.as_given(jobs, stored, await super().enqueue(stored))
+        return self.texts.as_given(jobs, stored, await super().enqueue(stored))
 
     async def claim(self, ask: Claim) -> Claimed:
         return self._claimed(await super().claim(ask))
@@ -143,8 +143,8 @@ class PayloadStorage(StorageProxy):
                 return replace(renewal, checkpoints=(), note=None)
 
         stored = await asyncio.gather(*map(one, renewals))
-        found = await super().heartbeat(worker, stored, lease)
-        return replace(found, unsaved=found.unsaved | (unsaved - found.lost)) if unsaved else found
+        beat = await super().heartbeat(worker, stored, lease)
+        return replace(beat, unsaved=beat.unsaved | (unsaved - beat.lost)) if unsaved else beat
 
     # --- reading
 
@@ -162,14 +162,14 @@ class PayloadStorage(StorageProxy):
         return await self.texts.whole(rows, fields)
 
     async def collect(
-        self, age: float, dry: bool = False, told: Callable[[Collected], None] | None = None
+        self, age: float, dry: bool = False, progress: Callable[[Collected], None] | None = None
     ) -> Collected:
         """See `treadle.storage.optional_parts.Payloads`."""
         if self.texts.objects is None:
             return Collected()
         self.check_sees_all()
         await self.check_owner()
-        return await collect(self.storage, self.texts.objects, age, dry, told)
+        return await collect(self.storage, self.texts.objects, age, dry, progress)
 
     def check_sees_all(self) -> None:
         """Raise BadOption if the rows do not show all references to the blob store."""
@@ -188,7 +188,9 @@ class PayloadStorage(StorageProxy):
         return cast("HandOffs", self.storage).post(lambda claim, row: take(claim, self.texts.opened(row)))
 
     def within(self, session: Any) -> Bound:
-        return PayloadBound(cast("Transactional", self.storage).within(session), self._parts)
+        return PayloadBound(cast("Transactional", self.storage).within(session), self.texts)
 
     async def begin(self, sync: bool) -> Transaction:
-        return PayloadTransaction(await super().begin(sync), self._parts)
+        transaction = await super().begin(sync)
+        transaction.bound = PayloadBound(transaction.bound, self.texts)
+        return transaction

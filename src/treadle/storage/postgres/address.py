@@ -59,25 +59,27 @@ class Address(Struct, frozen=True):
 def read(url: str) -> Address:
     """Raises BadUrl."""
     place, _, query = url.partition("?")
-    words = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in words if name in OURS}
-    others = [(name, value) for name, value in words if name not in OURS]
+    pairs = parse_qsl(query, keep_blank_values=True)
+    ours = {name: value for name, value in pairs if name in OURS}
+    others = [(name, value) for name, value in pairs if name not in OURS]
     known = shown(url)
     try:
         # libpq decodes %20, but not the + that urlencode would write for a space
-        told = conninfo_to_dict(place + ("?" + urlencode(others, quote_via=quote) if others else ""))
+        of_url = conninfo_to_dict(place + ("?" + urlencode(others, quote_via=quote) if others else ""))
     except psycopg.Error as error:
         # libpq quotes the part that it could not parse, which may be part of the password
-        said = re.sub(
+        problem = re.sub(
             r'"[^"]*"', lambda part: part[0] if part[0][1:-1] in dict(others) else '"..."', str(error).strip()
         )
-        raise BadUrl(f"{said} (options of Treadle: {', '.join(OURS)}), found {known!r}") from None
-    words_of = {**QUIET, **told, **OUR_WAY}
+        raise BadUrl(f"{problem} (options of Treadle: {', '.join(OURS)}), found {known!r}") from None
+    words_of = {**QUIET, **of_url, **OUR_WAY}
     there: dict[str, str] = {name: str(value) for name, value in words_of.items() if value is not None}
     ports = [port for port in there.get("port", "").split(",") if port]  # with several hosts some ports may be missing
     if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
-    prepare = _one_of(ours, "prepare", ("auto", "on", "off"), known)
+    prepare = ours.get("prepare", "auto")
+    if prepare not in ("auto", "on", "off"):
+        raise BadUrl(f"prepare: expected auto, on or off, found {prepare!r} in {known!r}")
     return Address(
         conninfo=make_conninfo("", **there),
         notifier=_notifier(ours.get("listen", "on"), there, known),
@@ -97,19 +99,12 @@ def _schema(name: str, known: str) -> str:
 
 def _number(ours: dict[str, str], name: str, default: float, least: float, most: float, known: str) -> float:
     try:
-        found = float(ours.get(name, default))
+        number = float(ours.get(name, default))
     except ValueError:
-        found = float("nan")
-    if not least <= found <= most or (name == "pool" and found != int(found)):
+        number = float("nan")
+    if not least <= number <= most or (name == "pool" and number != int(number)):
         raise BadUrl(f"{name}: expected a number from {least} to {most:,}, found {ours[name]!r} in {known!r}")
-    return found
-
-
-def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: str) -> str:
-    found = ours.get(name, allowed[0])
-    if found not in allowed:
-        raise BadUrl(f"{name}: expected {', '.join(allowed[:-1])} or {allowed[-1]}, found {found!r} in {known!r}")
-    return found
+    return number
 
 
 def _notifier(listen: str, there: dict[str, str], known: str) -> str | None:

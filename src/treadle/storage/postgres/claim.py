@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from treadle.core.model import Claim, Claimed, Record
 from treadle.storage.postgres.connection import Row
-from treadle.storage.postgres.rows import record, said, text
+from treadle.storage.postgres.rows import escaped, record, text
 from treadle.storage.postgres.scan_floor import Floor
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import claim_slot, in_order
@@ -45,15 +45,15 @@ class Nobody:
 async def claim(run: Caller, ask: Claim, now: float | None, watch: Watch) -> Claimed:
     while True:
         floors = watch.floors(ask)
-        found = claimed(await run.call(CLAIM, [now, asked(ask, floors)]), ask, watch, floors)
-        if found is not None:
-            return found
+        answer = claimed(await run.call(CLAIM, [now, claim_fields(ask, floors)]), ask, watch, floors)
+        if answer is not None:
+            return answer
 
 
-def asked(ask: Claim, floors: Floors) -> str:
+def claim_fields(ask: Claim, floors: Floors) -> str:
     name, slot = claim_slot(ask.worker)
     tasks = None if ask.tasks is None else sorted(ask.tasks)
-    words: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "worker": ask.worker,
         "name": name,
         "slot": slot,
@@ -65,25 +65,25 @@ def asked(ask: Claim, floors: Floors) -> str:
         "running": ask.running,
     }
     if ask.ids and ask.reach:
-        words["reach"] = ask.reach
+        fields["reach"] = ask.reach
     if floors is not None:
-        words["floors"] = {said(queue): floor for queue, floor in floors.items()}
+        fields["floors"] = {escaped(queue): floor for queue, floor in floors.items()}
     if ask.tasks is not None and tasks is not None:
-        words["tasks"] = tasks
+        fields["tasks"] = tasks
         if any(lease is not None for _, lease in ask.tasks.values()):
-            words["leases"] = [ask.tasks[task][1] or None for task in tasks]
+            fields["leases"] = [ask.tasks[task][1] or None for task in tasks]
         if any(room is not None for room, _ in ask.tasks.values()):
-            words["rooms"] = [ask.tasks[task][0] for task in tasks]
-    return text(words)
+            fields["rooms"] = [ask.tasks[task][0] for task in tasks]
+    return text(fields)
 
 
 def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Claimed | None:
     """The result of a claim: its last row describes the claim, the others are its jobs. None: repeat the claim, it has
     found none yet and more is left to scan."""
-    *found, head = rows
+    *job_rows, head = rows
     again, blocked, now, due_at = head[2], head[3], head[9], head[8]
-    records = [record(row) for row in found]
-    unread = again == UNFINISHED and not found
+    records = [record(row) for row in job_rows]
+    unread = again == UNFINISHED and not job_rows
     if again != AGAIN and (blocked or not unread):  # a call that got no turn has read no queue
         watch.claimed(ask, floors, records, blocked)
     if unread:

@@ -44,25 +44,25 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
     """A psycopg connection in autocommit mode. Raises Cut, ServerError."""
     try:
         async with asyncio.timeout(limit):
-            made = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+            connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
         raise await asyncio.to_thread(_why_not, error, conninfo) from error
     except TimeoutError as error:
         raise Cut(f"no connection within {limit:g} s") from error
-    version = made.info.server_version // 10_000
+    version = connection.info.server_version // 10_000
     if version < OLDEST:
-        await made.close()
+        await connection.close()
         raise ServerError("0A000", f"expected PostgreSQL {OLDEST} or newer, found {version}")
-    encoding = made.info.parameter_status("server_encoding")
+    encoding = connection.info.parameter_status("server_encoding")
     if encoding not in ENCODINGS and encoding is not None:
-        name = made.info.dbname
-        await made.close()
+        name = connection.info.dbname
+        await connection.close()
         raise ServerError(
             "0A000",
             f"the database {name!r} has the encoding {encoding}, which lacks most characters; create one for "
             "Treadle with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
         )
-    return made
+    return connection
 
 
 def connect_in_thread(conninfo: str, autocommit: bool = False) -> psycopg.Connection[Any]:
@@ -76,8 +76,8 @@ def connect_in_thread(conninfo: str, autocommit: bool = False) -> psycopg.Connec
 def _why_not(error: psycopg.Error, conninfo: str) -> ServerError | Cut:
     """The error for a failed connection. Blocks the thread."""
     code = code_of_refusal(error, conninfo)
-    told = without(str(error).strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
-    return Cut(told) if code is None else ServerError(code, told)
+    reason = without(str(error).strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
+    return Cut(reason) if code is None else ServerError(code, reason)
 
 
 class Connection:
@@ -85,16 +85,16 @@ class Connection:
 
     def __init__(
         self,
-        made: psycopg.AsyncConnection[Any],
+        raw: psycopg.AsyncConnection[Any],
         prepare: bool,
         hear: Callable[[str, str], None] | None = None,
         cancels: bool = False,
     ) -> None:
-        self.made = made
+        self.raw = raw
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
         self.used = False  # whether a statement has succeeded on it
-        self._pg = made.pgconn
+        self._pg = raw.pgconn
         self._fd = self._pg.socket
         self._prepare = prepare
         self._hear = hear  # gets channel and payload of each notification that another session sent
@@ -145,7 +145,7 @@ class Connection:
         self.used = True
         if not result.ntuples:
             return []
-        reader = Transformer(self.made)
+        reader = Transformer(self.raw)
         reader.set_pgresult(result)
         return reader.load_rows(0, result.ntuples, tuple)
 
@@ -178,14 +178,14 @@ class Connection:
         results, self._results = self._results, []
         for result in results:
             if result.status not in GOOD:
-                code, said, routine, context = (_field(result, field) for field in ERROR_FIELDS)
-                raise ServerError(distinct(code or "XX000", routine), said or "no message", context or "")
+                code, message, routine, context = (_field(result, field) for field in ERROR_FIELDS)
+                raise ServerError(distinct(code or "XX000", routine), message or "no message", context or "")
         return results[-1]
 
     async def _cancel(self) -> None:
         """Cancel the statement in progress. A server does not notice that its client is gone before it responds."""
         with contextlib.suppress(psycopg.Error, OSError):
-            await self.made.cancel_safe(timeout=CANCEL)
+            await self.raw.cancel_safe(timeout=CANCEL)
 
     # --- callbacks of the loop
 
@@ -203,9 +203,9 @@ class Connection:
     def _readable(self) -> None:
         try:
             self._pg.consume_input()
-            while (told := self._pg.notifies()) is not None:
-                if self._hear is not None and told.be_pid != self._pg.backend_pid:
-                    self._hear(told.relname.decode(), told.extra.decode())
+            while (notification := self._pg.notifies()) is not None:
+                if self._hear is not None and notification.be_pid != self._pg.backend_pid:
+                    self._hear(notification.relname.decode(), notification.extra.decode())
             while self._answer is not None and not self._pg.is_busy():
                 result = self._pg.get_result()
                 if self._limit is not None and result is None:
@@ -231,36 +231,26 @@ class Connection:
 
     # --- its end
 
-    def lend(self) -> psycopg.AsyncConnection[Any]:
-        """Hand the connection over, to be used through psycopg. This object is closed."""
-        if self._limit is not None:
-            self._pg.exit_pipeline_mode()
-        self._let_go()
-        return self.made
-
     def close(self) -> None:
-        if self._let_go():
-            self._pg.finish()
-
-    def _let_go(self) -> bool:
         if not self._open:
-            return False
+            return
         self._open = False
-        if self.process != os.getpid() or self.loop.is_closed():
-            return self.process == os.getpid()  # a forked child must not send the end of its parent's session
-        with contextlib.suppress(OSError, ValueError):
-            self.loop.remove_reader(self._fd)
-            self.loop.remove_writer(self._fd)
-        if not self._lost.done():
-            self._lost.set_result(None)
-        if self._answer is not None and not self._answer.done():  # otherwise its caller would wait until its timeout
-            self._answer.set_exception(Cut("the connection was closed"))
-        return True
+        if self.process != os.getpid():
+            return  # a forked child must not send the end of its parent's session
+        if not self.loop.is_closed():
+            with contextlib.suppress(OSError, ValueError):
+                self.loop.remove_reader(self._fd)
+                self.loop.remove_writer(self._fd)
+            if not self._lost.done():
+                self._lost.set_result(None)
+            if self._answer is not None and not self._answer.done():  # otherwise its caller would wait for its timeout
+                self._answer.set_exception(Cut("the connection was closed"))
+        self._pg.finish()
 
 
 def _field(result: Any, field: pq.DiagnosticField) -> str | None:
-    found: bytes | None = result.error_field(field)
-    return None if found is None else found.decode(errors="replace")
+    text: bytes | None = result.error_field(field)
+    return None if text is None else text.decode(errors="replace")
 
 
 def _packed(value: Value) -> bytes | None:

@@ -1,8 +1,8 @@
 """Enqueues that another transaction's lock holds up: which of their jobs wait, for whom, and a connection to wait on.
 
 A key or an id belongs to another open transaction until that ends, and that may be a user's, open for minutes. A call
-that meets one gives up after BRIEF ms. When it is repeated, it waits on a connection of its own, so that the pool stays
-free for others.
+that needs a locked one gives up after BRIEF ms. When it is repeated, it waits on a connection of its own, so that the
+pool stays free for others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from treadle.storage.postgres.topics import Caller
 
 SEATS: Final = 4  # connections on which calls wait; more calls take turns, BRIEF ms each
 LOOK: Final = 0.05  # s of waiting after which a call looks who holds the lock
-REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call has met it
+REMEMBER: Final = 10.0  # s for which a key or an id counts as locked after a call had to wait for it
 
 # The transactions for which a process waits, directly or through others that wait. Behind a pooler the process is
 # unknown: then the oldest transaction that has called Treadle, which holds the lock of `begin_call`. pid 0: a prepared
@@ -91,28 +91,28 @@ class Contention:
             return await enqueue(self._main, jobs, now)
         except Locked as error:
             stuck = [job.id for job in jobs] if len(jobs) == 1 else await locked_jobs(self._main, jobs, now)
-            found = [job for job in jobs if job.id in stuck]
-            self._remember(found)
-            raise Locked(error.where, in_words(error.what, found), stuck) from error
+            stuck_jobs = [job for job in jobs if job.id in stuck]
+            self._remember(stuck_jobs)
+            raise Locked(error.where, in_words(error.what, stuck_jobs), stuck) from error
 
     async def _wait(self, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
         look = _Look(self._main, self._schema, self._looks)
         try:
             stored = await enqueue(self._over(_Waiting(self._pool, look)), jobs, now)
         except Locked as error:
-            found = [job for job in jobs if _name(job) in self._locked]
-            self._remember(found)
-            holder = self._known_holder(await look.holder(), found)
-            raise Locked(error.where, in_words(error.what, found), [job.id for job in found], *holder) from error
+            locked = [job for job in jobs if _name(job) in self._locked]
+            self._remember(locked)
+            holder = self._known_holder(await look.holder(), locked)
+            raise Locked(error.where, in_words(error.what, locked), [job.id for job in locked], *holder) from error
         self._forget(jobs)
         return stored
 
-    def _known_holder(self, found: Holder, jobs: Sequence[NewJob]) -> Holder:
+    def _known_holder(self, holder: Holder, jobs: Sequence[NewJob]) -> Holder:
         """The transaction that a look has found. If the look came too late, the one that an earlier look has found."""
         names = [_name(job) for job in jobs]
-        if found != UNKNOWN:
-            self._holders |= dict.fromkeys(names, found)
-            return found
+        if holder != UNKNOWN:
+            self._holders |= dict.fromkeys(names, holder)
+            return holder
         return next((self._holders[name] for name in names if name in self._holders), UNKNOWN)
 
     def _remember(self, jobs: Sequence[NewJob]) -> None:

@@ -13,8 +13,8 @@ from treadle.core.model import NewJob, Record
 from treadle.storage.locked_calls import PATIENCE
 from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (
+    escaped,
     from_json,
-    heard,
     is_keyed,
     is_plain,
     job_words,
@@ -22,27 +22,19 @@ from treadle.storage.postgres.rows import (
     plain_columns,
     plain_extras,
     record,
-    said,
     text,
+    unescaped,
 )
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import CircularWait, new_record, taken_by
 
-# The columns of new_jobs (functions/_types.sql), which are those of `plain_columns` and `key_columns`.
+# The columns of new_jobs (functions/_types.sql): `plain_columns`, then `key_columns` or none.
 _PLAIN: Final = (
     "%s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], %s::float8[], %s::float8[], %s::text[], "
     "%s::text[], %s::text[]"
 )
-_KEYED: Final = "%s::text[], %s::text[], %s::float8[]"
-PLAIN: Final = noting(
-    f"SELECT * FROM {{schema}}.enqueue_plain(%s::float8, ({_PLAIN}, NULL, NULL, NULL)::{{schema}}.new_jobs, "
-    "%s::boolean, %s::int)",
-    14,
-)
-KEYED: Final = noting(
-    f"SELECT * FROM {{schema}}.enqueue_keyed(%s::float8, ({_PLAIN}, {_KEYED})::{{schema}}.new_jobs, %s::int)", 14
-)
-ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json, %s::int)", 14)
+_PLAIN_JOBS: Final = f"({_PLAIN}, NULL, NULL, NULL)::{{schema}}.new_jobs"
+_KEYED_JOBS: Final = f"({_PLAIN}, %s::text[], %s::text[], %s::float8[])::{{schema}}.new_jobs"
 LOCKED: Final = "SELECT * FROM {schema}.locked_jobs(%s::float8, %s::json, %s::int)"
 
 # ms that an enqueue waits for a lock of another transaction. Ordinary transactions end within 20 to 100 ms; while one
@@ -55,21 +47,28 @@ EXAMINED: Final = 200  # ms in which `locked_jobs` looks for the jobs that would
 class Forms(NamedTuple):
     """The statements for plain jobs, jobs with keys, and any jobs."""
 
-    plain: str = PLAIN
-    keyed: str = KEYED
-    any: str = ANY
-    patience: int = BRIEF  # ms to wait for a lock of another transaction
+    plain: str
+    keyed: str
+    any: str
+    patience: int  # ms to wait for a lock of another transaction
 
 
-OWN: Final = Forms()
+def _statement(call: str) -> str:
+    return noting(f"SELECT * FROM {{schema}}.{call}", 14)
 
 
-def _within(text: str) -> str:
-    """The statement that calls the function of enqueue_within.sql."""
-    return text.replace("(%s::float8", "_within(%s::float8", 1)
-
-
-WITHIN: Final = Forms(_within(PLAIN), _within(KEYED), _within(ANY), PATIENCE_MS)
+OWN: Final = Forms(
+    _statement(f"enqueue_plain(%s::float8, {_PLAIN_JOBS}, %s::boolean, %s::int)"),
+    _statement(f"enqueue_keyed(%s::float8, {_KEYED_JOBS}, %s::int)"),
+    _statement("enqueue_any(%s::float8, %s::json, %s::int)"),
+    BRIEF,
+)
+WITHIN: Final = Forms(
+    _statement(f"enqueue_within(%s::float8, {_PLAIN_JOBS}, NULL, %s::boolean, %s::int)"),
+    _statement(f"enqueue_within(%s::float8, {_KEYED_JOBS}, NULL, false, %s::int)"),
+    _statement("enqueue_within(%s::float8, NULL, %s::json, false, %s::int)"),
+    PATIENCE_MS,
+)
 
 
 async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms: Forms = OWN) -> list[Record]:
@@ -78,7 +77,7 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms:
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
         # in the server's order: it looks up ended jobs from the first to the last of these ids
-        in_order = [once[id] for id in sorted(once, key=said)]
+        in_order = [once[id] for id in sorted(once, key=escaped)]
         extras = plain_extras(in_order)
         patience = forms.patience if extras[1] else None  # no other transaction can have a generated id
         head, *known = await run.call(forms.plain, [now, *plain_columns(in_order), *extras, patience])
@@ -91,27 +90,21 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None, forms:
     rows = await run.call(forms.any, [now, text([job_words(job) for job in wanted]), forms.patience])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
-    found = {heard(row[0]): record(row[1:]) for row in rows}
-    return [found[job.id] for job in jobs]
+    by_id = {unescaped(row[0]): record(row[1:]) for row in rows}
+    return [by_id[job.id] for job in jobs]
 
 
 async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[str]:
     """The ids of the jobs that would wait for a lock of another transaction."""
-    found = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
-    return [heard(id) for (id,) in found]
-
-
-def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
-    """The jobs by id, in the order of the call; of an id that is named twice, the first job."""
-    once: dict[str, NewJob] = {}
-    for job in jobs:
-        once.setdefault(job.id, job)
-    return once
+    rows = await run.run(LOCKED, [now, text([job_words(job) for job in to_store(jobs)]), EXAMINED])
+    return [unescaped(id) for (id,) in rows]
 
 
 def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Each id once, then the jobs to be refused because an earlier job of the call has their id."""
-    once = named_once(jobs)
+    """Returns a job for each id, and behind them the jobs that are refused because an earlier job has their id."""
+    once: dict[str, NewJob] = {}
+    for job in jobs:
+        once.setdefault(job.id, job)
     if len(once) == len(jobs):
         return list(once.values())
     return [*once.values(), *(job for job in jobs if job is not once[job.id] and taken_by(job, once[job.id]))]
@@ -119,17 +112,17 @@ def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, known: Sequence[Row]) -> list[Record]:
     """The rows of `jobs`. Those that are not among the known rows have just been stored."""
-    rows = {heard(row[0]): record(row[1:]) for row in known}
+    rows = {unescaped(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():
         if id not in rows:
             rows[id] = new_record(job, moment)
     return [rows[job.id] for job in jobs]
 
 
-def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
+def refusal(why: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait | QueueFull:
     """A refusal of the functions as the library's error."""
-    kind, *names = from_json(words)
-    first, second, *more = (heard(name) if name is not None else "" for name in names)
+    kind, *names = from_json(why)
+    first, second, *more = (unescaped(name) if name is not None else "" for name in names)
     if kind == "taken":
         return IdTaken(first, second, more[0], bool(more[1]))
     if kind == "circle":

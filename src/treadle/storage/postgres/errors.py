@@ -71,29 +71,29 @@ class Cut(Exception):
 
 def mark_of(error: BaseException) -> MoveState | None:
     """The mark that forbade a verb, from an error as callers see it; None: another error."""
-    code, message, _ = _said(error.__cause__)
+    code, message, _ = _parts_of(error.__cause__)
     return decode_mark(message) if code == MARKED else None
 
 
 def code_of(error: BaseException) -> str | None:
     """The SQLSTATE, whichever driver reported it."""
-    return _said(error)[0]
+    return _parts_of(error)[0]
 
 
-def _said(error: BaseException | None) -> tuple[str | None, str, str]:
+def _parts_of(error: BaseException | None) -> tuple[str | None, str, str]:
     """SQLSTATE, message and context, whichever driver reported them."""
     if isinstance(error, ServerError):
         return error.code, error.message, error.context
     if isinstance(error, psycopg.Error):
         code, diag = error.diag.sqlstate, error.diag
-        words = diag.message_primary or str(error)
-        return code and distinct(code, diag.source_function), words, diag.context or ""
+        message = diag.message_primary or str(error)
+        return code and distinct(code, diag.source_function), message, diag.context or ""
     code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # asyncpg, psycopg2
     of_psycopg2 = getattr(error, "diag", None)
     routine = getattr(of_psycopg2, "source_function", None) or getattr(error, "server_source_function", None)
-    words = getattr(of_psycopg2, "message_primary", None) or str(error)
+    message = getattr(of_psycopg2, "message_primary", None) or str(error)
     context = getattr(of_psycopg2, "context", None) or getattr(error, "context", None) or ""
-    return (distinct(code, routine) if isinstance(code, str) else None), words, context
+    return (distinct(code, routine) if isinstance(code, str) else None), message, context
 
 
 def distinct(code: str, routine: str | None) -> str:
@@ -106,27 +106,27 @@ def refusal(code: str, message: str, where: str, context: str = "") -> StorageEr
     if code == MARKED:
         return shut(decode_mark(message), where)
     if code in _LOCKED:
-        found = _HELD.search(context.partition("\n")[0])
-        what = _WHAT[found[1]] if found else "a lock"
+        match = _HELD.search(context.partition("\n")[0])
+        what = _WHAT[match[1]] if match else "a lock"
         return Locked(where, what if code == "55P03" else f"{what} ({message.strip()} [{code}])")
     advice = _ADVICE.get(code)
-    words = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
+    text = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
     if code in _FULL:
-        return StorageFull(f"{words}; nothing of the call was stored")
+        return StorageFull(f"{text}; nothing of the call was stored")
     if code in _AWAY or code.startswith(_AWAY_CLASSES):
-        return StorageUnavailable(words)
+        return StorageUnavailable(text)
     if code.startswith("28") or code == "42501":
-        return StorageDenied(words)
-    return NotADatabase(words) if code == "3D000" else StorageError(words)
+        return StorageDenied(text)
+    return NotADatabase(text) if code == "3D000" else StorageError(text)
 
 
 def translated(error: BaseException, where: str) -> BaseException:
-    """The error that a caller gets. Returns any other error unchanged."""
+    """Returns the error that a caller gets for an error of a driver or a connection, and any other error unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, Cut):
         return StorageUnavailable(f"{where}: {error}")
-    code, message, context = _said(error)
+    code, message, context = _parts_of(error)
     if code is not None:
         return refusal(code, message, where, context)
     if isinstance(error, psycopg.OperationalError) or _is_psycopg2_outage(error):

@@ -35,39 +35,40 @@ SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
 """
 
 
-class Found(NamedTuple):
-    """The row of IDENTITY.
+class Database(NamedTuple):
+    """The database of a connection, as IDENTITY describes it.
 
-    mark       the identity; None: there is no such schema
-    made       whether it has the functions of this version
-    database   its name
-    isolation  of the transaction
-    encoding   of the client
+    mark           the identity; None: there is no such schema
+    has_functions  whether it has the functions of this version
+    database       its name
+    isolation      of the transaction
+    encoding       of the client
     """
 
     mark: str | None
-    made: bool
+    has_functions: bool
     database: str
     isolation: str
     encoding: str
 
 
-def found_in(row: Sequence[Any]) -> Found:
+def database_in(row: Sequence[Any]) -> Database:
     """The row as the driver returned it: with client_encoding SQL_ASCII texts are bytes."""
-    mark, made, database, isolation, encoding, _ = row
+    mark, has_functions, database, isolation, encoding, _ = row
     mark, database, isolation, encoding = (
-        each.decode() if isinstance(each, bytes) else each for each in (mark, database, isolation, encoding)
+        text.decode() if isinstance(text, bytes) else text for text in (mark, database, isolation, encoding)
     )
-    return Found(mark, made, database, isolation, encoding)
+    return Database(mark, has_functions, database, isolation, encoding)
 
 
-def asked(address: Address) -> list[Value]:
+def parameters(address: Address) -> list[Value]:
     """The parameters of IDENTITY."""
-    return [f"{quoted(address.schema)}.migration", address.schema, f"enqueue_plain_within_{revision()}"]
+    return [f"{quoted(address.schema)}.migration", address.schema, f"enqueue_within_{revision()}"]
 
 
 class Identity:
-    """The identity in `known`; None: the storage was not opened, and no connection was checked yet."""
+    """Knows the identity of our database in `known`. None: the storage was not opened, and no connection was
+    checked."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -86,15 +87,15 @@ class Identity:
         """Check it again at its next call: its functions or tables are gone."""
         self._verified.discard(connection)
 
-    async def check(self, found: Found, place: DatabaseAddress | None, waits: bool, given: str) -> None:
+    async def check(self, found: Database, place: DatabaseAddress | None, waits: bool, session: str) -> None:
         """Raise BadSession unless the connection leads to our database, and StorageError if that has no tables of ours.
 
-        place  where the user's connection leads to
-        waits  there is an event loop to wait on
-        given  the session, for the error
+        place    where the user's connection leads to
+        waits    there is an event loop to wait on
+        session  its kind, for the error
         """
         if place in self._places:
-            self._check_made(found)
+            self._check_functions(found)
             self.known = found.mark
             return
         wanted = await self._get(waits)
@@ -104,55 +105,56 @@ class Identity:
         if found.mark != wanted:
             where = f"schema {self._address.schema!r} of {self._address.shown}"
             theirs = repr(found.database) if place is None else f"{found.database!r} at {place.host}:{place.port}"
-            raise BadSession(given, f"it is a transaction of another database, {theirs}; the jobs are in {where}")
+            raise BadSession(session, f"it is a transaction of another database, {theirs}; the jobs are in {where}")
 
     async def _get(self, waits: bool) -> str:
         if self.known is None:
             try:
-                found = await self._ask() if waits else self._ask_at_once()
+                theirs = await self._ask() if waits else self._ask_at_once()
             except (Cut, ServerError, OSError, psycopg.Error) as error:
                 raise translated(error, self._address.shown) from error
-            self._check_made(found)
-            self.known = found.mark
+            self._check_functions(theirs)
+            self.known = theirs.mark
         assert self.known is not None
         return self.known
 
-    def _check_made(self, found: Found) -> None:
+    def _check_functions(self, found: Database) -> None:
         """A process whose functions were there once creates them again; see `transaction.renew`."""
-        if found.mark is None or (self.known is None and not found.made):
+        if found.mark is None or (self.known is None and not found.has_functions):
             what = "has no tables of Treadle" if found.mark is None else "was created by another version of Treadle"
             raise StorageError(
                 f"{self._address.shown}: the schema {self._address.schema!r} {what}; "
                 "run `treadle storage migrate`, or open the app, before the first transaction"
             )
 
-    async def _ask(self) -> Found:
-        made = await connect(self._address.conninfo, CONNECT)
+    async def _ask(self) -> Database:
+        connection = await connect(self._address.conninfo, CONNECT)
         try:
-            [row] = await (await made.execute(IDENTITY, asked(self._address))).fetchall()
+            [row] = await (await connection.execute(IDENTITY, parameters(self._address))).fetchall()
         finally:
-            made.pgconn.finish()
-        return found_in(row)
+            connection.pgconn.finish()
+        return database_in(row)
 
-    def _ask_at_once(self) -> Found:
-        made = connect_in_thread(self._address.conninfo, autocommit=True)
+    def _ask_at_once(self) -> Database:
+        connection = connect_in_thread(self._address.conninfo, autocommit=True)
         try:
-            [row] = made.execute(IDENTITY, asked(self._address)).fetchall()
+            [row] = connection.execute(IDENTITY, parameters(self._address)).fetchall()
         finally:
-            made.pgconn.finish()
-        return found_in(row)
+            connection.pgconn.finish()
+        return database_in(row)
 
 
 def _places(conninfo: str) -> frozenset[DatabaseAddress]:
     """The databases that a connection string names: several hosts are copies of one. Empty: it names none exactly."""
-    words = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
-    hosts = words.get("host", "").split(",")
-    if not all(hosts) or "dbname" not in words or "hostaddr" in words or "service" in words:
+    parts = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    hosts = parts.get("host", "").split(",")
+    if not all(hosts) or "dbname" not in parts or "hostaddr" in parts or "service" in parts:
         return frozenset()
-    ports = (words.get("port") or os.environ.get("PGPORT") or "5432").split(",")
+    ports = (parts.get("port") or os.environ.get("PGPORT") or "5432").split(",")
     if len(ports) not in (1, len(hosts)):
         return frozenset()
-    each = ports * len(hosts) if len(ports) == 1 else ports
+    port_of_host = ports * len(hosts) if len(ports) == 1 else ports
     return frozenset(
-        DatabaseAddress(host, int(port or 5432), words["dbname"]) for host, port in zip(hosts, each, strict=True)
+        DatabaseAddress(host, int(port or 5432), parts["dbname"])
+        for host, port in zip(hosts, port_of_host, strict=True)
     )

@@ -21,12 +21,13 @@ from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.migrate import newest, readable_state
 from treadle.storage.postgres.pool import Pool, is_missing
-from treadle.storage.postgres.rows import STEPS, TOLD, TOLD_COLUMNS, TOLD_ENDED, heard
+from treadle.storage.postgres.rows import ENDED_ROW, ROW, ROW_COLUMNS, STEPS, unescaped
 from treadle.storage.postgres.topics import Caller
+from treadle.storage.postgres.transfer import STARTS
 
 # The columns of `details_of` in functions/row_details.sql, in its order.
 _MORE: Final = (
-    f"{TOLD_COLUMNS}, json_build_array(j.after, j.pending, j.failures_allowed, j.function_done, j.deadline_at, "
+    f"{ROW_COLUMNS}, json_build_array(j.after, j.pending, j.failures_allowed, j.function_done, j.deadline_at, "
     "j.blocked_on, j.reopenings, j.result, j.value, j.error, j.reason, j.note, j.ended_at, j.expires_at, "
     f"{STEPS})::text"
 )
@@ -39,7 +40,6 @@ _METRICS: Final = (
     "WHERE at < %s::float8 AND at + span > %s::float8 ORDER BY at, span, source"
 )
 _GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
-_STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
 _COUNTS: Final = """
 SELECT a.queue, a.task, a.kind, sum(a.jobs)::bigint FROM (
     SELECT queue, task, kind, jobs FROM {schema}.job_count
@@ -93,7 +93,7 @@ class LookRunner(Caller):
                 text, values = _BY_IDS, [*values, *values]
             if text == metrics.READ:
                 text, values = _METRICS, [values[1], values[0]]
-            text = text.replace(TOLD, _MORE).replace(TOLD_ENDED, _MORE)
+            text = text.replace(ROW, _MORE).replace(ENDED_ROW, _MORE)
         try:
             return await self._pool.run(text, values, often)
         except StorageError as error:
@@ -106,10 +106,10 @@ class LookRunner(Caller):
         """A page. Without the functions, a query that bounds the rows it looks at reads all that it needs."""
         if query.scan is None or self.has_functions:
             return await pages.find(self, query)
-        found = await pages.find(self, replace(query, scan=None))
-        last = found.records[-1] if found.cursor is not None else None
+        page = await pages.find(self, replace(query, scan=None))
+        last = page.records[-1] if page.cursor is not None else None
         moment = None if last is None else orders.moment_of(last, query.order)
-        return Page(found.records, found.cursor, found.total, len(found.records), moment)
+        return Page(page.records, page.cursor, page.total, len(page.records), moment)
 
     async def _moment(self, now: Any) -> float:
         return float(now if now is not None else (await self.run(_NOW, []))[0][0])
@@ -119,34 +119,34 @@ class LookRunner(Caller):
         moment = await self._moment(now)
         rules = orders.acting_rules(await queries.limit_facts(self))
         starts: dict[str, list[tuple[float, int]]] = {}
-        for key, at, cost in await self.run(_STARTS, []):
-            starts.setdefault(key, []).append((at, cost))
+        for key, started_at, cost in await self.run(STARTS, []):
+            starts.setdefault(key, []).append((started_at, cost))
         rows = []
-        for key, tokens, at in await self.run(_GATES, []):
-            rule = rule_for(rules, heard(key))
+        for key, tokens, started_at in await self.run(_GATES, []):
+            rule = rule_for(rules, unescaped(key))
             if rule is not None and rule.rate:
-                usage = Usage(starts=starts.get(key, []), tokens=tokens, at=at or 0.0)
+                usage = Usage(starts=starts.get(key, []), tokens=tokens, at=started_at or 0.0)
                 rows.append((key, level(rule, usage, moment), opens_at(rule, usage, 1, moment)))
         return rows
 
     async def _look(self, now: Any) -> list[Row]:
         """The row of the function `look`."""
-        at = await self._moment(now)
-        told = [
-            at,
+        moment = await self._moment(now)
+        parts = [
+            moment,
             await self.run(_COUNTS, []),
             await self.run(_HEADS, []),
             await self.run(_WORKERS, []),
             await self.run(queries.FACTS, []),
             await self.run(_USES, []),
-            await self._rates(at),
+            await self._rates(moment),
         ]
-        return [(msgspec.json.encode(told, enc_hook=float).decode(),)]
+        return [(msgspec.json.encode(parts, enc_hook=float).decode(),)]
 
 
 async def look_runner(pool: Pool, address: Address) -> LookRunner:
     """Raises NotADatabase, SchemaTooNew, SchemaTooOld, StorageUnavailable; StorageDenied without the rights to read."""
-    found, functions = await readable_state(address)
-    if found < newest():
-        raise SchemaTooOld(found, newest(), address.shown)
+    number, functions = await readable_state(address)
+    if number < newest():
+        raise SchemaTooOld(number, newest(), address.shown)
     return LookRunner(pool, address, functions)

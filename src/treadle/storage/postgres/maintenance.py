@@ -16,15 +16,16 @@ PRUNE: Final = noting(
 )
 UNUSED: Final = "SELECT {schema}.drop_unused(%s::float8, %s::int, %s::text)"
 LIMITS: Final = 1_000  # gates that one call checks for being unused: 10 ms of the server
-MANY: Final = 100  # rows asked for; a call for fewer always starts at the head, as on any storage
+MANY: Final = 100  # rows; a call that may delete fewer always starts at the head, as on any storage
 IN_A_ROW: Final = 100  # calls, then one starts at the head again: one such scan per 10,000 rows or more
-STEPS: Final = 20  # transactions of one call that come past rows which stay: 10,000 such rows at most, 2,000 at least
+STEPS: Final = 20  # transactions of one call, which pass 2,000 to 10,000 rows that cannot be deleted
 SET_LIMITS: Final = noting("SELECT {schema}.set_limits(%s::float8, %s::json)::text", 1)
 
 
 class Pruner:
-    """Prunes, and remembers where it stopped: in a series of calls each starts there. Rows that could not go then
-    (locked, or still needed) are scanned again when too few lie behind, and now and then."""
+    """Prunes, and remembers where it stopped: in a series of calls, each starts there. Rows before that place which
+    could not be deleted (locked, or still needed) are scanned again after IN_A_ROW calls, or when too few rows lie
+    behind."""
 
     def __init__(self, runner: Caller) -> None:
         self._runner = runner

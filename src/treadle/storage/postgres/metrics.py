@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from treadle.core.query_model import MetricsRow
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import heard, text
+from treadle.storage.postgres.rows import text, unescaped
 
 STORE: Final = "SELECT {schema}.store_metrics(%s::json, %s::json)::text"
 READ: Final = (
@@ -31,12 +31,12 @@ def words(rows: Iterable[MetricsRow]) -> list[dict[str, Any]]:
 
 
 async def read_metrics(run: Runner, since: float, until: float) -> list[MetricsRow]:
-    return [_row(*each) for each in await run.run(READ, [since, until])]
+    return [_row(*row) for row in await run.run(READ, [since, until])]
 
 
 async def all_metrics(run: Runner) -> tuple[MetricsRow, ...]:
-    return tuple(_row(*each) for each in await run.run(ALL, [], often=False))
+    return tuple(_row(*row) for row in await run.run(ALL, [], often=False))
 
 
 def _row(at: float, span: float, source: str, data: str) -> MetricsRow:
-    return MetricsRow(at=at, span=span, source=heard(source), data=bytes.fromhex(data))
+    return MetricsRow(at=at, span=span, source=unescaped(source), data=bytes.fromhex(data))

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 
@@ -76,12 +76,12 @@ WHERE n.nspname = %s AND right(p.proname, 8) = %s
 @functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
     """(number, name, script) of all migrations, in order."""
-    found = []
+    scripts = []
     for entry in files("treadle.storage.postgres").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
         if match:
-            found.append((int(match[1]), match[2], entry.read_text("utf-8")))
-    return tuple(sorted(found))
+            scripts.append((int(match[1]), match[2], entry.read_text("utf-8")))
+    return tuple(sorted(scripts))
 
 
 def newest() -> int:
@@ -122,12 +122,12 @@ async def _with_connection(address: Address, act: Callable[[Connection], Awaitab
 
 
 async def _bring(connection: Connection, address: Address) -> None:
-    found, functions = await state(connection, address)
+    number, functions = await state(connection, address)
     newest = known()[-1][0]
     for attempt in range(TRIES):
         try:
-            while found < newest:
-                found = await _apply_next(connection, address)
+            while number < newest:
+                number = await _apply_next(connection, address)
             if not functions:
                 await _make_functions(connection, address)
                 await _identify(connection, address)
@@ -154,32 +154,32 @@ async def state(connection: Connection, address: Address) -> tuple[int, bool]:
             )
         return 0, False
     table = schema.replace("%", "%%")
-    found, functions = await _row(
+    number, functions = await _row(
         connection,
         f"SELECT coalesce(max(number), 0), EXISTS (SELECT FROM {table}.function_set WHERE revision = %s) "
         f"FROM {table}.migration",
         (revision(),),
     )
-    if found > known()[-1][0]:
-        raise SchemaTooNew(found, known()[-1][0])
-    return found, functions
+    if number > known()[-1][0]:
+        raise SchemaTooNew(number, known()[-1][0])
+    return number, functions
 
 
 async def _apply_next(connection: Connection, address: Address) -> int:
     """Applies the next migration, unless another process has applied all of them -> the number reached."""
     async with connection.transaction():
         await _lock(connection, address)
-        found, _ = await state(connection, address)
+        reached, _ = await state(connection, address)
         for number, name, script in known():
-            if number > found:
+            if number > reached:
                 await _enter_schema(connection, address)
-                if not found:
+                if not reached:
                     await _script(connection, _FRAME)
                     await _script(connection, f"COMMENT ON TABLE migration IS 'Treadle {secrets.token_hex(16)}'")
                 await _script(connection, script)
                 await connection.execute("INSERT INTO migration (number, name) VALUES (%s, %s)", (number, name))
                 return number
-        return found
+        return reached
 
 
 async def _make_functions(connection: Connection, address: Address) -> None:
@@ -215,8 +215,8 @@ async def _identify(connection: Connection, address: Address) -> None:
             async with connection.transaction():
                 await _lock(connection, address)
                 await connection.execute("SELECT set_config('lock_timeout', %s, true)", (BRIEF,))
-                found = await connection.execute(_NAMELESS, (quoted(address.schema),))
-                for (table,) in await found.fetchall():
+                tables = await connection.execute(_NAMELESS, (quoted(address.schema),))
+                for (table,) in await tables.fetchall():
                     place = f"{quoted(address.schema)}.{quoted(table)}"
                     await _script(connection, f"ALTER TABLE {place} REPLICA IDENTITY FULL")
             return
@@ -246,10 +246,9 @@ async def _enter_schema(connection: Connection, address: Address, make: bool = T
 
 
 async def _row(connection: Connection, text: str, values: Any) -> tuple[Any, ...]:
-    found = await (await connection.execute(text.encode(), values)).fetchone()
-    assert found is not None
-    row: tuple[Any, ...] = found
-    return row
+    cursor = await connection.execute(text.encode(), values)
+    [row] = await cursor.fetchall()
+    return cast("tuple[Any, ...]", row)
 
 
 async def _script(connection: Connection, text: str) -> None:

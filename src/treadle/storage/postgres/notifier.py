@@ -16,7 +16,7 @@ from treadle.core.errors import UNREADABLE
 from treadle.storage.postgres.connection import Connection, connect
 from treadle.storage.postgres.errors import ServerError
 from treadle.storage.postgres.pool import CONNECT
-from treadle.storage.postgres.rows import heard
+from treadle.storage.postgres.rows import unescaped
 from treadle.storage.postgres.statements import channel_of, quoted
 from treadle.storage.postgres.topics import KINDS, NOTIFY, kind_of, payloads
 from treadle.storage.topic_waiters import TopicWaiters
@@ -178,4 +178,4 @@ class Notifier:
         """A notification of another session. This process wakes its waiters itself for what it publishes."""
         if channel in self._kinds:
             with contextlib.suppress(*UNREADABLE):
-                self._waiters.wake([heard(topic) for topic in _topics(payload)])
+                self._waiters.wake([unescaped(topic) for topic in _topics(payload)])

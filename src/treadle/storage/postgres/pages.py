@@ -17,7 +17,7 @@ from treadle.core.model import FINAL, State
 from treadle.core.query_model import Page, Query
 from treadle.storage import queries
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import NUMBER, TOLD, TOLD_ENDED, record, said, text
+from treadle.storage.postgres.rows import ENDED_ROW, NUMBER, ROW, escaped, record, text
 from treadle.storage.postgres.statements import renamed
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
@@ -55,7 +55,7 @@ class _Where:
     def add(self, condition: str, *values: Any) -> _Where:
         self.parts.append(condition)
         self.values += values
-        return self  # so that one can be written as an expression
+        return self  # so that calls can be chained
 
     def and_(self, other: _Where) -> _Where:
         both = _Where(*self.parts, *other.parts)
@@ -74,8 +74,8 @@ class _Part(NamedTuple):
     sorted: bool = False
 
     @property
-    def told(self) -> str:
-        return TOLD if self.table == "job" else TOLD_ENDED
+    def columns(self) -> str:
+        return ROW if self.table == "job" else ENDED_ROW
 
 
 async def find(run: Runner, query: Query) -> Page:
@@ -90,15 +90,15 @@ async def find(run: Runner, query: Query) -> Page:
     order = ", ".join(f"j.{column} {way}" for column, way in ORDERS[query.order])
     for part in _behind(parts, query.order, cursor):
         selected.append(
-            f"(SELECT {part.told}, {_keys(query.order)} FROM {{schema}}.{part.table} j WHERE {part.where}"
+            f"(SELECT {part.columns}, {_keys(query.order)} FROM {{schema}}.{part.table} j WHERE {part.where}"
             f" ORDER BY {order} LIMIT %s)"
         )
         values += [*part.where.values, limit + 1]
     statement = f"SELECT * FROM ({' UNION ALL '.join(selected)}) page ORDER BY {_sorts(query.order)} LIMIT %s"
-    found = await run.run(statement, [*values, limit + 1], often=False)
-    rows = [record(row[: -len(ORDERS[query.order])]) for row in found[:limit]]
+    fetched = await run.run(statement, [*values, limit + 1], often=False)
+    rows = [record(row[: -len(ORDERS[query.order])]) for row in fetched[:limit]]
     total = await _total(run, parts) if query.count else None
-    more = rows and len(found) > limit
+    more = rows and len(fetched) > limit
     return Page(tuple(rows), queries.cursor_of(rows[-1], query.order) if more else None, total)
 
 
@@ -146,10 +146,10 @@ def _queued(query: Query) -> list[_Part]:
     """A whole queue, or its part ahead of a job: all of higher ranks, and the earlier ones of the same rank."""
     where = _Where("j.queue_position IS NOT NULL")
     if query.queue is not None:
-        where.add("j.queue = %s", said(query.queue))
+        where.add("j.queue = %s", escaped(query.queue))
     if query.ahead_of is None:
         return [_Part("job", where)]
-    own = said(query.ahead_of)
+    own = escaped(query.ahead_of)
     queue, rank, position = (AHEAD.format(column=column) for column in ("queue", "rank", "queue_position"))
     where.add(f"j.queue = {queue}", own)
     higher = _Where().add(f"j.rank > {rank}", own)
@@ -170,11 +170,11 @@ def _due(query: Query, unfinished: set[State]) -> list[_Part]:
 
 
 def _behind(parts: list[_Part], order: str, cursor: tuple[Any, ...] | None) -> list[_Part]:
-    """The same behind a cursor. A queue behind a position has three parts, as no index compares all four columns in
-    these directions at once."""
+    """Limits the parts to the rows behind a cursor. A queue behind a position has three parts, because no index
+    compares all four columns in these directions at once."""
     if cursor is None:
         return parts
-    cut: list[Any] = [said(part) if isinstance(part, str) else part for part in cursor]
+    cut: list[Any] = [escaped(part) if isinstance(part, str) else part for part in cursor]
     if order == "queue":
         queue, rank, position, id = cut
         cuts = [  # in order
@@ -190,7 +190,7 @@ def _behind(parts: list[_Part], order: str, cursor: tuple[Any, ...] | None) -> l
     else:
         column, sign = ORDERS[order][0][0], "<" if order == "newest" else ">"
         cuts = [_Where().add(f"(j.{column}, j.id) {sign} (%s::float8, %s)", *cut)]
-    return [part._replace(where=part.where.and_(each)) for part in parts for each in cuts]
+    return [part._replace(where=part.where.and_(cut)) for part in parts for cut in cuts]
 
 
 def _keys(order: str) -> str:
@@ -209,7 +209,7 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
     where = _Where()
     for column, value in (("task", query.task), ("queue", query.queue), ("parent", query.parent)):
         if value is not None:
-            where.add(f"j.{column} = %s", said(value))
+            where.add(f"j.{column} = %s", escaped(value))
     where.parts += _of_system(query)
     if query.ids:
         where.add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))
@@ -217,9 +217,9 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
     if query.state and not queued:
         where.add(f"j.state IN ({', '.join(str(NUMBER[state]) for state in sorted(set(query.state)))})")
     if query.root is not None:
-        where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
+        where.add("(j.root = %s OR j.id = %s)", escaped(query.root), escaped(query.root))
     if query.label is not None:
-        where.add(label, said(query.label))
+        where.add(label, escaped(query.label))
     if query.ready is not None and not (queued and query.ready == "queued"):
         where.add(READY[query.ready])
     if query.ahead_of is not None and not queued:
@@ -227,7 +227,7 @@ def _filter(query: Query, label: str = LABEL) -> _Where:
             "j.queue_position IS NOT NULL AND EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s"
             " AND o.queue_position IS NOT NULL AND o.queue = j.queue"
             " AND (-j.rank, j.queue_position, j.id) < (-o.rank, o.queue_position, o.id))",
-            said(query.ahead_of),
+            escaped(query.ahead_of),
         )
     return where.and_(_created(query))
 
@@ -243,10 +243,10 @@ def _created(query: Query) -> _Where:
 
 def _of_system(query: Query) -> list[str]:
     """The conditions of the indexes of system rows, as their definitions spell them."""
-    found = [f"j.queue = '{defaults.SYSTEM_QUEUE}'"] if query.queue == defaults.SYSTEM_QUEUE else []
+    conditions = [f"j.queue = '{defaults.SYSTEM_QUEUE}'"] if query.queue == defaults.SYSTEM_QUEUE else []
     if query.task is not None and query.task.startswith("treadle."):
-        found.append("j.task >= 'treadle.' AND j.task < 'treadle/'")
-    return found
+        conditions.append("j.task >= 'treadle.' AND j.task < 'treadle/'")
+    return conditions
 
 
 # --- bounded pages
@@ -267,16 +267,18 @@ SELECT page.n, page.behind, page.fits, t.* FROM (
         WINDOW seen AS ({order})
     ) w WHERE w.n <= {scan} AND (w.fits OR w.n = {scan} OR NOT w.behind) {order} LIMIT {query.limit}
 ) page CROSS JOIN LATERAL (
-    SELECT {TOLD} FROM {{schema}}.job j WHERE page.place = 'job' AND j.ctid = page.spot
-    UNION ALL SELECT {TOLD_ENDED} FROM {{schema}}.ended j WHERE page.place = 'ended' AND j.ctid = page.spot
+    SELECT {ROW} FROM {{schema}}.job j WHERE page.place = 'job' AND j.ctid = page.spot
+    UNION ALL SELECT {ENDED_ROW} FROM {{schema}}.ended j WHERE page.place = 'ended' AND j.ctid = page.spot
 ) t ORDER BY page.n"""
-    found = await run.run(SCAN_PAGE, _given(statement, values), often=False)
-    rows = [record(row[3:]) for row in found]
-    page = tuple(row for row, (_, _, fits, *_) in zip(rows, found, strict=True) if fits)
-    looked, behind = found[-1][:2] if found else (0, False)
+    fetched = await run.run(SCAN_PAGE, _given(statement, values), often=False)
+    rows = [record(row[3:]) for row in fetched]
+    page = tuple(row for row, (_, _, fits, *_) in zip(rows, fetched, strict=True) if fits)
+    scanned, behind = fetched[-1][:2] if fetched else (0, False)
     if not behind:
-        return Page(page, None, total, looked)
-    return Page(page, queries.cursor_of(rows[-1], query.order), total, looked, queries.moment_of(rows[-1], query.order))
+        return Page(page, None, total, scanned)
+    return Page(
+        page, queries.cursor_of(rows[-1], query.order), total, scanned, queries.moment_of(rows[-1], query.order)
+    )
 
 
 async def _fitting(run: Runner, query: Query, parts: Sequence[_Part], scan: int) -> int:
@@ -305,8 +307,8 @@ def _stream(parts: Sequence[_Part], query: Query, most: int) -> tuple[str, list[
 
 
 def _merged(order: str) -> str:
-    """How the rows of several parts are put in order. Those of a queue follow one another: a part of one rank has no
-    order by rank that the planner could merge, and it would sort all rows."""
+    """The clause that merges the rows of several parts. The parts of a queue simply follow one another: a part of one
+    rank has no order by rank that the planner could merge, and it would sort all rows."""
     return "" if order == "queue" else f"ORDER BY {_sorts(order)}"
 
 
@@ -320,7 +322,9 @@ async def _narrowed(run: Runner, query: Query, scan: int) -> list[_Part]:
         return [part._replace(where=part.where.and_(own), sorted=part.sorted or not by_creation) for part in parts]
     for conditions in _indexed(query) if parts else ():
         if await _are_few(run, conditions, {part.table for part in parts}, min(scan, NARROW)):
-            return [_Part(part.table, part.where.and_(each), sorted=True) for part in parts for each in conditions]
+            return [
+                _Part(part.table, part.where.and_(condition), sorted=True) for part in parts for condition in conditions
+            ]
     return parts
 
 
@@ -329,17 +333,17 @@ def _indexed(query: Query) -> Iterator[list[_Where]]:
     if query.ids:
         yield [_Where().add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))]
     if query.parent is not None:
-        yield [_Where().add("j.parent = %s", said(query.parent))]
+        yield [_Where().add("j.parent = %s", escaped(query.parent))]
     if query.root is not None:
-        root = said(query.root)
+        root = escaped(query.root)
         yield [
             _Where().add("j.root = %s", root),
             _Where().add("j.id = %s AND j.root IS DISTINCT FROM %s", root, root),
         ]
     if query.label is not None:
-        yield [_Where().add(LABEL, said(query.label))]
+        yield [_Where().add(LABEL, escaped(query.label))]
     if query.task is not None and _of_system(query):
-        yield [_Where(*_of_system(query)).add("j.task = %s", said(query.task))]
+        yield [_Where(*_of_system(query)).add("j.task = %s", escaped(query.task))]
     yield from _rare_kinds(query)
 
 
@@ -365,14 +369,14 @@ async def _are_few(run: Runner, conditions: Sequence[_Where], tables: set[str], 
 
 
 async def _count(run: Runner, statement: str, values: Sequence[Any]) -> int:
-    [(found,)] = await run.run(SCAN_COUNT, _given(statement, values), often=False)
-    return int(found)
+    [(count,)] = await run.run(SCAN_COUNT, _given(statement, values), often=False)
+    return int(count)
 
 
 def _given(statement: str, values: Sequence[Any]) -> list[str]:
     """A statement, and its values as one array of texts, for a function that runs it in our schema."""
     numbers = itertools.count(1)
     sent = re.sub("%s", lambda _: f"($1)[{next(numbers)}]", renamed(statement).replace("{schema}.", ""))
-    told = (value if isinstance(value, str) else repr(value) for value in values)
-    quoted = (each.replace("\\", "\\\\").replace('"', '\\"') for each in told)
-    return [sent, "{" + ",".join(f'"{each}"' for each in quoted) + "}"]
+    texts = (value if isinstance(value, str) else repr(value) for value in values)
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return [sent, "{" + ",".join(f'"{text}"' for text in quoted) + "}"]

@@ -85,10 +85,10 @@ class Pool:
         line = Connection(await connect(address.conninfo, CONNECT), prepare, cancels=cancels)
         try:
             own = address.prepare is not False and await line.run(
-                SESSION, (self._server_limit, line.made.pgconn.backend_pid), address.timeout, often=False
+                SESSION, (self._server_limit, line.raw.pgconn.backend_pid), address.timeout, often=False
             )
             if own and self._look:
-                await line.run(READ_ONLY, (line.made.pgconn.backend_pid,), address.timeout, often=False)
+                await line.run(READ_ONLY, (line.raw.pgconn.backend_pid,), address.timeout, often=False)
         except BaseException:
             line.close()
             raise
@@ -134,7 +134,7 @@ class Pool:
             line = self._take()
             if line is not None:
                 if begun is not None:
-                    begun(line.made.pgconn.backend_pid)
+                    begun(line.raw.pgconn.backend_pid)
                 try:
                     return await self._over(line, sent, values, limit, often)
                 except Cut:
@@ -145,7 +145,7 @@ class Pool:
                     self.drop_free()
             line = await self.connect()
             if begun is not None:
-                begun(line.made.pgconn.backend_pid)
+                begun(line.raw.pgconn.backend_pid)
             return await self._over(line, sent, values, limit, often)
 
     def _take(self) -> Connection | None:

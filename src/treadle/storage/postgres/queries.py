@@ -22,7 +22,7 @@ from treadle.storage.admission import rule_for
 from treadle.storage.count_groups import KeptCounts, groups
 from treadle.storage.limit_facts import gathered
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import heard, record, text
+from treadle.storage.postgres.rows import record, text, unescaped
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
@@ -37,25 +37,16 @@ _presence = msgspec.json.Decoder(Presence).decode
 
 
 # A row of FACTS, with numbers that JSON may write as integers.
-Fact = tuple[
-    str,
-    str,
-    int | None,
-    int | None,
-    float | None,
-    str | None,
-    int | None,
-    str | None,
-    int | None,
-    str | None,
-    float | None,
-]
+_Int = int | None
+_Float = float | None
+_Text = str | None
+Fact = tuple[str, str, _Int, _Int, _Float, _Text, _Int, _Text, _Int, _Text, _Float]
 
 
 class _Look(Struct, array_like=True):
     """The result of the function `look`."""
 
-    at: float
+    moment: float
     counts: list[tuple[str, str, str, int]]
     heads: list[tuple[str, float]]
     workers: list[tuple[str, float]]
@@ -64,11 +55,11 @@ class _Look(Struct, array_like=True):
     rates: list[tuple[str, float, float | None]]
 
     def kept(self) -> KeptCounts:
-        rows = [(heard(queue), heard(task), heard(kind), jobs) for queue, task, kind, jobs in self.counts]
-        return KeptCounts(rows, {heard(queue): position for queue, position in self.heads}, self.at)
+        rows = [(unescaped(queue), unescaped(task), unescaped(kind), jobs) for queue, task, kind, jobs in self.counts]
+        return KeptCounts(rows, {unescaped(queue): position for queue, position in self.heads}, self.moment)
 
     def present(self) -> tuple[Presence, ...]:
-        return queries.workers([(_presence(presence), seen) for presence, seen in self.workers], self.at)
+        return queries.workers([(_presence(presence), seen) for presence, seen in self.workers], self.moment)
 
     def limits(self, kept: KeptCounts) -> tuple[LimitUse, ...]:
         return _uses(_facts(self.facts), self.uses, kept.blocked(), self.rates)
@@ -88,28 +79,28 @@ async def by_ids(run: Runner, ids: Sequence[str]) -> dict[str, Record]:
 
 async def stats(run: Runner, now: float | None) -> Stats:
     """One round trip, and a few ms whatever the number of jobs."""
-    found = await _looked(run, now)
-    kept = found.kept()
-    return Stats(counts=kept.counts(), workers=found.present(), limits=found.limits(kept))
+    view = await _looked(run, now)
+    kept = view.kept()
+    return Stats(counts=kept.counts(), workers=view.present(), limits=view.limits(kept))
 
 
 async def glance(run: Runner, now: float | None, most: int) -> Glance:
-    found = await _looked(run, now)
-    kept = found.kept()
+    view = await _looked(run, now)
+    kept = view.kept()
     queues, capped = kept.glance(most)
-    return Glance(at=found.at, queues=queues, workers=found.present(), limits=found.limits(kept), capped=capped)
+    return Glance(at=view.moment, queues=queues, workers=view.present(), limits=view.limits(kept), capped=capped)
 
 
 async def _looked(run: Runner, now: float | None) -> _Look:
-    [(told,)] = await run.run(LOOK, [now])
-    return _look(told)
+    [(overview,)] = await run.run(LOOK, [now])
+    return _look(overview)
 
 
 async def recount(run: Runner, repair: bool) -> tuple[CountDrift, ...]:
     kept, counted = dict[queries.Group, int](), dict[queries.Group, int]()
-    for queue, task, kind, known, found in await run.run(RECOUNT, [repair]):
-        [group] = groups([(heard(queue), heard(task), heard(kind), 0)])
-        kept[group], counted[group] = int(known), int(found)
+    for queue, task, kind, known, rows_counted in await run.run(RECOUNT, [repair]):
+        [group] = groups([(unescaped(queue), unescaped(task), unescaped(kind), 0)])
+        kept[group], counted[group] = int(known), int(rows_counted)
     return queries.drifts(kept, counted)
 
 
@@ -117,8 +108,8 @@ async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[Limi
     facts = await limit_facts(run)
     if not queries.acting_rules(facts) or not use:
         return queries.limit_uses(facts)
-    found = await _looked(run, now)
-    return found.limits(found.kept())
+    view = await _looked(run, now)
+    return view.limits(view.kept())
 
 
 def _uses(
@@ -132,15 +123,15 @@ def _uses(
     rules = queries.acting_rules(facts)
     used: Counter[str] = Counter()
     for name, live, held in uses:
-        key = heard(name)
+        key = unescaped(name)
         rule = rule_for(rules, key)
         used[key] += int(held if rule is not None and rule.hold == "ended" else live)
-    left = {}
+    remaining = {}
     for name, starts, opens in rates:
-        rule = rule_for(rules, heard(name))
+        rule = rule_for(rules, unescaped(name))
         if rule is not None:
-            left[heard(name)] = counted_starts(rule, starts), opens
-    return queries.limit_uses(facts, used, blocked, left)
+            remaining[unescaped(name)] = counted_starts(rule, starts), opens
+    return queries.limit_uses(facts, used, blocked, remaining)
 
 
 async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
@@ -148,10 +139,10 @@ async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
     return _facts(await run.run(FACTS, []))
 
 
-def _facts(found: Iterable[tuple[Any, ...]]) -> dict[str, LimitFacts]:
+def _facts(rows: Iterable[tuple[Any, ...]]) -> dict[str, LimitFacts]:
     return gathered(
-        (heard(name), kind, _rule(heard(name), rule), until)
-        for name, kind, *rule, until in ((name, heard(kind), *others) for name, kind, *others in found)
+        (unescaped(name), kind, _rule(unescaped(name), rule), until)
+        for name, kind, *rule, until in ((name, unescaped(kind), *others) for name, kind, *others in rows)
     )
 
 
@@ -160,4 +151,4 @@ def _rule(name: str, columns: Sequence[Any]) -> Limit | None:
     slots, rate, per, how, burst, hold, most, when_full = columns
     if per is None:
         return None
-    return Limit(name, slots, rate, per, how, burst, hold, most, cast("WhenFull", heard(when_full)))
+    return Limit(name, slots, rate, per, how, burst, hold, most, cast("WhenFull", unescaped(when_full)))

@@ -54,8 +54,8 @@ def code_of_refusal(error: psycopg.Error, conninfo: str) -> str | None:
     if error.pgconn is not None and error.pgconn.needs_password:
         return "28P01"
     text = str(error)
-    found = _second_try(conninfo) if FROM_SERVER in text else None
-    return code_in_english(text) or found if found in (None, UNCLEAR) else found
+    code = _second_try(conninfo) if FROM_SERVER in text else None
+    return code_in_english(text) or code if code in (None, UNCLEAR) else code
 
 
 def code_in_english(text: str) -> str | None:
@@ -69,27 +69,30 @@ def _second_try(conninfo: str) -> str | None:
     if set_verbosity is None:
         return None
     try:
-        made = pq.PGconn.connect_start(conninfo.encode())
+        connection = pq.PGconn.connect_start(conninfo.encode())
     except psycopg.Error:
         return None
     try:
-        pointer: int | None = made.pgconn_ptr  # type: ignore[attr-defined]  # documented, but not in their protocol
+        pointer: int | None = connection.pgconn_ptr  # type: ignore[attr-defined]  # documented, but not in their protocol
         set_verbosity(pointer, _VERBOSE)
-        _wait(made, monotonic() + SECOND_TRY)
-        found = _CODE.findall(made.error_message.decode("utf-8", "replace"))
-        return found[-1] if found else None
+        _wait(connection, monotonic() + SECOND_TRY)
+        codes = _CODE.findall(connection.error_message.decode("utf-8", "replace"))
+        return codes[-1] if codes else None
     except (psycopg.Error, OSError):
         return None
     finally:
-        made.finish()
+        connection.finish()
 
 
-def _wait(made: pq.abc.PGconn, end: float) -> None:
+def _wait(connection: pq.abc.PGconn, end: float) -> None:
     """Connect, until that succeeds or fails, or until the time has come."""
     events = {pq.PollingStatus.READING: selectors.EVENT_READ, pq.PollingStatus.WRITING: selectors.EVENT_WRITE}
-    while made.status != pq.ConnStatus.BAD and (event := events.get(pq.PollingStatus(made.connect_poll()))) is not None:
+    while (
+        connection.status != pq.ConnStatus.BAD
+        and (event := events.get(pq.PollingStatus(connection.connect_poll()))) is not None
+    ):
         with selectors.DefaultSelector() as selector:  # a new one each time: libpq changes the socket between hosts
-            selector.register(made.socket, event)
+            selector.register(connection.socket, event)
             if not selector.select(max(0.0, end - monotonic())):
                 return
 
@@ -102,8 +105,8 @@ def _verbosity() -> Callable[[int | None, int], int] | None:
     """
     path = sys.modules[pq.PGconn.__module__].__file__ if pq.__impl__ != "python" else ctypes.util.find_library("pq")
     try:
-        found = ctypes.CDLL(path).PQsetErrorVerbosity
+        function = ctypes.CDLL(path).PQsetErrorVerbosity
     except (OSError, AttributeError, TypeError):
         return None
-    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    return found
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    return function

@@ -18,7 +18,7 @@ to_json = msgspec.json.Encoder().encode
 from_json = msgspec.json.Decoder().decode
 decode = msgspec.json.Decoder(NewJob).decode
 
-TOLD_COLUMNS: Final = (
+ROW_COLUMNS: Final = (
     "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position, j.due_at, "
     "j.created_at, j.started_at, j.updated_at"
 )
@@ -26,8 +26,10 @@ STEPS: Final = (
     "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
     "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
-TOLD: Final = f"{TOLD_COLUMNS}, {{schema}}.details_of(j, {STEPS})"  # of `job j`; the schema is filled in later
-TOLD_ENDED: Final = f"{TOLD_COLUMNS}, {{schema}}.details_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
+ROW: Final = (  # of `job j`; the schema is filled in later
+    f"{ROW_COLUMNS}, CASE WHEN NOT {{schema}}.has_no_details(j) THEN {{schema}}.details_of(j, {STEPS}) END"
+)
+ENDED_ROW: Final = f"{ROW_COLUMNS}, {{schema}}.details_of(ROW(j.*)::{{schema}}.job, {STEPS})"  # of `ended j`
 
 
 # --- text: PostgreSQL cannot store NUL, so NUL is stored as ESCAPE 0, and ESCAPE as ESCAPE ESCAPE
@@ -35,14 +37,14 @@ TOLD_ENDED: Final = f"{TOLD_COLUMNS}, {{schema}}.details_of(ROW(j.*)::{{schema}}
 _ESCAPE: Final = "\x1a"
 
 
-def said(text: str) -> str:
+def escaped(text: str) -> str:
     """The stored form of a string."""
     if "\0" in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPE + _ESCAPE).replace("\0", _ESCAPE + "0")
     return text
 
 
-def heard(text: str) -> str:
+def unescaped(text: str) -> str:
     """The original of a stored string."""
     if _ESCAPE not in text:
         return text
@@ -50,25 +52,25 @@ def heard(text: str) -> str:
     return _ESCAPE.join(parts)
 
 
-def _said_all(value: Any) -> Any:
+def _escaped_all(value: Any) -> Any:
     if isinstance(value, str):
-        return said(value)
+        return escaped(value)
     if isinstance(value, NewJob):  # in a JSON string: the database cannot read it as an object
-        return said(to_json(value).decode())
+        return escaped(to_json(value).decode())
     if isinstance(value, list | tuple):
-        return [_said_all(each) for each in value]
+        return [_escaped_all(part) for part in value]
     if isinstance(value, dict):
-        return {_said_all(name): _said_all(each) for name, each in value.items()}
+        return {_escaped_all(name): _escaped_all(part) for name, part in value.items()}
     if isinstance(value, msgspec.Struct):
-        return _said_all(msgspec.to_builtins(value))
+        return _escaped_all(msgspec.to_builtins(value))
     return value
 
 
-def _heard_all(value: Any) -> Any:
+def _unescaped_all(value: Any) -> Any:
     if isinstance(value, str):
-        return heard(value)
+        return unescaped(value)
     if isinstance(value, list):
-        return [_heard_all(each) for each in value]
+        return [_unescaped_all(part) for part in value]
     return value
 
 
@@ -76,7 +78,7 @@ def text(value: Any) -> str:
     """The JSON parameter of a function."""
     data = to_json(value)
     if b"\\u0000" in data or b"\\u001a" in data:
-        data = to_json(_said_all(value))
+        data = to_json(_escaped_all(value))
     return data.decode()
 
 
@@ -84,17 +86,13 @@ def array(values: Sequence[str]) -> str:
     """A text[] parameter: every element in quotes."""
     joined = "\0".join(values)
     if _ESCAPE in joined or joined.count("\0") >= len(values):
-        joined = "\0".join(map(said, values))
+        joined = "\0".join(map(escaped, values))
     return '{"' + joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
 
 
 def numbers(values: Sequence[float]) -> str:
     """A parameter that is an array of numbers."""
     return "{" + ",".join(map(repr, values)) + "}"
-
-
-def job_of(spec: str) -> NewJob:
-    return decode(spec)
 
 
 # --- rows
@@ -105,74 +103,45 @@ def _moment(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
-    """The record of a row read with TOLD. `job`: its NewJob, if it is known already."""
-    (
-        spec,
-        state,
-        version,
-        attempt,
-        lost,
-        worker,
-        position,
-        return_position,
-        due_at,
-        created_at,
-        started_at,
-        updated_at,
-        more,
-    ) = told
+def record(row: Sequence[Any], job: NewJob | None = None) -> Record:
+    """The record of a row read with ROW. `job`: its NewJob, if it is known already."""
+    spec, state, version, attempt, lost, worker, position, return_to, due_at, created, started, updated, more = row
     if job is None:
         job = decode(spec)
     if worker is not None:
-        worker = heard(worker)
+        worker = unescaped(worker)
     if more is None:
         return Record(
             job=job,
             version=version,
             state=STATES[state],
             queue_position=position,
-            return_position=return_position,
+            return_position=return_to,
             due_at=due_at,
             attempt=attempt,
             lost=lost,
             worker=worker,
-            created_at=created_at,
-            started_at=started_at,
-            updated_at=updated_at,
+            created_at=created,
+            started_at=started,
+            updated_at=updated,
         )
     rest = from_json(more)
     if "\\u001a" in more:
-        rest = _heard_all(rest)
-    (
-        after,
-        pending,
-        failures_allowed,
-        function_done,
-        deadline_at,
-        blocked_on,
-        reopenings,
-        result,
-        value,
-        error,
-        reason,
-        note,
-        ended_at,
-        expires_at,
-        checkpoints,
-    ) = rest
+        rest = _unescaped_all(rest)
+    after, pending, failures, done, deadline, blocked_on, reopenings, *rest = rest
+    result, value, error, reason, note, ended, expires, checkpoints = rest
     return Record(
         job=job,
         version=version,
         state=STATES[state],
         after=tuple(after or ()),
         pending=pending,
-        failures_allowed=failures_allowed,
-        function_done=function_done,
+        failures_allowed=failures,
+        function_done=done,
         queue_position=position,
-        return_position=return_position,
+        return_position=return_to,
         due_at=due_at,
-        deadline_at=_moment(deadline_at),
+        deadline_at=_moment(deadline),
         attempt=attempt,
         lost=lost,
         worker=worker,
@@ -181,14 +150,14 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
         value=value,
         error=error,
         reason=reason,
-        checkpoints=tuple((name, each) for name, each in checkpoints or ()),
+        checkpoints=tuple((name, stored) for name, stored in checkpoints or ()),
         note=note,
         reopenings=reopenings,
-        created_at=created_at,
-        started_at=started_at,
-        updated_at=updated_at,
-        ended_at=_moment(ended_at),
-        expires_at=_moment(expires_at),
+        created_at=created,
+        started_at=started,
+        updated_at=updated,
+        ended_at=_moment(ended),
+        expires_at=_moment(expires),
     )
 
 
@@ -219,7 +188,7 @@ def _is_simple(job: NewJob) -> bool:
         or job.required is not None
         or not job.task
         or job.reach
-        or any(label != said(label) for label in job.labels)
+        or any(label != escaped(label) for label in job.labels)
     )
 
 
@@ -247,10 +216,10 @@ def plain_extras(jobs: Sequence[NewJob]) -> tuple[str | None, bool]:
 def key_columns(jobs: Collection[NewJob]) -> tuple[str | None, str, str | None, str | None]:
     """More parameters of `enqueue_keyed`: labels, keys, the words of `_later`, leases. None: no job has any."""
     later = [_later(job) for job in jobs]
-    words = array([text(each) if each else "" for each in later]) if any(later) else None
+    details = array([text(fields) if fields else "" for fields in later]) if any(later) else None
     leases = ",".join("NULL" if job.lease is None else repr(job.lease) for job in jobs)
     some = any(job.lease is not None for job in jobs)
-    return _label_column(jobs), array([job.key or "" for job in jobs]), words, f"{{{leases}}}" if some else None
+    return _label_column(jobs), array([job.key or "" for job in jobs]), details, f"{{{leases}}}" if some else None
 
 
 def _label_column(jobs: Collection[NewJob]) -> str | None:
@@ -272,7 +241,7 @@ def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
 
 def job_words(job: NewJob) -> dict[str, Any]:
     """The parameters of a job that is not plain."""
-    words: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": job.id,
         "task": job.task,
         "queue": job.queue,
@@ -281,8 +250,8 @@ def job_words(job: NewJob) -> dict[str, Any]:
         "failures_allowed": job.failures_allowed,
     }
     if job.limits:
-        words["limits"] = [name for name, _ in job.limits]
-        words["costs"] = [cost for _, cost in job.limits]
+        fields["limits"] = [name for name, _ in job.limits]
+        fields["costs"] = [cost for _, cost in job.limits]
     rare = (
         ("keep", job.keep if job.keep != defaults.KEEP else None),
         ("keep_failed", job.keep_failed if job.keep_failed != defaults.KEEP_FAILED else None),
@@ -303,13 +272,13 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("reach", job.reach or None),
         ("nonce", job.nonce),
     )
-    words.update((name, value) for name, value in rare if value is not None)
-    return words
+    fields.update((name, value) for name, value in rare if value is not None)
+    return fields
 
 
 def _later(job: NewJob) -> dict[str, Any] | None:
-    """Values that functions may need after the job is stored, and that have no column."""
-    words: dict[str, Any] = {
+    """Values without a column of their own that functions may need after the job is stored."""
+    fields: dict[str, Any] = {
         name: value
         for name, value in (
             ("delay", job.delay if job.delay > 0 else None),
@@ -325,5 +294,5 @@ def _later(job: NewJob) -> dict[str, Any] | None:
         if value is not None
     }
     if job.failures_allowed != 0:
-        words["failures_allowed"] = job.failures_allowed
-    return words or None
+        fields["failures_allowed"] = job.failures_allowed
+    return fields or None

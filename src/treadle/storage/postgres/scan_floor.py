@@ -44,12 +44,12 @@ class ScanFloor:
         if not self._floors:
             return None
         since = self._now() - min(max(RARELY * FETCH * self._held, OFTEN), SELDOM)
-        found = {}
+        floors = {}
         for queue, _ in ask.queues:
             known = self._floors.get(_line(queue, ask))
             if known is not None and known[1] >= since:
-                found[queue] = known[0]
-        return found or None
+                floors[queue] = known[0]
+        return floors or None
 
     def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record]) -> None:
         """Record jobs that were claimed with these floors, in queue order. Before the last of them there are now only

@@ -25,9 +25,9 @@ from treadle.core.model import (
     Settled,
     State,
 )
-from treadle.storage.postgres.claim import Watch, asked, claim, claimed
+from treadle.storage.postgres.claim import Watch, claim, claim_fields, claimed
 from treadle.storage.postgres.enqueue import refusal, to_store
-from treadle.storage.postgres.rows import NUMBER, STATES, from_json, heard, job_words, said, text, to_json
+from treadle.storage.postgres.rows import NUMBER, STATES, escaped, from_json, job_words, text, to_json, unescaped
 from treadle.storage.postgres.topics import Caller, noting
 
 SETTLE: Final = noting(
@@ -43,8 +43,8 @@ PAUSES: Final = (0.005, 0.01, 0.02, 0.04)  # s between the calls of a heartbeat 
 
 
 async def settle(run: Caller, outcomes: Sequence[Outcome], now: float | None) -> list[Settled]:
-    words, slow = _words(outcomes)
-    rows = await run.call(SETTLE, [now, words, len(outcomes), slow])
+    rows_sent, slow = _words(outcomes)
+    rows = await run.call(SETTLE, [now, rows_sent, len(outcomes), slow])
     return _settled(rows, len(outcomes))
 
 
@@ -52,12 +52,12 @@ async def settle_claim(
     run: Caller, outcomes: Sequence[Outcome], ask: Claim, now: float | None, watch: Watch
 ) -> tuple[list[Settled], Claimed]:
     floors = watch.floors(ask)
-    words, slow = _words(outcomes)
-    rows = await run.call(SETTLE_CLAIM, [now, words, len(outcomes), slow, asked(ask, floors)])
+    rows_sent, slow = _words(outcomes)
+    rows = await run.call(SETTLE_CLAIM, [now, rows_sent, len(outcomes), slow, claim_fields(ask, floors)])
     head = next(number for number, row in enumerate(rows) if row[1] is None or row[1] >= 0)
     said_of = [(row[2], row[0], row[12]) for row in rows[:head]]
-    found = claimed(rows[head:], ask, watch, floors)
-    return _settled(said_of, len(outcomes)), found or await claim(run, ask, now, watch)
+    answer = claimed(rows[head:], ask, watch, floors)
+    return _settled(said_of, len(outcomes)), answer or await claim(run, ask, now, watch)
 
 
 def _settled(rows: Sequence[tuple[Any, ...]], count: int) -> list[Settled]:
@@ -68,13 +68,13 @@ def _settled(rows: Sequence[tuple[Any, ...]], count: int) -> list[Settled]:
 
 
 def _reason(why: str) -> str:
-    kind, *words = from_json(why)
+    kind, *facts = from_json(why)
     if kind == "gone":
         return "there is no such job"
     if kind == "moved":
-        return f"it is {STATES[words[0]]} at version {words[1]}"
+        return f"it is {STATES[facts[0]]} at version {facts[1]}"
     if kind == "reopened":
-        return f"{words[0]} is {STATES[words[1]]}"
+        return f"{facts[0]} is {STATES[facts[1]]}"
     if kind == "locked":
         return "another open transaction has locked a row that this outcome changes; settle it again"
     return str(refusal(why))
@@ -124,9 +124,9 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
     named |= {up for out in outcomes for new in out.followups for up in new.after}
     acts = {_act_of(out) for out in outcomes}
     act = next(iter(acts)) if len(acts) == 1 else None
-    words = []
+    rows = []
     for number, out in enumerate(outcomes):
-        each: dict[str, Any] = {
+        row: dict[str, Any] = {
             "n": number,
             "id": out.id,
             "version": out.version,
@@ -136,16 +136,16 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
         for name in ("result", "value", "error", "reason", "note", "keep"):
             value = getattr(out, name)
             if value is not None:
-                each[name] = value
+                row[name] = value
         alone = times[out.id] == 1 and out.id not in named
         if alone and act is not None:
-            each["act"] = out.checkpoints[0][1]
+            row["act"] = out.checkpoints[0][1]
         if alone and act == "end":
-            each |= {"fast": True, "checkpoints": out.checkpoints}
+            row |= {"fast": True, "checkpoints": out.checkpoints}
         elif alone and _is_ending(out):
-            each["fast"] = True
+            row["fast"] = True
         else:
-            each |= {
+            row |= {
                 "delay": out.delay,
                 "function_done": out.function_done,
                 "required": out.required,
@@ -155,9 +155,9 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
                 "followups": [job_words(new) for new in to_store(out.followups)],
                 "reach": out.reach or None,
             }
-        words.append(each)
-    words.sort(key=itemgetter("id"))
-    return text(words), not all("fast" in each for each in words)
+        rows.append(row)
+    rows.sort(key=itemgetter("id"))
+    return text(rows), not all("fast" in row for row in rows)
 
 
 async def heartbeat(
@@ -165,13 +165,13 @@ async def heartbeat(
 ) -> HeartbeatResult:
     """A renewal with a checkpoint is retried while another transaction has its row locked; no lock is held in
     between."""
-    presence = None if worker.gone else said(to_json(worker).decode())
+    presence = None if worker.gone else escaped(to_json(worker).decode())
     lost: set[str] = set()
     unsaved: set[str] = set()
     for pause in (*PAUSES, None):
-        answer = await run.call(HEARTBEAT, [now, said(worker.worker), presence, _renewals(renewals), lease])
-        lost.update(heard(id) for held, id in answer if not held)
-        locked = {heard(id) for held, id in answer if held}
+        answer = await run.call(HEARTBEAT, [now, escaped(worker.worker), presence, _renewals(renewals), lease])
+        lost.update(unescaped(id) for held, id in answer if not held)
+        locked = {unescaped(id) for held, id in answer if held}
         again = [renewal for renewal in renewals if renewal.checkpoints and renewal.id in locked]
         unsaved = unsaved.difference(renewal.id for renewal in renewals) | locked
         if not again or pause is None:

@@ -62,7 +62,8 @@ def channel_of(schema: str, kind: str) -> str:
 
 
 class Statements:
-    """Statements as written -> as sent. `{schema}` is the schema, each %s the next parameter."""
+    """Turns statements as we write them into those that are sent: `{schema}` is the schema, each %s the next
+    parameter."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -70,12 +71,12 @@ class Statements:
 
     def sent(self, template: str) -> str:
         """The statement as sent, with $1, $2 ... for the parameters."""
-        found = self._sent.get(template)
-        if found is None:
+        statement = self._sent.get(template)
+        if statement is None:
             numbers = itertools.count(1)
             text = re.sub(r"%s(::json|::\w+\[\])?", lambda at: _parameter(next(numbers), at[1]), renamed(template))
-            found = self._sent[template] = text.replace("{schema}", quoted(self.schema))
-        return found
+            statement = self._sent[template] = text.replace("{schema}", quoted(self.schema))
+        return statement
 
 
 def _parameter(number: int, kind: str | None) -> str:

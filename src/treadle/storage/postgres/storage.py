@@ -19,7 +19,7 @@ from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.contention import Contention
 from treadle.storage.postgres.health import PostgresHealth, health
-from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
+from treadle.storage.postgres.identity import IDENTITY, Identity, database_in, parameters
 from treadle.storage.postgres.look_only import LookRunner, look_runner
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.notifier import Notifier
@@ -120,8 +120,8 @@ class PostgresStorage(Verbs):
         await migrate(self._address)
         self._pool.open()
         self._contention.open()
-        [row] = await self._pool.run(IDENTITY, asked(self._address), often=False)
-        self._identity.known = found_in(row).mark
+        [row] = await self._pool.run(IDENTITY, parameters(self._address), often=False)
+        self._identity.known = database_in(row).mark
         if self._address.notifier is not None:
             self._notifier = Notifier(self._address.notifier, self._address.schema, self._waiters)
             try:
@@ -161,8 +161,8 @@ class PostgresStorage(Verbs):
         return await begin(self._parts, sync)
 
     async def oldest_open(self) -> float:
-        [[found]] = await self._runner.run(transfer.OLDEST_OPEN, [])
-        return float(found)
+        [[age]] = await self._runner.run(transfer.OLDEST_OPEN, [])
+        return float(age)
 
     async def read_mark(self) -> MoveState | None:
         return await transfer.read_mark(self._runner)

@@ -14,7 +14,7 @@ import msgspec
 
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import heard, said
+from treadle.storage.postgres.rows import escaped, unescaped
 from treadle.storage.postgres.statements import channel_of
 
 KINDS: Final = ("say", "ends")  # queues and workers; jobs
@@ -49,18 +49,18 @@ class Caller(Runner, Protocol):
 
 
 def noting(statement: str, columns: int) -> str:
-    """The statement with one more row at the end, whose last column, a text, holds the topics, or NULL."""
+    """Adds a row to the end of what the statement returns. Its last column has the topics as text, or NULL."""
     topics = "{schema}.noted_topics({schema}.channel('say'), {schema}.channel('ends'))"
     return f"{statement} UNION ALL SELECT {'NULL, ' * (columns - 1)}{topics}"
 
 
 def take_noted(rows: list[Row]) -> Noted | None:
     """Remove the row of topics, and return the topics."""
-    [*_, found] = rows.pop()
-    if found is None:
+    [*_, notes] = rows.pop()
+    if notes is None:
         return None
-    transaction, *topics = _noted(found)
-    return Noted(transaction, [heard(topic) for topic in topics if topic is not None])
+    transaction, *topics = _noted(notes)
+    return Noted(transaction, [unescaped(topic) for topic in topics if topic is not None])
 
 
 def kind_of(topic: str) -> str:
@@ -69,13 +69,13 @@ def kind_of(topic: str) -> str:
 
 def payloads(schema: str, topics: Iterable[str]) -> str:
     """The parameter of NOTIFY: channels and their payloads."""
-    each: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[str, list[str]] = defaultdict(list)
     for topic in topics:
-        each[kind_of(topic)].append(said(topic))
-    carried = {kind: _encode(names) for kind, names in each.items()}
+        by_kind[kind_of(topic)].append(escaped(topic))
+    carried = {kind: _encode(names) for kind, names in by_kind.items()}
     return _encode(
         {
-            channel_of(schema, kind): (words if len(words) <= MOST else _encode(ALL[kind])).decode()
-            for kind, words in carried.items()
+            channel_of(schema, kind): (payload if len(payload) <= MOST else _encode(ALL[kind])).decode()
+            for kind, payload in carried.items()
         }
     ).decode()

@@ -22,7 +22,7 @@ from treadle.storage.postgres.contention import in_words
 from treadle.storage.postgres.enqueue import WITHIN, enqueue
 from treadle.storage.postgres.errors import Cut, ServerError, translated
 from treadle.storage.postgres.health import OPEN
-from treadle.storage.postgres.identity import IDENTITY, Identity, asked, found_in
+from treadle.storage.postgres.identity import IDENTITY, Identity, database_in, parameters
 from treadle.storage.postgres.migrate import migrate
 from treadle.storage.postgres.pool import CONNECT, is_missing
 from treadle.storage.postgres.rows import from_json
@@ -72,13 +72,13 @@ class _Joined(Caller):
         try:
             return await self.session.run(self._parts.statements.sent(text), values)
         except Exception as error:
-            told = translated(error, self._parts.address.shown)
-            if told is error:
+            ours = translated(error, self._parts.address.shown)
+            if ours is error:
                 raise
-            raise told from error
+            raise ours from error
 
     def _refuse(self, more: str) -> None:
-        """Raise the error that a function of enqueue_within.sql returned."""
+        """Raise the error that `enqueue_within` returned."""
         if more.startswith('["isolation"'):
             raise unfit(self._given, from_json(more)[1])
         if more.startswith('["failed"'):
@@ -87,7 +87,8 @@ class _Joined(Caller):
 
 
 def unfit(given: object, isolation: str) -> BadSession:
-    """The error for a transaction that keeps an old snapshot: its job would wait for jobs that have ended since."""
+    """The error for a transaction that keeps an old snapshot, in which a job would wait for jobs that have ended
+    since."""
     return BadSession(
         f"a {type(given).__name__}",
         f"its isolation is {isolation}, and jobs need read committed; set that for the transaction",
@@ -165,18 +166,18 @@ class UserTransaction:
     async def _verify(self, joined: _Joined, writes: bool) -> str:
         """The encoding of the connection. Raises BadSession if jobs cannot be stored there."""
         parts, identity = self._parts, joined.session.identity
-        [row] = await joined.run(IDENTITY, asked(parts.address))
-        found = found_in(row)
+        [row] = await joined.run(IDENTITY, parameters(parts.address))
+        database = database_in(row)
         if not parts.identity.is_verified(identity):
-            waits, given = is_async(self._given), f"a {type(self._given).__name__}"
-            await parts.identity.check(found, joined.session.place, waits, given)
-            if not found.made:
+            waits, kind = is_async(self._given), f"a {type(self._given).__name__}"
+            await parts.identity.check(database, joined.session.place, waits, kind)
+            if not database.has_functions:
                 await renew(parts.address, waits)
                 await joined.run(FRESH, [])
             parts.identity.remember(identity)
-        if writes and found.isolation not in ("read committed", "read uncommitted"):
-            raise unfit(self._given, found.isolation)
-        return found.encoding
+        if writes and database.isolation not in ("read committed", "read uncommitted"):
+            raise unfit(self._given, database.isolation)
+        return database.encoding
 
 
 async def _in_savepoint(session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
@@ -283,19 +284,19 @@ async def begin(parts: TransactionParts, sync: bool) -> RunTransaction:
     address = parts.address
     try:
         if sync:
-            made: Any = await asyncio.to_thread(connect_in_thread, address.conninfo)
+            connection: Any = await asyncio.to_thread(connect_in_thread, address.conninfo)
         else:
-            made = await connect(address.conninfo, CONNECT)
-            await made.set_autocommit(False)
+            connection = await connect(address.conninfo, CONNECT)
+            await connection.set_autocommit(False)
     except (Cut, ServerError, OSError, psycopg.Error) as error:
         raise translated(error, address.shown) from error
-    await _set_isolation(made, sync)
-    return RunTransaction(made, parts)
+    await _set_isolation(connection, sync)
+    return RunTransaction(connection, parts)
 
 
-async def _set_isolation(made: Any, sync: bool) -> None:
+async def _set_isolation(connection: Any, sync: bool) -> None:
     level = psycopg.IsolationLevel.READ_COMMITTED
     if sync:
-        made.isolation_level = level
+        connection.isolation_level = level
     else:
-        await made.set_isolation_level(level)
+        await connection.set_isolation_level(level)

@@ -9,21 +9,20 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle.core.limit_model import LimitFacts
-from treadle.core.model import Record
 from treadle.storage.limit_facts import rows
 from treadle.storage.postgres.metrics import all_metrics
 from treadle.storage.postgres.metrics import words as metric_words
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.queries import limit_facts
 from treadle.storage.postgres.rows import (
+    ENDED_ROW,
     NUMBER,
-    TOLD_ENDED,
+    escaped,
     from_json,
-    heard,
     job_words,
     record,
-    said,
     text,
+    unescaped,
 )
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.transfer import (
@@ -46,7 +45,7 @@ TAKE_IN: Final = "SELECT {schema}.import_rows(%s::json, %s::json, %s::json, %s::
 # By id: this order does not change when jobs end. A job holds its key if `holder` names it and its own row still has
 # the key; an ended job, only if its key window was open when it ended.
 PAGE: Final = f"""
-SELECT {TOLD_ENDED},
+SELECT {ENDED_ROW},
     j.key IS NOT NULL AND (j.state < 3 OR coalesce(j.created_at + (j.words ->> 'window')::float8 > j.ended_at, false))
         AND EXISTS (SELECT FROM {{schema}}.holder h WHERE h.key = j.key AND h.id = j.id),
     (SELECT json_agg(json_build_array(e.up, e.version, e.open, e.soft) ORDER BY e.num)::text
@@ -62,8 +61,8 @@ BUCKETS: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE tokens IS NOT 
 
 
 async def read_mark(run: Runner) -> MoveState | None:
-    found = await run.run(MARK, [])
-    return decode_mark(heard(found[0][0])) if found else None
+    rows = await run.run(MARK, [])
+    return decode_mark(unescaped(rows[0][0])) if rows else None
 
 
 async def set_mark(run: Caller, mark: MoveState, now: float | None) -> None:
@@ -71,27 +70,27 @@ async def set_mark(run: Caller, mark: MoveState, now: float | None) -> None:
 
 
 def _written(mark: MoveState) -> str:
-    return said(encode_mark(mark).decode())
+    return escaped(encode_mark(mark).decode())
 
 
 def _check(answer: Sequence[Sequence[Any]]) -> None:
     """The functions return NULL, or the stored mark if it refuses the new one, or the transaction that is in the
     way."""
-    [[found]] = answer
-    if found is not None and (waits := from_json(found)).keys() == {"waits"}:
+    [[refusal]] = answer
+    if refusal is not None and (waits := from_json(refusal)).keys() == {"waits"}:
         raise InTheWay(waits["waits"])
-    if found is not None:
-        raise overtaken(decode_mark(heard(found)), "this PostgreSQL schema")
+    if refusal is not None:
+        raise overtaken(decode_mark(unescaped(refusal)), "this PostgreSQL schema")
 
 
 # --- export
 
 
 async def unload(run: Runner, cursor: str | None, limit: int) -> Chunk:
-    past = said(cursor or "")
-    found = await run.run(PAGE, [past, limit + 1, past, limit + 1, limit + 1])
-    jobs = tuple(_carried(row) for row in found[:limit])
-    more = jobs[-1].record.job.id if len(found) > limit else None
+    past = escaped(cursor or "")
+    page = await run.run(PAGE, [past, limit + 1, past, limit + 1, limit + 1])
+    jobs = tuple(_carried(row) for row in page[:limit])
+    more = jobs[-1].record.job.id if len(page) > limit else None
     if cursor is not None:
         return Chunk(jobs, cursor=more)
     rules = await limit_facts(run)
@@ -99,102 +98,66 @@ async def unload(run: Runner, cursor: str | None, limit: int) -> Chunk:
 
 
 def _carried(row: Sequence[Any]) -> Carried:
-    *told, holds, edges, first = row
-    waits = tuple(Edge(heard(up), *others) for up, *others in from_json(edges)) if edges is not None else ()
+    *columns, holds, edges, first = row
+    waits = tuple(Edge(unescaped(up), *others) for up, *others in from_json(edges)) if edges is not None else ()
     return Carried(
-        record=record(told), holds_key=holds, edges=waits, behind=heard(first) if first is not None else None
+        record=record(columns), holds_key=holds, edges=waits, behind=unescaped(first) if first is not None else None
     )
 
 
 async def _rates(run: Runner) -> tuple[Rate, ...]:
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for key, at, cost in await run.run(STARTS, []):
-        starts[heard(key)].append((at, cost))
-    buckets = {heard(key): (tokens, at) for key, tokens, at in await run.run(BUCKETS, [])}
+    for key, started_at, cost in await run.run(STARTS, []):
+        starts[unescaped(key)].append((started_at, cost))
+    buckets = {unescaped(key): (tokens, filled_at) for key, tokens, filled_at in await run.run(BUCKETS, [])}
     return tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
 
 
 # --- import
 
 
-async def load(run: Runner, given: Chunk, mark: MoveState) -> None:
-    jobs = sorted((_words(each) for each in given.jobs), key=lambda words: str(words["id"]))
-    words = [
-        text(_facts(given.rules)),
-        text(given.rates),
-        text(metric_words(given.metrics)),
+async def load(run: Runner, chunk: Chunk, mark: MoveState) -> None:
+    jobs = sorted((_job_columns(carried) for carried in chunk.jobs), key=lambda columns: str(columns["id"]))
+    parts = [
+        text(_facts(chunk.rules)),
+        text(chunk.rates),
+        text(metric_words(chunk.metrics)),
         text(jobs),
         _written(mark),
     ]
-    _check(await run.run(TAKE_IN, words, often=False))
+    _check(await run.run(TAKE_IN, parts, often=False))
 
 
-def _facts(given: Sequence[LimitFacts]) -> list[dict[str, Any]]:
+def _facts(rules: Sequence[LimitFacts]) -> list[dict[str, Any]]:
     return [
         {**(asdict(rule) if rule is not None else {}), "name": name, "kind": kind, "until": until}
-        for each in given
-        for name, kind, rule, until in rows(each)
+        for facts in rules
+        for name, kind, rule, until in rows(facts)
     ]
 
 
-def _words(carried: Carried) -> dict[str, Any]:
+# Columns that are fields of the record, or of its job.
+_OF_RECORD: Final = (
+    *("version", "function_done", "attempt", "lost", "reopenings", "pending", "failures_allowed", "queue_position"),
+    *("return_position", "due_at", "deadline_at", "created_at", "started_at", "updated_at", "ended_at", "expires_at"),
+    *("worker", "blocked_on", "reason", "note", "result", "value", "error"),
+)
+_OF_JOB: Final = ("id", "keep", "keep_failed", "lease", "queue", "task", "key", "lane", "root", "parent", "labels")
+
+
+def _job_columns(carried: Carried) -> dict[str, Any]:
     """The columns of the job's row, and its rows in other tables."""
-    row = carried.record
-    words = _columns(row)
+    row, fields = carried.record, job_words(carried.record.job)
+    columns = {name: getattr(row, name) for name in _OF_RECORD} | {name: getattr(row.job, name) for name in _OF_JOB}
+    columns |= {name: fields.get(name) for name in ("rank", "limits", "costs", "words", "spec")}
     if row.job.key_until == "started" and row.started_at is not None and not carried.holds_key:
-        words["key"] = None  # given up when it was claimed
-    words |= {
+        columns["key"] = None  # given up when it was claimed
+    return columns | {
+        "state": NUMBER[row.state],
+        "checkpoints": bool(row.checkpoints),
+        "after": row.after or None,
         "steps": row.checkpoints,
-        "labels": row.job.labels,
         "holds": carried.holds_key,
         "first": carried.behind,
         "edges": [(edge.up, edge.version, edge.open, edge.soft) for edge in carried.edges],
-    }
-    return words
-
-
-def _columns(row: Record) -> dict[str, Any]:
-    job, asked = row.job, job_words(row.job)
-    return {
-        "id": job.id,
-        "version": row.version,
-        "state": NUMBER[row.state],
-        "rank": asked["rank"],
-        "function_done": row.function_done,
-        "checkpoints": bool(row.checkpoints),
-        "attempt": row.attempt,
-        "lost": row.lost,
-        "reopenings": row.reopenings,
-        "pending": row.pending,
-        "failures_allowed": row.failures_allowed,
-        "queue_position": row.queue_position,
-        "return_position": row.return_position,
-        "due_at": row.due_at,
-        "deadline_at": row.deadline_at,
-        "created_at": row.created_at,
-        "started_at": row.started_at,
-        "updated_at": row.updated_at,
-        "ended_at": row.ended_at,
-        "expires_at": row.expires_at,
-        "keep": job.keep,
-        "keep_failed": job.keep_failed,
-        "lease": job.lease,
-        "queue": job.queue,
-        "task": job.task,
-        "worker": row.worker,
-        "key": job.key,
-        "lane": job.lane,
-        "root": job.root,
-        "parent": job.parent,
-        "blocked_on": row.blocked_on,
-        "limits": asked.get("limits"),
-        "costs": asked.get("costs"),
-        "after": row.after or None,
-        "words": asked.get("words"),
-        "spec": asked["spec"],
-        "reason": row.reason,
-        "note": row.note,
-        "result": row.result,
-        "value": row.value,
-        "error": row.error,
     }

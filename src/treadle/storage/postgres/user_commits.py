@@ -100,7 +100,7 @@ class UserCommits:
                 self._change.wait(IDLE)
             while self._pending and not self._closing:
                 now = time.monotonic()
-                youngest = now - max(each.since for each in self._pending.values())
+                youngest = now - max(pending.since for pending in self._pending.values())
                 rest = self._asked + max(FIRST, min(youngest * SHARE, SLOWEST)) - now
                 if rest <= 0:
                     break
@@ -115,13 +115,13 @@ class UserCommits:
         committed."""
         with self._change:
             pending, last = dict(self._pending), self._closing
-        asked = "[" + ",".join(f'"{transaction}"' for transaction in pending) + "]"
-        found = dict(cursor.execute(STATUS, [asked]).fetchall())
-        committed = {topic for each, status in found.items() if status == "committed" for topic in pending[each].topics}
+        ids = "[" + ",".join(f'"{transaction}"' for transaction in pending) + "]"
+        states = dict(cursor.execute(STATUS, [ids]).fetchall())
+        committed = {topic for id, status in states.items() if status == "committed" for topic in pending[id].topics}
         if committed:
             cursor.execute(NOTIFY, [payloads(self._address.schema, committed)])
         late = time.monotonic() - LONGEST
         with self._change:
-            for each, status in found.items():
-                if last or status != "in progress" or pending[each].since < late:
-                    self._pending.pop(each, None)
+            for id, status in states.items():
+                if last or status != "in progress" or pending[id].since < late:
+                    self._pending.pop(id, None)

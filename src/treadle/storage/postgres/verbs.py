@@ -82,8 +82,8 @@ class Verbs:
             return await self.settle(outcomes), Claimed()
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found = await queries.by_ids(self._runner, ids) if ids else {}
-        return [found.get(id) for id in ids]
+        by_id = await queries.by_ids(self._runner, ids) if ids else {}
+        return [by_id.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
         return await pages.find(self._runner, query)

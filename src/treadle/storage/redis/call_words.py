@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 from treadle.core.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
-from treadle.core.model import APPLIED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
-from treadle.storage.redis.outcomes import outcome_bytes
+from treadle.core.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
 from treadle.storage.redis.rows import (
+    NONE,
+    NUMBER,
     encode,
     is_plain,
     job_bytes,
     moment_of,
+    or_false,
     pairs,
     record,
     until_bytes,
@@ -21,6 +24,7 @@ from treadle.storage.redis.rows import (
 from treadle.storage.row_rules import CircularWait, in_order, new_record, rank
 
 GROUP: Final = 1_000  # the most plain jobs of one queue and priority in a group
+_ENDING: Final = struct.Struct(">cBiId")
 
 
 def change_words(change: LimitChange) -> tuple[Any, ...]:
@@ -59,6 +63,60 @@ def groups(jobs: Sequence[NewJob]) -> list[Any]:
 def _group(job: NewJob, members: list[Any], tasks: dict[str, int]) -> list[Any]:
     numbers = [word for pair in tasks.items() for word in pair]
     return [job.queue, rank(job), len(members) // 2, len(tasks), *numbers, *members]
+
+
+def _is_ending(out: Outcome) -> bool:
+    """Whether the outcome only ends the job, so that the script builds the row without unpacking anything."""
+    return (
+        out.state.final
+        and not out.followups
+        and not out.after
+        and not out.checkpoints
+        and not out.function_done
+        and out.note is None
+        and not out.reach
+        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
+    )
+
+
+def outcome_bytes(out: Outcome) -> bytes:
+    if _is_ending(out):
+        tail = b""
+        if not (out.result is None and out.value is None and out.error is None and out.reason is None):
+            tail = encode(
+                (
+                    False,
+                    False,
+                    or_false(out.result),
+                    or_false(out.value),
+                    or_false(out.error),
+                    or_false(out.reason),
+                    False,
+                    False,
+                    False,
+                )
+            )
+        keep = NONE if out.keep is None else out.keep
+        return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
+    fields = {
+        "state": NUMBER[out.state],
+        "version": out.version,
+        "delay": out.delay,
+        "attempt": out.attempt,
+        "result": out.result,
+        "value": out.value,
+        "error": out.error,
+        "reason": out.reason,
+        "checkpoints": out.checkpoints,
+        "note": out.note,
+        "after": out.after,
+        "required": out.required,
+        "failures_allowed": out.failures_allowed,
+        "function_done": out.function_done,
+        "keep": out.keep,
+        "reach": out.reach,
+    }
+    return b"f" + encode(fields)
 
 
 def outcome_words(outcomes: Sequence[Outcome]) -> list[Any]:

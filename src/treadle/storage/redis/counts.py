@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.limit_model import Limit, LimitFacts, LimitUse
 from treadle.core.model import Presence
-from treadle.core.query_model import Kind, QueueGlance
+from treadle.core.query_model import Glance, Kind, QueueGlance, Stats
 from treadle.storage import queries
 from treadle.storage.admission import counted, keeps_slots, rule_for
 from treadle.storage.limit_facts import Fact, gathered
@@ -19,58 +19,40 @@ from treadle.storage.redis.reading import STEP, Reader
 from treadle.storage.redis.rows import decode_presence, decode_rule, moment_of
 
 Words: TypeAlias = Sequence[bytes]
+Group: TypeAlias = tuple[str, str, Kind]
 
 
-class Kept(Struct, frozen=True):
-    """The numbers of `stats` of one storage.
-
-    jobs    (queue, task, kind) -> the kept count
-    heads   queue -> the position of its first queued job
-    """
-
-    now: float
-    jobs: dict[tuple[str, str, Kind], int]
-    heads: dict[str, float]
-    workers: tuple[Presence, ...]
-    limits: tuple[LimitUse, ...]
+async def kept(db: Reader) -> Sizes:
+    """Read the kept counts, the first queued jobs, workers and limits with one script, or up to three where limits
+    block jobs or have a rate."""
+    *numbers, counts = await db.call("glance", "stats")
+    groups = {group_of(counts[k]): int(counts[k + 1]) for k in range(0, len(counts), 2)}
+    return replace(await _sizes_and_uses(db, *numbers), groups=groups)
 
 
-async def kept(db: Reader) -> Kept:
-    """All of it, in one script; with limits that block jobs or have a rate, in two or three."""
-    now_bytes, heads, rest, counts, uses = await db.call("stats")
-    now = moment_of(now_bytes)
-    firsts = _firsts(heads)
-    while rest:
-        _, heads, rest = await db.call("stats", *rest)
-        firsts |= _firsts(heads)
-    return Kept(
-        now=now,
-        jobs={group_of(counts[k]): int(counts[k + 1]) for k in range(0, len(counts), 2)},
-        heads=firsts,
-        workers=_workers(uses[-1], now),
-        limits=await _limits(db, *uses[:-1]),
-    )
-
-
-def _firsts(heads: Words) -> dict[str, float]:
-    return {heads[k].decode(): float(heads[k + 1]) for k in range(0, len(heads), 2)}
-
-
-def group_of(field: bytes) -> tuple[str, str, Kind]:
+def group_of(field: bytes) -> Group:
     """The queue, task and kind of a kept count: "<kind>:<queue>", U+0000 and the task."""
     names, _, task = field.partition(b"\0")
     kind, _, queue = names.partition(b":")
     return queue.decode(), task.decode(), cast("Kind", kind.decode())
 
 
-def merged(parts: Sequence[Kept]) -> tuple[dict[tuple[str, str, Kind], int], dict[str, float]]:
-    """The counts and the heads of several shards."""
-    jobs, heads = Counter[tuple[str, str, Kind]](), dict[str, float]()
+def stats_of(parts: Sequence[Sizes]) -> Stats:
+    """The `stats` of all shards, from what `kept` has read of each."""
+    groups, firsts = Counter[Group](), dict[str, float]()
     for part in parts:
-        jobs.update(part.jobs)
-        for queue, position in part.heads.items():
-            heads[queue] = min(position, heads.get(queue, position))
-    return jobs, heads
+        groups.update(part.groups)
+        for queue, position in part.firsts.items():
+            firsts[queue] = min(position, firsts.get(queue, position))
+    counts = queries.kept_counts(groups, firsts, parts[0].now)
+    return Stats(counts=counts, workers=parts[0].workers, limits=used([part.limits for part in parts]))
+
+
+def glance_of(parts: Sequence[Sizes], most: int) -> Glance:
+    """The `glance` of all shards, from what `glance` has read of each."""
+    names, capped = queries.merged_glances([(part.queues, ()) for part in parts], most)
+    limits = used([part.limits for part in parts])
+    return Glance(at=parts[0].now, queues=names, workers=parts[0].workers, limits=limits, capped=capped)
 
 
 def _workers(entries: Words, now: float) -> tuple[Presence, ...]:
@@ -78,10 +60,11 @@ def _workers(entries: Words, now: float) -> tuple[Presence, ...]:
 
 
 class Sizes(Struct, frozen=True):
-    """The numbers of one storage, found without reading rows.
+    """The numbers of one storage, read without its rows.
 
     kinds   (kind, queue) -> jobs; kind: queued, running, scheduled, blocked, waiting or failed
     firsts  queue -> the position of its first queued job
+    groups  (queue, task, kind) -> the kept count; only `kept` reads these
     """
 
     now: float
@@ -89,6 +72,7 @@ class Sizes(Struct, frozen=True):
     firsts: dict[str, float]
     workers: tuple[Presence, ...] = ()
     limits: tuple[LimitUse, ...] = ()
+    groups: dict[Group, int] = {}
 
     @property
     def queues(self) -> tuple[QueueGlance, ...]:
@@ -102,14 +86,17 @@ class Sizes(Struct, frozen=True):
 
 
 async def glance(db: Reader) -> Sizes:
-    """All numbers, in one script; with limits that block jobs or have a rate, in two or three."""
-    now, counts, rest, uses = await db.call("glance", "all")
+    """Read all numbers with one script, or up to three where limits block jobs or have a rate."""
+    return await _sizes_and_uses(db, *await db.call("glance", "all"))
+
+
+async def _sizes_and_uses(db: Reader, now: bytes, counts: Words, rest: Words, uses: Sequence[Words]) -> Sizes:
     sizes = await _sizes(db, now, counts, rest)
     return replace(sizes, workers=_workers(uses[-1], sizes.now), limits=await _limits(db, *uses[:-1]))
 
 
 async def sizes(db: Reader, names: Sequence[str] = ()) -> Sizes:
-    """The numbers of jobs by kind and queue. `names`: only of these, "<kind>:<queue>"; default: all."""
+    """Read the numbers of jobs by kind and queue. `names`: only these, as "<kind>:<queue>"; default: all."""
     if not names:
         return await _sizes(db, *await db.call("glance", "counts"))
     return await _sizes(db, *await db.call("glance", "names", *names))
@@ -184,13 +171,13 @@ def _numbers(pairs: Words) -> dict[str, int]:
     return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
 
 
-def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
-    """The sums of the limit use of several shards."""
+def used(shards: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
+    """Add up the use of each limit in several shards."""
     totals: dict[str, LimitUse] = {}
-    for limit_use in (use for uses in told for use in uses):
+    for limit_use in (use for uses in shards for use in uses):
         old = totals.get(limit_use.key)
         if old is not None:
-            opens = [at for at in (old.next_start, limit_use.next_start) if at is not None]
+            opens = [start for start in (old.next_start, limit_use.next_start) if start is not None]
             limit_use = replace(
                 limit_use,
                 used=old.used + limit_use.used,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from redis import exceptions as told
+from redis import exceptions as driver
 
 from treadle.core.errors import StorageDenied, StorageError, StorageFull, StorageUnavailable
 
@@ -15,43 +15,31 @@ RIGHTS: Final = (
 )
 ADVICE: Final = "check the user and password in the URL, and the user's rights (guide on Redis, section ACL)"
 DENIED = ("NOPERM", "NOAUTH", "WRONGPASS")
-IN_SCRIPT = (
-    "ACL failure in script",
-    "user executing the script",
-)  # the texts of Redis and Valkey for NOPERM in a script
-REFUSED = (told.AuthenticationError, told.AuthorizationError, told.NoPermissionError)
-AWAY = (
-    "READONLY",
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "UNKILLABLE",
-)
+IN_SCRIPT = ("ACL failure in script", "user executing the script")  # of Redis and Valkey, for NOPERM in a script
+REFUSED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+AWAY = ("READONLY", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE")
 
 
 def translated(error: BaseException, where: str) -> BaseException:
     """The error to raise instead of one of the driver or the system; other errors are returned unchanged."""
     if isinstance(error, StorageError):
         return error
-    if isinstance(error, told.OutOfMemoryError):
+    if isinstance(error, driver.OutOfMemoryError):
         return StorageFull(f"{where}: {error}; nothing of the call was stored")
-    if isinstance(error, told.ReadOnlyError):
+    if isinstance(error, driver.ReadOnlyError):
         return StorageUnavailable(f"{where}: the server is a replica, or became one ({error})")
-    if isinstance(error, (told.AskError, told.TryAgainError)):
+    if isinstance(error, (driver.AskError, driver.TryAgainError)):
         return StorageUnavailable(f"{where}: the cluster is moving the keys to another node ({error})")
-    if isinstance(error, REFUSED) or (isinstance(error, told.ResponseError) and _denied(error)):
+    if isinstance(error, REFUSED) or (isinstance(error, driver.ResponseError) and _denied(error)):
         return StorageDenied(f"{where}: {error}; {ADVICE}")
-    if isinstance(error, (told.ConnectionError, told.TimeoutError, told.ClusterDownError, OSError, EOFError)):
+    if isinstance(error, (driver.ConnectionError, driver.TimeoutError, driver.ClusterDownError, OSError, EOFError)):
         return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
-    if isinstance(error, told.ResponseError):
+    if isinstance(error, driver.ResponseError):
         text = f"{where}: {error}"
         if says(error, FULL):
             return StorageFull(f"{text}; nothing of the call was stored")
         return StorageUnavailable(text) if says(error, AWAY) else StorageError(text)
-    if isinstance(error, told.RedisError):
+    if isinstance(error, driver.RedisError):
         return StorageError(f"{where}: {error}")
     return error
 

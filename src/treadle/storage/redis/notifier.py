@@ -49,13 +49,13 @@ class Notifier:
 
     def post(self, take: Take) -> Mailbox:
         """Subscribe to a new channel for one mailbox."""
-        mailbox = Mailbox(f"{self._tag}:hand:{os.urandom(8).hex()}", self._left)
+        mailbox = Mailbox(f"{self._tag}:hand:{os.urandom(8).hex()}", self._close_post)
         self._posts[mailbox.address.encode()] = take
         if self._connection is not None:
             self._send(b"SUBSCRIBE", mailbox.address)
         return mailbox
 
-    def _left(self, address: str) -> None:
+    def _close_post(self, address: str) -> None:
         if self._posts.pop(address.encode(), None) is not None and self._connection is not None:
             self._send(b"UNSUBSCRIBE", address)
 
@@ -65,9 +65,9 @@ class Notifier:
     async def open(self) -> None:
         """Subscribe to both channels, so that nothing published from now on is missed.
 
-        `ends` is left at the first message for which nothing here waits. Otherwise a worker with a backlog would
-        receive every ending that it settles: for a trip of 8 jobs 7 % of the server's time, and one more turn of the
-        loop."""
+        It leaves `ends` at the first message that nothing in this process waits for. Otherwise a worker with a backlog
+        would receive every ending that it settles: for a trip of 8 jobs 7 % of the server's time, and one more turn of
+        the loop."""
         idle = asyncio.get_running_loop().time() - IDLE
         self._wanted = {self._channels[""]: idle + NEW, self._channels["job"]: idle}
         self._task = asyncio.create_task(self._keep_listening())
@@ -99,9 +99,9 @@ class Notifier:
                 self._waiting[channel] -= 1
                 self._wanted[channel] = now
 
-    def _send(self, *words: Any) -> None:
+    def _send(self, *command: Any) -> None:
         with contextlib.suppress(Exception):  # `_keep_listening` notices a lost connection and reconnects
-            self._connection._writer.write(hiredis.pack_command(words))
+            self._connection._writer.write(hiredis.pack_command(command))
 
     async def _keep_listening(self) -> None:
         loop = asyncio.get_running_loop()
@@ -137,16 +137,16 @@ class Notifier:
         self._silent += 1
         self._timer = asyncio.get_running_loop().call_later(PING, self._look)
 
-    def _take(self, words: Any) -> None:
-        if isinstance(words, hiredis.ReplyError):  # SUBSCRIBE was refused: reconnect later
-            self.refusal = str(words)
+    def _take(self, reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError):  # SUBSCRIBE was refused: reconnect later
+            self.refusal = str(reply)
             self._ready.set()
             self._connection._close()
             return
         self._pause, self._silent = AGAIN[0], 0
-        if not isinstance(words, list) or len(words) != 3:
+        if not isinstance(reply, list) or len(reply) != 3:
             return
-        kind, channel, data = words
+        kind, channel, data = reply
         if kind == b"message":
             if channel in self._posts:
                 self._posts[channel](data)
@@ -172,11 +172,11 @@ class Notifier:
 class Mailbox:
     """The channel of one worker's mailbox; see `treadle.storage.optional_parts.Post`."""
 
-    def __init__(self, address: str, left: Callable[[str], None]) -> None:
-        self.address, self._left = address, left
+    def __init__(self, address: str, close: Callable[[str], None]) -> None:
+        self.address, self._close = address, close
 
     def close(self) -> None:
-        self._left(self.address)
+        self._close(self.address)
 
 
 class _Line(asyncio.Protocol):

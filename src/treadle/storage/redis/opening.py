@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 from treadle.core.errors import BadUrl, SchemaTooNew, StorageDenied, StorageError
 from treadle.storage.redis.errors import RIGHTS
+from treadle.storage.redis.notifier import Notifier
+from treadle.storage.redis.reading import Reader
 
 # Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
 # Version 2 added the kept counts, which an older Treadle would not change.
 SCHEMA: Final = 2
-
-
-class Caller(Protocol):
-    async def call(self, verb: str, *words: Any) -> Any:
-        """Run a script."""
-        ...
-
-
-class Listener(Protocol):
-    refusal: str | None
 
 
 def stored_schema(shards: int) -> str:
@@ -40,7 +32,7 @@ def check_schema(stored: bytes, wanted: int, where: str, ns: str) -> int:
     return int(version)
 
 
-async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> None:
+async def check_rights(db: Reader, notifier: Notifier, where: str, ns: str) -> None:
     """Raise StorageDenied if the user lacks a right, because a script that fails halfway does not roll back."""
     answer = await db.call("rights")
     refused = [f"{answer[k].decode()} ({answer[k + 1].decode()})" for k in range(0, len(answer), 2)]
@@ -54,7 +46,7 @@ async def check_rights(db: Caller, notifier: Listener, where: str, ns: str) -> N
         )
 
 
-async def restricts_scripts(db: Caller) -> bool:
+async def restricts_scripts(db: Reader) -> bool:
     """Whether the server can restrict scripts to reading, as Redis 7 and every Valkey do."""
     try:
         await db.call("read_rows")

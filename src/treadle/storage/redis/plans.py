@@ -15,7 +15,7 @@ from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.storage.redis.counts import Sizes
 
-FEW: Final = 5_000  # rows that are all read and sorted in Python, where no set has the order of the query: some 50 ms
+FEW: Final = 5_000  # the most rows that are read and sorted in Python, where no set has the order: 50 ms
 LISTS: Final = 64  # sets that one step merges
 OTHER: Final = "other"  # succeeded and cancelled jobs, which have no set of their kind
 
@@ -53,18 +53,12 @@ def is_system(query: Query) -> bool:
 
 def is_simple(query: Query) -> bool:
     """Whether the query filters by kind and queue only, so that it matches all jobs of these."""
-    return not (
-        query.task is not None
-        or query.root is not None
-        or query.parent is not None
-        or query.label is not None
-        or query.before is not None
-        or query.since is not None
-    )
+    others = query.task, query.root, query.parent, query.label, query.before, query.since
+    return all(value is None for value in others)
 
 
 def has_all(kinds: frozenset[str], order: str) -> bool:
-    """Whether every job of these kinds has a place in this order, so that their number is that of the jobs."""
+    """Whether this order includes every job of these kinds, so that their number is also the number of matches."""
     return OTHER not in kinds and (order != "due" or kinds <= _HAVE_DUE)
 
 
@@ -74,9 +68,10 @@ def names_of(kinds: Iterable[str], queue: str) -> list[str]:
 
 
 def lists_of(query: Query, kinds: frozenset[str], queues: Sequence[str]) -> tuple[str, ...]:
-    """The sorted sets that have all rows which can match, in the order of the query; `queues`: those with such rows.
+    """The sorted sets to read, in the order of the query: together they have all rows that can match. `queues`: the
+    queues with such rows.
 
-    Not for the order "queue", which reads the lines, and not for "started", of which there is no set."""
+    A query in the order "queue" reads the lines instead. For the order "started" there is no set."""
     serves = {"ended": {"failed"}, "due": {"scheduled"}}.get(query.order, {"waiting", "blocked"})
     by_kind = tuple(f"of:{kind}:{queue}" for kind in sorted(kinds) for queue in queues) if kinds <= serves else ()
     if 0 < len(by_kind) <= LISTS:
@@ -95,12 +90,12 @@ def jobs_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) ->
     """The number of jobs of these kinds, in one queue or in all."""
     return sum(
         jobs
-        for each in sizes
-        for (kind, name), jobs in each.kinds.items()
+        for size in sizes
+        for (kind, name), jobs in size.kinds.items()
         if kind in kinds and (queue is None or name == queue)
     )
 
 
 def queues_in(sizes: Iterable[Sizes], kinds: frozenset[str], queue: str | None) -> list[str]:
     """The queues with jobs of these kinds."""
-    return sorted({name for each in sizes for kind, name in each.kinds if kind in kinds and queue in (None, name)})
+    return sorted({name for size in sizes for kind, name in size.kinds if kind in kinds and queue in (None, name)})

@@ -36,17 +36,10 @@ MOST: Final = 16  # concurrent connections; further calls wait for a free one
 TIMEOUT: Final = 15.0  # seconds to wait for the answers of one trip
 PATIENCE: Final = 4.0  # seconds for which a server that may have another address is looked up before the call fails
 PAUSE: Final = 0.05  # seconds between two attempts
-DENIED: Final = (
-    AuthenticationError,
-    AuthorizationError,
-)  # subclasses of the driver's ConnectionError, but repeating does not help
-ELSEWHERE: Final = (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    ReadOnlyError,
-    TryAgainError,
-)  # returned before anything ran
+# subclasses of the driver's ConnectionError, but repeating does not help
+DENIED: Final = (AuthenticationError, AuthorizationError)
+# returned before anything ran
+ELSEWHERE: Final = (AskError, ClusterDownError, MovedError, ReadOnlyError, TryAgainError)
 
 
 class Pool:
@@ -79,16 +72,13 @@ class Pool:
 
     def run(self, *calls: Call) -> Coroutine[Any, Any, list[Any]]:
         """Run several scripts in one trip; return their answers in order."""
-        evalsha = self._evalsha
-        return self._repeated(calls, b"".join([_packed(evalsha, call) for call in calls]), len(calls))
+        verb = b"EVALSHA_RO" if self.look else b"EVALSHA"
+        packed = b"".join([hiredis.pack_command((verb, script.sha, *arguments)) for script, arguments in calls])
+        return self._repeated(calls, packed, len(calls))
 
-    @property
-    def _evalsha(self) -> bytes:
-        return b"EVALSHA_RO" if self.look else b"EVALSHA"
-
-    async def command(self, *words: Any) -> Any:
+    async def command(self, *command: Any) -> Any:
         """Run one plain command, which must be safe to repeat."""
-        [answer] = await self.commands(words)
+        [answer] = await self.commands(command)
         return answer
 
     async def commands(self, *commands: Sequence[Any]) -> list[Any]:
@@ -108,9 +98,8 @@ class Pool:
                 except TimeoutError as error:
                     raise translated(error, self.where) from error
                 except (RedisError, OSError) as error:
-                    again = (
-                        was_idle and isinstance(error, (Broken, OSError)) and not isinstance(error, (*DENIED, Loading))
-                    )
+                    is_broken = isinstance(error, (Broken, OSError)) and not isinstance(error, (*DENIED, Loading))
+                    again = was_idle and is_broken
                     pause = 0.0 if again or isinstance(error, MovedError) else PAUSE
                     if not again and not (self._place.moves and clock() < give_up and _elsewhere(error)):
                         raise translated(error, self.where) from error
@@ -126,7 +115,8 @@ class Pool:
             for number, call in enumerate(calls):
                 if isinstance(answers[number], NoScriptError):  # nothing ran: the server does not have the script
                     script, arguments = call
-                    [answers[number]] = await wire.ask(hiredis.pack_command((self._eval, script.text, *arguments)), 1)
+                    verb = b"EVAL_RO" if self.look else b"EVAL"
+                    [answers[number]] = await wire.ask(hiredis.pack_command((verb, script.text, *arguments)), 1)
         except BaseException as error:
             wire.close()  # an answer may be outstanding
             if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
@@ -150,10 +140,6 @@ class Pool:
             raise refused
         return answers
 
-    @property
-    def _eval(self) -> bytes:
-        return b"EVAL_RO" if self.look else b"EVAL"
-
     async def _connected(self) -> Connection:
         try:
             return Connection(await self._place.connect(), TIMEOUT)
@@ -173,9 +159,3 @@ def _elsewhere(error: Exception) -> bool:
     if isinstance(error, DENIED):
         return False
     return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY", "NOREPLICAS"))
-
-
-def _packed(evalsha: bytes, call: Call) -> bytes:
-    script, arguments = call
-    packed: bytes = hiredis.pack_command((evalsha, script.sha, *arguments))
-    return packed

@@ -21,7 +21,7 @@ from treadle.storage.redis.counts import Sizes, sizes
 from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]
-ALL: Final = 400  # rows that are read at once without a look at how they lie
+ALL: Final = 400  # so few rows are all read, even if a page along a larger set might read fewer
 RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
 
 
@@ -55,14 +55,14 @@ class Looking(Struct):
 
     kinds   the kinds of jobs that can match
     mark    only the jobs queued before this spot
-    told    the sizes of each storage, once they were read
+    known_sizes   of each storage, once they were read
     """
 
     dbs: Sequence[Reader]
     query: Query
     kinds: frozenset[str]
     mark: Key | None
-    told: list[Sizes] | None = None
+    known_sizes: list[Sizes] | None = None
 
     async def page(self) -> Page:
         query = self.query
@@ -100,11 +100,8 @@ class Looking(Struct):
     def _is_ahead(self, row: Record) -> bool:
         if self.mark is None:
             return True
-        return (
-            row.queue_position is not None
-            and row.job.queue == self.mark[0]
-            and queries.sort_key(row, "queue") < self.mark
-        )
+        is_there = row.queue_position is not None and row.job.queue == self.mark[0]
+        return is_there and queries.sort_key(row, "queue") < self.mark
 
     def _matches(self, row: Record) -> bool:
         return queries.matches(row, self.query) and self._is_ahead(row)
@@ -112,11 +109,11 @@ class Looking(Struct):
     # --- few rows
 
     async def _sizes(self) -> list[Sizes]:
-        if self.told is None:
+        if self.known_sizes is None:
             queue = self.query.queue
             names = [] if queue is None else plans.names_of(self.kinds - {plans.OTHER}, queue)
-            self.told = [await sizes(db, names) for db in self.dbs]
-        return self.told
+            self.known_sizes = [await sizes(db, names) for db in self.dbs]
+        return self.known_sizes
 
     async def _few(self) -> Few | None:
         """All rows that can match, if they are few and no set has their order; otherwise None."""
@@ -134,7 +131,7 @@ class Looking(Struct):
         return Few(jobs, lambda: self._of_kinds(known_sizes))
 
     async def _lie_close(self, few: Few) -> bool:
-        """Whether a page is likely to read fewer rows along the set of all jobs: few others lie between these."""
+        """Whether a page along the set of all jobs probably reads fewer rows, as few other jobs lie between these."""
         if self.query.order not in plans.CREATED:
             return False
         return (self.query.limit + 1) * await self._stored("made") < few.jobs * few.jobs

@@ -12,18 +12,18 @@ from treadle.core.model import Record
 from treadle.storage.redis.rows import pairs, record
 
 STEP: Final = 200  # rows of one trip: some 2 ms of the server's time
-DUE_STEP: Final = 1_000  # due times of one trip; of most, 120 bytes are read
+DUE_STEP: Final = 1_000  # due times that one trip reads, and for most of them 120 bytes of the row
 
 
 class Reader(Protocol):
     """The methods of a storage that queries need."""
 
-    async def call(self, verb: str, *words: Any) -> Any:
+    async def call(self, verb: str, *arguments: Any) -> Any:
         """Run a script."""
         ...
 
-    async def read(self, *words: Any) -> Any:
-        """Run a command that changes nothing; the second word is a key, without the namespace."""
+    async def read(self, verb: str, key: str, *arguments: Any) -> Any:
+        """Run a command that changes nothing; `key` is without the namespace."""
         ...
 
 
@@ -31,22 +31,16 @@ async def by_ids(db: Reader, ids: Sequence[str | bytes]) -> dict[str, Record]:
     rows: dict[str, Record] = {}
     for start in range(0, len(ids), STEP):
         answer = await db.call("read_rows", *ids[start : start + STEP])
-        rows.update((row.job.id, row) for row in pairs(_present(answer)))
+        present = (record(answer[k], answer[k + 1]) for k in range(0, len(answer), 2) if answer[k])
+        rows.update((row.job.id, row) for row in present)
     return rows
-
-
-def _present(answer: list[bytes]) -> list[bytes]:
-    kept: list[bytes] = []
-    for k in range(0, len(answer), 2):
-        if answer[k]:
-            kept += answer[k : k + 2]
-    return kept
 
 
 async def walk(
     db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, most: int | None = None
 ) -> AsyncIterator[tuple[Record, float]]:
-    """The rows of these sorted sets as of one, with their scores, after a spot. `ended`: also those in packs.
+    """Yield the rows of these sorted sets as if they were one set, with their scores, after a spot. The set `ended`
+    includes the jobs in packs.
 
     most   the number of rows that the caller probably takes
     """

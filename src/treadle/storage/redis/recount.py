@@ -15,7 +15,7 @@ from treadle.storage.redis.reading import Reader
 
 PAGE: Final = 200  # rows counted in one step: 0.6 ms of the server's time
 COMPARED: Final = 500  # counts compared in one step: 1 ms
-WAIT: Final = 0.05  # s until the next look whether another recount is over
+WAIT: Final = 0.05  # seconds between two checks whether another recount is over
 
 Numbers: TypeAlias = dict[Group, int]
 

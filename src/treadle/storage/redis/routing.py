@@ -70,15 +70,15 @@ class Spot(Struct, frozen=True, gc=False, order=True):
     id: str
 
 
-def dealt(asked: Sequence[tuple[str, int]], limit: int, lines: Sequence[Sequence[Sequence[Spot]]]) -> list[list[int]]:
-    """The number of jobs to claim in each shard of each queue, so that the same jobs are claimed as from one shard:
-    each queue's share, then the rest in the order of the queues. `lines`: queued jobs by shard and queue."""
-    taken = [[0] * len(asked) for _ in lines]
+def dealt(queues: Sequence[tuple[str, int]], limit: int, lines: Sequence[Sequence[Sequence[Spot]]]) -> list[list[int]]:
+    """How many jobs to claim in each shard from each queue, so that the claim takes the jobs that a single shard would
+    return: each queue's share, then the rest in the order of the queues. `lines`: queued jobs by shard and queue."""
+    taken = [[0] * len(queues) for _ in lines]
     turns = [
-        sorted((spot, shard) for shard, own in enumerate(lines) for spot in own[queue]) for queue in range(len(asked))
+        sorted((spot, shard) for shard, own in enumerate(lines) for spot in own[queue]) for queue in range(len(queues))
     ]
     for whole in (False, True):
-        for queue, (_, share) in enumerate(asked):
+        for queue, (_, share) in enumerate(queues):
             most = limit if whole else min(share, limit)
             for _, shard in turns[queue][:most]:
                 taken[shard][queue] += 1

@@ -33,7 +33,9 @@ RUNNING: Final = NUMBER[State.RUNNING]
 
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
+_READ: Final = struct.Struct(">BBIiiIII16x9d2xHH")  # the same without keep, keep_failed and rank, which the job has
 _MADE: Final = struct.Struct(">d")
+_LEASED: Final = struct.Struct(">2xI8xIII16xd8xdd8xdd18xH2x")  # the fields of a plain job that runs
 _TASK: Final = struct.Struct(">BH")
 _HANDED: Final = struct.Struct(">HI")
 
@@ -173,6 +175,8 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         job = _body(data)
     if not row:
         return new_record(job, _MADE.unpack_from(data, len(data) - 8)[0])
+    if row[0] == RUNNING and row[1] == PLAIN:
+        return _leased(job, row)
     (
         state,
         flags,
@@ -182,8 +186,6 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         attempt,
         lost,
         reopenings,
-        _,
-        _,
         created_at,
         position,
         return_position,
@@ -193,31 +195,15 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         updated_at,
         ended_at,
         expires_at,
-        _,
         worker,
         queue,
-    ) = _ROW.unpack_from(row)
-    if flags == PLAIN and state == RUNNING:  # a plain job just claimed has no other fields: 1.3 us against 2.4
-        return Record(
-            job=job,
-            version=version,
-            state=State.RUNNING,
-            return_position=return_position,
-            due_at=due_at,
-            attempt=attempt,
-            lost=lost,
-            worker=row[_ROW.size : _ROW.size + worker].decode(),
-            reopenings=reopenings,
-            created_at=created_at,
-            started_at=started_at,
-            updated_at=updated_at,
-        )
+    ) = _READ.unpack_from(row)
     after: tuple[str, ...] = job.after
     checkpoints: Pairs = ()
     blocked_on = result = value = error = reason = note = None
     if flags & TAIL:
         tail = [
-            each if each is not False else None for each in decode_any(memoryview(row)[_ROW.size + worker + queue :])
+            field if field is not False else None for field in decode_any(memoryview(row)[_ROW.size + worker + queue :])
         ]
         after = job.after if tail[0] is None else tuple(tail[0])
         blocked_on, result, value, error, reason = tail[1:6]
@@ -254,6 +240,25 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
     )
 
 
+def _leased(job: NewJob, row: bytes) -> Record:
+    """The record of a plain job that was just claimed, which has no other fields: 1.3 us instead of 2.4."""
+    version, attempt, lost, reopenings, created, position, due, started, updated, worker = _LEASED.unpack_from(row)
+    return Record(
+        job=job,
+        version=version,
+        state=State.RUNNING,
+        return_position=position,
+        due_at=due,
+        attempt=attempt,
+        lost=lost,
+        worker=row[_ROW.size : _ROW.size + worker].decode(),
+        reopenings=reopenings,
+        created_at=created,
+        started_at=started,
+        updated_at=updated,
+    )
+
+
 def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     """The second value of a job, as `record` reads it. `ups`: the jobs for which it waited earlier."""
     job, worker = row.job, (row.worker or "").encode()
@@ -268,37 +273,15 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     texts = (row.blocked_on, row.result, row.value, row.error, row.reason)
     if not same or row.checkpoints or row.note is not None or ups or any(text is not None for text in texts):
         flags |= TAIL
-        tail = encode(
-            (
-                False if same else row.after,
-                *map(or_false, texts),
-                row.checkpoints or False,
-                or_false(row.note),
-                list(ups) or False,
-            )
-        )
-    moments = (row.queue_position, row.return_position, row.due_at, row.deadline_at, row.started_at)
-    fixed = _ROW.pack(
-        NUMBER[row.state],
-        flags,
-        row.version,
-        row.pending,
-        ANY if row.failures_allowed is None else row.failures_allowed,
-        row.attempt,
-        row.lost,
-        row.reopenings,
-        job.keep,
-        job.keep_failed,
-        row.created_at,
-        *map(_or_none, moments),
-        row.updated_at,
-        _or_none(row.ended_at),
-        _or_none(row.expires_at),
-        rank(job),
-        len(worker),
-        len(job.queue.encode()),
-    )
-    return b"".join((fixed, worker, job.queue.encode(), tail))
+        rest = row.checkpoints or False, or_false(row.note), list(ups) or False
+        tail = encode((False if same else row.after, *map(or_false, texts), *rest))
+    queue, failures_allowed = job.queue.encode(), ANY if row.failures_allowed is None else row.failures_allowed
+    counts = row.version, row.pending, failures_allowed, row.attempt, row.lost, row.reopenings
+    positions = row.queue_position, row.return_position, row.due_at, row.deadline_at, row.started_at
+    moments = row.created_at, *positions, row.updated_at, row.ended_at, row.expires_at
+    lengths = rank(job), len(worker), len(queue)
+    times = job.keep, job.keep_failed, *map(_or_none, moments)
+    return b"".join((_ROW.pack(NUMBER[row.state], flags, *counts, *times, *lengths), worker, queue, tail))
 
 
 def _or_none(moment: float | None) -> float:
@@ -317,7 +300,7 @@ def moment_of(data: bytes) -> float:
 
 
 def doubles(data: bytes) -> tuple[float, float]:
-    """The tokens of a bucket, and the moment of that level."""
+    """The tokens of a bucket, and when it had them."""
     return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
 
 

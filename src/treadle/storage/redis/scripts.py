@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 from treadle.storage.constants import filled
 
 SHARED: Final = ("row", "kinds", "unit_of_work", "admission", "endings")
-NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines, for verbs with any
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": (*SHARED, "new_jobs"),
     "claim": (*SHARED, "advance_due"),
@@ -26,34 +27,15 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()
     "limits": (*SHARED, "limit_facts"),
     "prune": (*SHARED, "advance_due"),
     "load": (*SHARED, "transfer", "limit_facts"),
-    "move": (),
     "unload": (*SHARED, "transfer"),
     "relocate_out": (*SHARED, "transfer"),
     "relocate_in": (*SHARED, "transfer"),
     "peek": (*SHARED, "advance_due"),
     "pointers": ("row",),
-    "intend": (),
-    "completed": (),
-    "sent": (),
-    "sweep": (),
-    "read_rows": (),
-    "read_page": (),
-    "read_ended": (),
-    "stats": (),
     "rates": SHARED,
-    "rights": (),
     "tidy": SHARED,
     "slots": SHARED,
-    "recount": (),
-    "compare": (),
     "relist": ("row", "kinds"),
-    "glance": (),
-    "blocked": (),
-    "members": (),
-    "running": (),
-    "count_ahead": (),
-    "keep_metrics": (),
-    "read_metrics": (),
 }
 # Verbs that run one after the other in one script. Their answers are joined into one list, each after its length. A
 # list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
@@ -66,12 +48,10 @@ FILES: Final[dict[str, tuple[str, ...]]] = {  # the files of a verb that has mor
     "settle": ("settle", "settle_rows"),
     "read_page": ("members_before", "read_page"),
     "read_ended": ("members_before", "packs", "read_ended"),
-    "running": ("members_before", "running"),
+    "running": ("members_before", "entries_after", "running"),
     "count_ahead": ("members_before", "count_ahead"),
-    "recount": ("members_before", "recount"),
-    "relist": ("members_before", "relist"),
-    "glance": ("overview", "glance"),
-    "stats": ("overview", "stats"),
+    "recount": ("members_before", "entries_after", "recount"),
+    "relist": ("members_before", "entries_after", "relist"),
     "prune": ("packs", "prune"),
     "move": ("move_mark", "move"),
     "load": ("move_mark", "metrics", "load"),
@@ -85,18 +65,27 @@ class Script(Struct, frozen=True):
     sha: bytes
 
 
+class _Scripts(dict[str, Script]):
+    def __missing__(self, verb: str) -> Script:
+        script = self[verb] = _script(verb)
+        return script
+
+
 @functools.cache
-def load() -> dict[str, Script]:
-    """The script of each verb, by its name."""
-    return {verb: _script(verb, pieces) for verb, pieces in NEEDS.items()}
+def load() -> Mapping[str, Script]:
+    """The script of each verb, by its name. Each is assembled when it is first run, but all files are read now: an
+    upgrade of the package must not mix its files with those of a running process."""
+    _files()
+    return _Scripts()
 
 
-def _script(verb: str, pieces: tuple[str, ...]) -> Script:
-    keys, counts = _read("keys"), _read("write_counts")
+def _script(verb: str) -> Script:
+    pieces, read = NEEDS.get(verb, ()), _files().__getitem__
+    keys, counts = read("keys"), read("write_counts")
     if verb in HANDS:
         # The pieces are defined only if a hand-off was requested. They declare the names of `keys.lua` again.
         claim = f"local function claim()\n{_text('claim')}end\n"
-        steps = keys, _read("open_claim"), _shared(pieces), claim, _read("hand_off")
+        steps = keys, read("open_claim"), _shared(pieces), claim, read("hand_off")
         own = f"local function hand_off(queue)\n{''.join(steps)}end\n{_text(verb)}{counts}return answer\n"
     elif pieces:
         # Each verb is its own function, so that its closures capture names directly instead of searching all open names
@@ -109,26 +98,28 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
         own = f"local open_claim\n{_shared(pieces)}{own}write_slots()\n{counts}return all\n"
     else:
         own = _text(verb)
-    text = f"{keys}{_read('base')}{own}".encode()
+    text = f"{keys}{read('base')}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 def _shared(pieces: tuple[str, ...]) -> str:
     """The pieces as a function. Each keeps its functions in one table."""
     modules = "local Row, Unit, Admission, Endings, NewJobs, Due, Reopen, Transfer, Facts, Kinds\n"
-    texts = "".join(map(_read, ("keys", *pieces)))
+    texts = "".join(map(_files().__getitem__, ("keys", *pieces)))
     return f"{modules}local function define_shared()\nwrite_slots()\nnothing_rare = nil\n{texts}end\n"
 
 
 def _text(verb: str) -> str:
-    return "".join(_row_path() if name == "leasing" else _read(name) for name in FILES.get(verb, (verb,)))
+    return "".join(_row_path() if name == "leasing" else _files()[name] for name in FILES.get(verb, (verb,)))
 
 
 def _row_path() -> str:
     """The functions of a claim's per-row path, defined when the first job needs them."""
     head = "if Unit then return end\ndefine_shared()\n"
-    return f"local Leasing\nlocal function use_row_path()\n{head}{_read('leasing')}end\n"
+    return f"local Leasing\nlocal function use_row_path()\n{head}{_files()['leasing']}end\n"
 
 
-def _read(name: str) -> str:
-    return filled(files("treadle.storage.redis").joinpath("lua", f"{name}.lua").read_text("utf-8"))
+@functools.cache
+def _files() -> Mapping[str, str]:
+    folder = files("treadle.storage.redis").joinpath("lua")
+    return {path.name.removesuffix(".lua"): filled(path.read_text("utf-8")) for path in folder.iterdir()}

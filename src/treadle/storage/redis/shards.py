@@ -22,7 +22,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
-from treadle.storage.queries import Group, drifts, kept_counts, merged_glances
+from treadle.storage.queries import Group, drifts
 from treadle.storage.redis import counts, queries, reading, transfer
 from treadle.storage.redis.call_words import change_words, outcome_words, settle_calls, settled_of
 from treadle.storage.redis.cross_shard import CrossShard, together
@@ -270,12 +270,7 @@ class ShardedRedis:
         return await queries.find(self._shards, query, self._rows)
 
     async def stats(self) -> Stats:
-        parts = await together(counts.kept(shard) for shard in self._shards)
-        return Stats(
-            counts=kept_counts(*counts.merged(parts), parts[0].now),
-            workers=parts[0].workers,
-            limits=counts.used([part.limits for part in parts]),
-        )
+        return counts.stats_of(await together(counts.kept(shard) for shard in self._shards))
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         """Recounts each shard by itself, and returns how the sums that `stats` shows differ."""
@@ -289,10 +284,7 @@ class ShardedRedis:
         return drifts(kept, counted)
 
     async def glance(self, most: int = 10_000) -> Glance:
-        parts = await together(counts.glance(shard) for shard in self._shards)
-        queues, capped = merged_glances([(part.queues, ()) for part in parts], most)
-        limits = counts.used([part.limits for part in parts])
-        return Glance(at=parts[0].now, queues=queues, workers=parts[0].workers, limits=limits, capped=capped)
+        return counts.glance_of(await together(counts.glance(shard) for shard in self._shards), most)
 
     async def recount_slots(self, correct: bool = True) -> list[tuple[str, int, int]]:
         return [row for rows in await together(shard.recount_slots(correct) for shard in self._shards) for row in rows]

@@ -19,21 +19,13 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
-from treadle.storage.queries import drifts, kept_counts, merged_glances
+from treadle.storage.queries import drifts
 from treadle.storage.redis import call_words, counts, lists, metrics, opening, queries, reading, transfer
 from treadle.storage.redis.health import RedisHealth, health
 from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
 from treadle.storage.redis.recount import recount
-from treadle.storage.redis.rows import (
-    decode_any,
-    encode,
-    handed,
-    is_bulk,
-    is_plain,
-    job_bytes,
-    stored,
-)
+from treadle.storage.redis.rows import decode_any, encode, handed, is_bulk, is_plain, job_bytes, stored
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.topology import Clustered, place_of
 from treadle.storage.topic_waiters import TopicWaiters
@@ -103,44 +95,39 @@ class RedisStorage:
         if self._notifier is not None or self._looking:
             return
         self._pool, self._looking = Pool(self._place, look), look
-        if look:
-            await self._open_to_look()
-            return
+        try:
+            stored = await self.read("GET", "schema")
+            if look:
+                await self._open_to_look(0 if stored is None else self._check_schema(stored))
+            else:
+                await self._open_to_write(stored)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open_to_write(self, stored: bytes | None) -> None:
         own = opening.stored_schema(self._shards)
-        stored = await self.read("GET", "schema")
         if stored is None:  # write only then, so that a full server can still be opened and pruned
-            await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
+            await self.write("SET", "schema", own, "NX")
             stored = await self.read("GET", "schema")
-        try:
-            schema = self._check_schema(stored)
-            self._notifier = Notifier(self._pool, self._tag, self._waiters)
-            await self._notifier.open()
-            await opening.check_rights(self, self._notifier, self.where, self._ns)
-            if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
-                await lists.relist(self, stale=False)
-            if schema < opening.SCHEMA:
-                await recount(self, repair=True, schema=own)
-        except BaseException:
-            await self.close()
-            raise
+        schema = self._check_schema(stored)
+        self._notifier = Notifier(self._pool, self._tag, self._waiters)
+        await self._notifier.open()
+        await opening.check_rights(self, self._notifier, self.where, self._ns)
+        if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
+            await lists.relist(self, stale=False)
+        if schema < opening.SCHEMA:
+            await recount(self, repair=True, schema=own)
 
-    async def _open_to_look(self) -> None:
+    async def _open_to_look(self, schema: int) -> None:
         """Open without writing, and without a subscription."""
-        try:
-            stored = await self.read("GET", "schema")
-            if stored is None:
-                raise SchemaTooOld(0, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            if (schema := self._check_schema(stored)) < opening.SCHEMA:
-                raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-            if not await self.read("EXISTS", "listed"):
-                raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
-            if not await opening.restricts_scripts(self):
-                self._pool.look = False
-        except BaseException:
-            await self.close()
-            raise
+        if schema < opening.SCHEMA:
+            raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
+        if not await self.read("EXISTS", "listed"):
+            raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
+        self._pool.look = await opening.restricts_scripts(self)
 
-    def _check_schema(self, stored: bytes) -> int:
+    def _check_schema(self, stored: Any) -> int:
         return opening.check_schema(stored, self._shards, self.where, self._ns)
 
     async def close(self) -> None:
@@ -153,35 +140,32 @@ class RedisStorage:
 
     # --- trips
 
-    def _words(self, verb: str, words: Sequence[Any]) -> tuple[Script, Command]:
+    def _call(self, verb: str, arguments: Sequence[Any]) -> tuple[Script, Command]:
         now = "" if self._now is None else repr(self._now())
-        return self._scripts[verb], (*self._keys, now, *words)
+        return self._scripts[verb], (*self._keys, now, *arguments)
 
-    async def call(self, verb: str, *words: Any) -> Any:
+    async def call(self, verb: str, *arguments: Any) -> Any:
         """Run a script."""
-        [answer] = await self._pool.run(self._words(verb, words))
+        [answer] = await self._pool.run(self._call(verb, arguments))
         return answer
 
     async def calls(self, *calls: tuple[str, Sequence[Any]]) -> list[Any]:
         """Run several scripts in one trip."""
-        return await self._pool.run(*(self._words(verb, arguments) for verb, arguments in calls))
+        return await self._pool.run(*(self._call(verb, arguments) for verb, arguments in calls))
 
-    async def open_call(self, verb: str, *words: Any) -> Any:
+    async def open_call(self, verb: str, *arguments: Any) -> Any:
         """Run a script. Raises StorageMoved or StorageUnavailable if a mark stops it."""
-        answer = await self.call(verb, *words)
+        answer = await self.call(verb, *arguments)
         mark = transfer.away(answer)
         if mark is not None:
             raise refusal(mark, self._pool.where)
         return answer
 
-    async def read(self, *words: Any) -> Any:
+    async def read(self, verb: str, key: str, *arguments: Any) -> Any:
         """Run a command that changes nothing."""
-        verb, key, *more = words
-        return await self._pool.command(verb, f"{self._tag}:{key}", *more)
+        return await self._pool.command(verb, f"{self._tag}:{key}", *arguments)
 
-    async def write(self, *words: Any) -> Any:
-        """Run a command that is safe to repeat."""
-        return await self.read(*words)
+    write = read  # for a command that is safe to repeat
 
     async def moment(self) -> float:
         """The current time by the clock that the scripts use."""
@@ -210,8 +194,6 @@ class RedisStorage:
             answer = await self.open_call("enqueue", *part, *call_words.groups(jobs))
             if self._belongs_home(answer):
                 return None
-            if not answer[0]:
-                raise call_words.refusal_of(*answer[1:])
             if answer[0] != SHEDS:
                 return stored(jobs, *answer)
         arguments: list[Any] = [*part]
@@ -220,12 +202,13 @@ class RedisStorage:
         answer = await self.open_call("store", *arguments)
         if self._belongs_home(answer):
             return None
-        if not answer[0]:
-            raise call_words.refusal_of(*answer[1:])
         rows = answer[1]
         return [call_words.row_of(job, rows[2 * n], rows[2 * n + 1], float(answer[0])) for n, job in enumerate(jobs)]
 
     def _belongs_home(self, answer: list[Any]) -> bool:
+        """Whether the first shard must store the jobs. Raises the refusal of a script, and if a part came too late."""
+        if not answer[0]:
+            raise call_words.refusal_of(*answer[1:])
         if answer[0] == LATE:
             raise StorageUnavailable(f"{self._pool.where}: the call took too long, but it will still be carried out")
         return bool(answer[0] == HOME)
@@ -282,7 +265,7 @@ class RedisStorage:
         """Settle and claim in one script: a trip of 8 jobs costs the server 120 us, two scripts 141 us."""
         if not outcomes:
             return [], await self.claim(ask)
-        call = self._words("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
+        call = self._call("settle_claim", (*call_words.outcome_words(outcomes), encode(ask)))
         [[count, *answer]] = await self._pool.run(call)
         settled, claimed = answer[:count], answer[count + 1 :]
         results = self._results_of(settled, len(outcomes))
@@ -309,9 +292,7 @@ class RedisStorage:
         return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        numbers = await counts.kept(self)
-        kept = kept_counts(numbers.jobs, numbers.heads, numbers.now)
-        return Stats(counts=kept, workers=numbers.workers, limits=numbers.limits)
+        return counts.stats_of([await counts.kept(self)])
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         if self._looking:
@@ -319,9 +300,7 @@ class RedisStorage:
         return drifts(*await recount(self, repair))
 
     async def glance(self, most: int = 10_000) -> Glance:
-        sizes = await counts.glance(self)
-        queues, capped = merged_glances([(sizes.queues, ())], most)
-        return Glance(at=sizes.now, queues=queues, workers=sizes.workers, limits=sizes.limits, capped=capped)
+        return counts.glance_of([await counts.glance(self)], most)
 
     async def health(self) -> list[RedisHealth]:
         """The health of the server."""
@@ -340,10 +319,10 @@ class RedisStorage:
         if changes:
             await self.change_limits(*(word for change in changes for word in call_words.change_words(change)))
 
-    async def change_limits(self, *words: Any) -> list[Any]:
+    async def change_limits(self, *arguments: Any) -> list[Any]:
         """Apply changes, or copy the facts of another shard; return the facts of the limits that were changed. Without
-        words, publish the topics of all queues, and queue the blocked jobs that have room."""
-        answer: list[Any] = await self.open_call("limits", *words)
+        arguments, publish the topics of all queues, and queue the blocked jobs that have room."""
+        answer: list[Any] = await self.open_call("limits", *arguments)
         return answer
 
     async def prune(self, limit: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -27,19 +27,8 @@ CONNECT: Final = 5.0  # seconds
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-OPTIONS: Final = frozenset(
-    {
-        "db",
-        "client_name",
-        "ssl_ca_certs",
-        "ssl_ca_path",
-        "ssl_certfile",
-        "ssl_keyfile",
-        "ssl_password",
-        "ssl_cert_reqs",
-        "ssl_check_hostname",
-    }
-)
+FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+OPTIONS: Final = frozenset({"db", "client_name", *FILES, "ssl_password", "ssl_cert_reqs", "ssl_check_hostname"})
 WATCHERS: Final = ("sentinel_username", "sentinel_password")
 
 Kind = type[Connection | SSLConnection | UnixDomainSocketConnection]
@@ -62,13 +51,13 @@ class ServerAddress:
 
     moves = False  # whether the server may be at another address later
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any]) -> None:
+    def __init__(self, url: str, kind: Kind, options: dict[str, Any]) -> None:
         self.where = shown(url)
-        self._kind, self._words = kind, words
+        self._kind, self._options = kind, options
 
     async def connect(self) -> Any:
         """A new connection to the current server."""
-        return await self._to(self._words)
+        return await self._to(self._options)
 
     def moved(self, to: Address) -> None:
         """Called when a node has redirected us to the node that has our keys."""
@@ -94,7 +83,35 @@ class ServerAddress:
         return connection
 
     async def _at(self, address: Address) -> Any:
-        return await self._to({**self._words, "host": address[0], "port": address[1]})
+        return await self._to({**self._options, "host": address[0], "port": address[1]})
+
+    async def _ask(self, options: dict[str, Any], address: Address, *command: Any) -> Any:
+        """The answer of the server at this address to one command."""
+        connection = await self._to({**options, "host": address[0], "port": address[1]})
+        try:
+            async with asyncio.timeout(CONNECT):
+                return await _sent(connection, *command)
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _search(
+        self, servers: Sequence[Address], look: Callable[[Address], Awaitable[Address | None]], lacks: str, failure: str
+    ) -> Address:
+        """The address that one of these servers knows. If all refuse our credentials, raises AuthenticationError,
+        because waiting would not help."""
+        reasons, refused = list[str](), True
+        for server in servers:
+            try:
+                address = await look(server)
+            except (RedisError, OSError) as error:
+                refused &= isinstance(error, AuthenticationError)
+                reasons.append(f"{server[0]}:{server[1]}: {str(error) or type(error).__name__}")
+                continue
+            if address is not None:
+                return address
+            refused = False
+            reasons.append(f"{server[0]}:{server[1]} {lacks}")
+        raise (AuthenticationError if refused else Broken)(f"{failure}: " + "; ".join(reasons))
 
 
 class Watched(ServerAddress):
@@ -102,18 +119,20 @@ class Watched(ServerAddress):
 
     moves = True
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any], watchers: Sequence[Address], service: str) -> None:
-        own = {name.partition("_")[2]: words.pop(name) for name in WATCHERS if name in words}
-        super().__init__(url, kind, words)
+    def __init__(
+        self, url: str, kind: Kind, options: dict[str, Any], watchers: Sequence[Address], service: str
+    ) -> None:
+        own = {name.partition("_")[2]: options.pop(name) for name in WATCHERS if name in options}
+        super().__init__(url, kind, options)
         self._watchers, self._service = list(watchers), service
-        safe = {name: value for name, value in words.items() if name.startswith("ssl_")}
-        self._watcher_words = {**safe, **own}
+        safe = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        self._watcher_options = {**safe, **own}
 
     async def connect(self) -> Any:
         connection = await self._at(await self._find())
         try:
             async with asyncio.timeout(CONNECT):
-                role = (await _ask(connection, "ROLE"))[0]
+                role = (await _sent(connection, "ROLE"))[0]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -123,31 +142,17 @@ class Watched(ServerAddress):
         return connection
 
     async def _find(self) -> Address:
-        reasons, refused = list[str](), list[Exception | None]()
-        for number, watcher in enumerate(self._watchers):
-            try:
-                address = await self._asked(watcher)
-            except (RedisError, OSError) as error:
-                refused.append(error)
-                reasons.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
-                continue
-            if address:
-                self._watchers.insert(0, self._watchers.pop(number))  # try this one first from now on
-                return address[0].decode(), int(address[1])
-            refused.append(None)
-            reasons.append(f"{watcher[0]}:{watcher[1]} does not know the service {self._service!r}")
-        raise _nobody("no Sentinel knows the primary", reasons, refused)
+        lacks = f"does not know the service {self._service!r}"
+        return await self._search(tuple(self._watchers), self._primary_of, lacks, "no Sentinel knows the primary")
 
-    async def _asked(self, watcher: Address) -> list[bytes] | None:
-        connection = await self._to({**self._watcher_words, "host": watcher[0], "port": watcher[1]})
-        try:
-            async with asyncio.timeout(CONNECT):
-                address: list[bytes] | None = await _ask(
-                    connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service
-                )
-                return address
-        finally:
-            await connection.disconnect(nowait=True)
+    async def _primary_of(self, watcher: Address) -> Address | None:
+        question = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service
+        address = await self._ask(self._watcher_options, watcher, *question)
+        if not address:
+            return None
+        self._watchers.remove(watcher)
+        self._watchers.insert(0, watcher)  # try this one first from now on
+        return address[0].decode(), int(address[1])
 
 
 class Clustered(ServerAddress):
@@ -155,8 +160,8 @@ class Clustered(ServerAddress):
 
     moves = True
 
-    def __init__(self, url: str, kind: Kind, words: dict[str, Any], nodes: Sequence[Address], tag: str) -> None:
-        super().__init__(url, kind, words)
+    def __init__(self, url: str, kind: Kind, options: dict[str, Any], nodes: Sequence[Address], tag: str) -> None:
+        super().__init__(url, kind, options)
         self._nodes, self._named = list(nodes), tuple(nodes)
         self._slot = key_slot(tag.encode())
         self._owner: Address | None = None
@@ -177,39 +182,15 @@ class Clustered(ServerAddress):
             raise
 
     async def _find(self) -> Address:
-        reasons, refused = list[str](), list[Exception | None]()
-        for node in list(dict.fromkeys((*self._nodes, *self._named))):
-            try:
-                slots = await self._slots(node)
-            except (RedisError, OSError) as error:
-                refused.append(error)
-                reasons.append(f"{node[0]}:{node[1]}: {str(error) or type(error).__name__}")
-                continue
-            owners = [(_address(entry[2], node), entry[0] <= self._slot <= entry[1]) for entry in slots]
-            if owners:
-                self._nodes = [node, *(owner for owner, _ in owners if owner != node)]
-            for owner, ours in owners:
-                if ours:
-                    return owner
-            refused.append(None)
-            reasons.append(f"{node[0]}:{node[1]} knows no node that has slot {self._slot}")
-        raise _nobody("no node of the cluster knows which node has the keys", reasons, refused)
+        nodes, lacks = tuple(dict.fromkeys((*self._nodes, *self._named))), f"knows no node that has slot {self._slot}"
+        return await self._search(nodes, self._owner_of, lacks, "no node of the cluster knows which node has the keys")
 
-    async def _slots(self, node: Address) -> list[Any]:
-        connection = await self._at(node)
-        try:
-            async with asyncio.timeout(CONNECT):
-                slots: list[Any] = await _ask(connection, "CLUSTER", "SLOTS")
-                return slots
-        finally:
-            await connection.disconnect(nowait=True)
-
-
-def _nobody(what: str, reasons: Sequence[str], errors: Sequence[Exception | None]) -> RedisError:
-    """The error if no server knows the address. If all refuse our credentials it is an AuthenticationError, because
-    waiting would not help."""
-    kind = AuthenticationError if all(isinstance(error, AuthenticationError) for error in errors) else Broken
-    return kind(f"{what}: " + "; ".join(reasons))
+    async def _owner_of(self, node: Address) -> Address | None:
+        slots = await self._ask(self._options, node, "CLUSTER", "SLOTS")
+        owners = [(_address(entry[2], node), entry[0] <= self._slot <= entry[1]) for entry in slots]
+        if owners:
+            self._nodes = [node, *(owner for owner, _ in owners if owner != node)]
+        return next((owner for owner, ours in owners if ours), None)
 
 
 def _address(entry: Sequence[Any], sender: Address) -> Address:
@@ -218,8 +199,8 @@ def _address(entry: Sequence[Any], sender: Address) -> Address:
     return (host if host not in ("", "?") else sender[0]), int(entry[1])
 
 
-async def _ask(connection: Any, *words: Any) -> Any:
-    await connection.send_command(*words)
+async def _sent(connection: Any, *command: Any) -> Any:
+    await connection.send_command(*command)
     return await connection.read_response(disable_decoding=True)
 
 

@@ -5,7 +5,9 @@ Every script that changes jobs obeys the mark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -41,8 +43,8 @@ def mark_bytes(mark: MoveState) -> bytes:
     return mark.role[:1].encode() + encode_mark(mark)
 
 
-def mark_of(found: bytes | None) -> MoveState | None:
-    return None if not found else decode_mark(found[1:])
+def mark_of(stored: bytes | None) -> MoveState | None:
+    return None if not stored else decode_mark(stored[1:])
 
 
 def check(answer: bytes) -> None:
@@ -118,18 +120,10 @@ async def load(db: Reader, chunk: Chunk, mark: MoveState) -> None:
     parts = _parts(chunk)
     for number, (measured, jobs) in enumerate(parts):
         step_mark = mark if number == len(parts) - 1 else replace(mark, cursor=cursor, jobs=count)
-        arguments: list[Any] = [mark_bytes(step_mark)]
-        rules, rates = (_facts(chunk.rules), chunk.rates) if not number else ([], ())
-        arguments.append(len(rules))
-        for fact in rules:
-            arguments += fact
-        arguments.append(len(rates))
-        for rate in rates:
-            arguments += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
-        arguments += metrics.stored_words(measured)
-        for job in jobs:
-            arguments += _job(job)
-        check(await db.call("load", *arguments))
+        facts, rates = (_facts(chunk.rules), list(map(_rate, chunk.rates))) if not number else ([], [])
+        limits = len(facts), *chain(*facts), len(rates), *chain(*rates)
+        entries = *metrics.stored_words(measured), *chain(*map(_job, jobs))
+        check(await db.call("load", mark_bytes(step_mark), *limits, *entries))
 
 
 def _parts(chunk: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]:
@@ -139,17 +133,12 @@ def _parts(chunk: Chunk) -> list[tuple[Sequence[MetricsRow], Sequence[Carried]]]
     return [*measured, *(((), jobs[start : start + MOST]) for start in range(0, len(jobs), MOST))] or [((), ())]
 
 
-def _sums(rate: Rate) -> list[tuple[float, int]]:
-    """The starts of a rate, summed by moment."""
-    sums: dict[float, int] = {}
+def _rate(rate: Rate) -> tuple[str, bytes]:
+    """The key of a rate; its starts, summed by moment, and its tokens."""
+    sums = Counter[float]()
     for moment, cost in rate.starts:
-        sums[moment] = sums.get(moment, 0) + cost
-    return list(sums.items())
-
-
-def _untouched(carried: Carried) -> bool:
-    """Whether the job is queued and unchanged since it was stored. Such a plain job needs no row."""
-    return carried.record == new_record(carried.record.job, carried.record.created_at)
+        sums[moment] += cost
+    return rate.key, encode((list(sums.items()), False if rate.tokens is None else rate.tokens, rate.at))
 
 
 def _job(carried: Carried) -> tuple[Any, ...]:
@@ -157,5 +146,6 @@ def _job(carried: Carried) -> tuple[Any, ...]:
     body = job_bytes(row.job, plain) + in_doubles(row.created_at)
     edges = [(edge.up, edge.open, edge.soft, edge.version) for edge in carried.edges]
     ups = [edge.up for edge in carried.edges if not edge.soft and edge.up not in row.after]
-    known = b"" if plain and _untouched(carried) else row_bytes(row, plain, ups)
+    is_new = plain and row == new_record(row.job, row.created_at)  # queued, and unchanged since it was stored
+    known = b"" if is_new else row_bytes(row, plain, ups)
     return row.job.id, body, known, "1" if carried.holds_key else "", carried.behind or "", encode(edges)

@@ -41,9 +41,9 @@ class Gathering(Ours):
     def gathered(self, statement: str, values: Any) -> list[Any]:
         self._rows.clear()
         self.execute(statement, values).fetchone()
-        found = self._rows[:]
+        rows = self._rows[:]
         self._rows.clear()
-        return found
+        return rows
 
 
 class BulkRead:

@@ -35,7 +35,24 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("claim")
-LINES = {name: BulkRead(statement) for name, statement in SQL.items() if "page" in name}
+BY_LINE = "job j INDEXED BY job_line"
+OF_TASKS = "j.task IN (SELECT value FROM json_each(?3))"
+OF_ANY_TASKS = f"(?3 IS NULL OR {OF_TASKS})"
+BEHIND = "(-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)"
+
+
+def _page(source: str, *conditions: str) -> BulkRead:
+    return BulkRead(
+        SQL["page"].format(source=source, conditions="".join(f"AND {condition} " for condition in conditions))
+    )
+
+
+FIRST_PAGE, FIRST_PAGE_OF_TASKS = _page(BY_LINE), _page(BY_LINE, OF_TASKS)
+NEXT_PAGE = _page(BY_LINE, OF_ANY_TASKS, "j.rank <= ?4", BEHIND)
+EXEMPT_PAGE = _page(SQL["exempt"], OF_ANY_TASKS, BEHIND)
+PAGE_OF_IDS = _page("json_each(?7) e CROSS JOIN job j ON j.id = e.value", OF_ANY_TASKS, f"(?4 IS NULL OR {BEHIND})")
+LEASE = SQL["lease"].format(which="seq IN (SELECT value FROM json_each(?6))")
+LEASE_RUN = SQL["lease"].format(which="seq BETWEEN ?6 AND ?7")  # consecutive numbers: no list to parse and sort
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... of rows that may have limits
@@ -51,15 +68,15 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
     """One step of a claim. None: no job of this step may start, and there are more jobs to look at. `quickly`: return
     nothing unless the queue is all there is to read, which means no rules and no rows that are due."""
     name, slot = claim_slot(ask.worker)
-    mark, found, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
+    mark, recent, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
     unit.saw_mark(mark)
     unit.refuse("closing")
     if unit.shut():
         return Claimed()
     due = first_moment(*moments)
-    if quickly and (rules or found or (due is not None and due <= unit.now)):
+    if quickly and (rules or recent or (due is not None and due <= unit.now)):
         return Claimed()
-    earlier = numbers(found) if found else []
+    earlier = numbers(recent) if recent else []
     taken = _held(unit, ask, earlier) if earlier else []
     if not taken:
         advanced = due is not None and due <= unit.now
@@ -134,14 +151,14 @@ class ClaimWalk:
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return rows(LINES["page_of_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(PAGE_OF_IDS, (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return rows(LINES["exempt_page"], (queue, size, tasks, *position))
+            return rows(EXEMPT_PAGE, (queue, size, tasks, *position))
         if self._cursor is not None:
-            return rows(LINES["next_page"], (queue, size, tasks, *position))
+            return rows(NEXT_PAGE, (queue, size, tasks, *position))
         if tasks is None:
-            return rows(LINES["first_page"], (queue, size))
-        return rows(LINES["first_page_of_tasks"], (queue, size, tasks))
+            return rows(FIRST_PAGE, (queue, size))
+        return rows(FIRST_PAGE_OF_TASKS, (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.unit.rules, f"queue:{queue}") is not None
@@ -176,12 +193,12 @@ class ClaimWalk:
         share -= head
         if not share:
             return False
-        for job, found in zip(jobs[head:], page[head:], strict=True):
-            taken = self._admit(job, found, ruled)
+        for job, row in zip(jobs[head:], page[head:], strict=True):
+            taken = self._admit(job, row, ruled)
             if taken:
                 share -= 1
             elif taken is None or self._closed:
-                self._cursor = rank(job), found[5], job.id
+                self._cursor = rank(job), row[5], job.id
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
@@ -194,9 +211,9 @@ class ClaimWalk:
         one."""
         count = 0
         if not self._leasing.room and not self._leasing.running:
-            for found, job in zip(page, jobs, strict=False):
+            for row, job in zip(page, jobs, strict=False):
                 asks = ruled or job.limits
-                if not asks or found[1] & CAREFUL or not self._lets_in(found, job, ruled):
+                if not asks or row[1] & CAREFUL or not self._lets_in(row, job, ruled):
                     break
                 count += 1
         self._take_plain(page[:count], jobs[:count], SLOT)
@@ -235,13 +252,13 @@ class ClaimWalk:
             self._count(jobs)
         self.unit.forget(jobs)
 
-    def _admit(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
+    def _admit(self, job: NewJob, columns: Any, ruled: bool) -> bool | None:
         """True: taken. False: blocked by a limit and no longer queued. None: passed over."""
-        seq, flags = found[:2]
+        seq, flags = columns[:2]
         if not self._leasing.wants(job):
             return None
-        if not flags & CAREFUL and self._lets_in(found, job, ruled):
-            self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
+        if not flags & CAREFUL and self._lets_in(columns, job, ruled):
+            self._take_plain([columns], [job], SLOT if ruled or job.limits else 0)
         elif flags & SLOW_CLAIM or ruled:
             self._read_ahead(job.id)
             row = self.unit.row(job.id)
@@ -294,25 +311,25 @@ class ClaimWalk:
             values = until, self.ask.worker, self.unit.now, flag, LEASED + len(self.ask.worker)
             run = run_of(seqs)
             if run is None:
-                self.unit.ex(SQL["lease"], (*values, text(seqs)))
+                self.unit.ex(LEASE, (*values, text(seqs)))
             else:
-                self.unit.ex(SQL["lease_run"], (*values, *run))
+                self.unit.ex(LEASE_RUN, (*values, *run))
         slots.take(self.unit, self._slots)
         self._plain.clear()
         self._slots.clear()
         self.unit.sync()
 
-    def _lets_in(self, found: Any, job: NewJob, ruled: bool) -> bool:
+    def _lets_in(self, columns: Any, job: NewJob, ruled: bool) -> bool:
         """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
         be read."""
-        asked = costs(job) if ruled else named_costs(job)
-        if asked:
-            turn = -rank(job), found[5], job.id
-            if self._leasing.gate.blocked_by(asked) is not None or self._leasing.held_back_by(job, turn) is not None:
+        uses = costs(job) if ruled else named_costs(job)
+        if uses:
+            turn = -rank(job), columns[5], job.id
+            if self._leasing.gate.blocked_by(uses) is not None or self._leasing.held_back_by(job, turn) is not None:
                 return False
-            self._leasing.gate.admit(asked)
-            for each in dict(asked).items():
-                self._slots.setdefault(each, []).append(found[0])
+            self._leasing.gate.admit(uses)
+            for use in dict(uses).items():
+                self._slots.setdefault(use, []).append(columns[0])
         return True
 
     def _read_ahead(self, id: str) -> None:

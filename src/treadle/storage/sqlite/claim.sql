@@ -13,53 +13,24 @@ SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)
 -- name: set_recent_claim
 INSERT OR REPLACE INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (?, ?, ?, ?, ?);
 
--- Pages of a queue, each with exactly the rows that the claim takes. The cursor is the last row that was passed over.
+-- A page of a queue, with exactly the rows that the claim takes. The cursor (?4, ?5, ?6) is the last row that was
+-- passed over, ?3 are the tasks that the worker has room for. claim.py adds the source of the rows, and conditions.
 
--- name: first_page
+-- name: page
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
-FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.queue_position IS NOT NULL ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
-
--- name: first_page_of_tasks
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
-FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND j.task IN (SELECT value FROM json_each(?3))
-ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
-
--- name: next_page
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
-FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND j.rank <= ?4 AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
+FROM {source} CROSS JOIN body b ON b.seq = j.seq
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL {conditions}
 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- When the queue's own limit is full, only jobs whose function has returned and jobs that kept their slot may pass.
 
--- name: exempt_page
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
-FROM (
+-- name: exempt
+(
     SELECT seq FROM job INDEXED BY job_line_ran WHERE queue = ?1 AND queue_position IS NOT NULL AND function_done = 1
     UNION SELECT job FROM slot WHERE key = 'queue:' || ?1
-) e CROSS JOIN job j ON j.seq = e.seq CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
-ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
-
--- name: page_of_ids
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
-FROM json_each(?7) e CROSS JOIN job j ON j.id = e.value CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND (?4 IS NULL OR (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6))
-ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
+) e CROSS JOIN job j ON j.seq = e.seq;
 
 -- name: lease
 UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3,
     updated_at = ?3, flags = flags | ?4, room = substr(room, ?5)
-WHERE seq IN (SELECT value FROM json_each(?6));
-
--- The same for rows with consecutive numbers: no list to parse and sort.
-
--- name: lease_run
-UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3,
-    updated_at = ?3, flags = flags | ?4, room = substr(room, ?5)
-WHERE seq BETWEEN ?6 AND ?7;
+WHERE {which};

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
@@ -28,6 +28,7 @@ PARTS: Final = ("", "-wal", "-shm")  # what SQLite keeps open
 TICK: Final = 20_000_000  # ns in which several changes of a folder may get the same time
 COARSE_TICK: Final = 2_100_000_000  # the same where a file system counts seconds
 
+T = TypeVar("T")
 Place = tuple[int, int] | None
 
 log = logging.getLogger("treadle.storage.sqlite")
@@ -51,6 +52,7 @@ class OpenFile:
         self._places: list[Place] = []  # of each of PARTS
         self._folder_seen = 0  # when the folder had last changed, as far as its files were checked
         self._look_at = 0.0
+        self._log = -1  # a descriptor of the log, on which SQLite holds no locks; -1: it is not watched
         self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
         self._replaced: list[sqlite3.Connection] = []  # its former connections: a search may still use one
 
@@ -76,18 +78,20 @@ class OpenFile:
             opening.add_done_callback(_let_go)  # close what the thread still opens after the caller gave up
             self.threads.shutdown(wait=False)
             self._searches.shutdown(wait=False)
-            found = translated(error, self.path)
-            if found is error:
+            raised = translated(error, self.path)
+            if raised is error:
                 raise
-            raise found from error
+            raise raised from error
         self.db, self.look, self.search = opened.db, opened.look, opened.search
         self.lock, self.unwritable = opened.lock, opened.unwritable
         self._state = _state_of(self.path) if opened.still else None
         if self.lock is not None:
-            self.asks = WaitingWorkers(self.lock)
+            self.waiting_workers = WaitingWorkers(self.lock)
         self.loop, self.closing = loop, False
         self._places, self._folder_seen = self._places_now(), 0
         self._look_at = clock.monotonic() + LOOK
+        if not self.unwritable and hasattr(os, "pread"):
+            self._log = os.open(f"{self.path}-wal", os.O_RDONLY)
         self.checkpoints = Checkpoints(self.path, self.synchronous, self._check_files)
 
     async def close(self) -> None:
@@ -119,33 +123,38 @@ class OpenFile:
         self._searches.shutdown(wait=True, cancel_futures=True)  # a search whose caller was cancelled may still read
         try:
             now = self._places_now()
-            if now[0] == self._places[0] and not any(a and a != b for a, b in zip(now, self._places, strict=True)):
+            is_replaced = now[0] != self._places[0] or any(a and a != b for a, b in zip(now, self._places, strict=True))
+            if not is_replaced and not self._is_log_cut():
                 self._close_connections()
-            else:  # SQLite would delete the log by its name, which belongs to another database now
-                for each in self._connections():
-                    forks.leave(each)
+            else:  # SQLite would delete the log by its name, which is another database's, or move zeros into the file
+                for connection in self._connections():
+                    forks.leave(connection)
         finally:
             self._replaced.clear()
             self.checkpoints.close()
+            if self._log >= 0:
+                os.close(self._log)
+                self._log = -1
             if self.lock is not None:
                 self.lock.close()
 
     def _connections(self) -> list[sqlite3.Connection]:
-        found = (*self._replaced, self.search, self.look, self.checkpoints.db, self.checkpoints.keeper, self.db)
-        return [each for each in found if each is not None]
+        connections = (*self._replaced, self.search, self.look, self.checkpoints.db, self.checkpoints.keeper, self.db)
+        return [connection for connection in connections if connection is not None]
 
     def _close_connections(self) -> None:
         locked = self.lock is not None and patiently(self.lock)
         try:
-            for each in self._connections():
-                each.close()
+            for connection in self._connections():
+                connection.close()
         finally:
             if locked and self.lock is not None:
                 self.lock.unlock()
 
     def check_process(self) -> None:
         """Raise unless this process opened the file and the file is still there."""
-        self._check_owner()
+        if self.loop is None or os.getpid() != self._pid:
+            self._check_owner()
         if self._state is not None:
             self._follow()
         if clock.monotonic() > self._look_at:
@@ -177,12 +186,12 @@ class OpenFile:
 
     def confirm(self) -> None:
         """Raise if the transaction that was just committed may be in a file that no other process reads. One `stat` of
-        the folder, 1.3 us, unless a file in it was created, deleted or renamed meanwhile."""
+        the folder, 1.3 us, unless a file in it was created, deleted or renamed meanwhile; and a byte of the log."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
             changed = -1
-        if changed != self._folder_seen:
+        if changed != self._folder_seen or self._is_log_cut():
             self._check_files()
             tick = TICK if changed % 1_000_000_000 else COARSE_TICK
             self._folder_seen = changed if time.time_ns() - changed > tick else 0
@@ -197,6 +206,17 @@ class OpenFile:
                     f"{self.named}{end} was deleted, moved or replaced while this process had it open, so other "
                     f"processes do not see its changes: restart this process, {cure}"
                 )
+        if self._is_log_cut():
+            self._look_at = 0.0
+            raise StorageUnavailable(
+                f"{self.named}-wal was truncated while this process had it open, so jobs that were confirmed before "
+                "are lost: restart this process, and every other one that has it open"
+            )
+
+    def _is_log_cut(self) -> bool:
+        """Whether the log has lost its header, although commits follow: they were written behind the end of a file that
+        is shorter now. After a checkpoint that truncates the log, the next commit begins with a header."""
+        return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 
     def _places_now(self) -> list[Place]:
         """Where the files are. One that is read without a log has none of it."""
@@ -223,12 +243,7 @@ class OpenFile:
 
     # --- threads
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
-        """Run a part of a transaction that waits."""
-        assert self.loop is not None
-        return await in_thread(self.loop, self.threads, call)
-
-    async def in_search(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
+    async def in_search(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run a long read in a thread, on a connection of its own. It should return few rows: the thread loses the GIL
         at each."""
         self.check_process()
@@ -239,24 +254,24 @@ class OpenFile:
 def place_of(path: str) -> Place:
     """Device and inode of the file that a path names. None: there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _state_of(path: str) -> tuple[float, int, bool] | None:
     """When the file was changed last, its size, and whether it has a log. None: there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, os.path.exists(path + "-wal")
+    return status.st_mtime_ns, status.st_size, os.path.exists(path + "-wal")
 
 
 def _let_go(opening: ThreadFuture[Opened]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opened = opening.result()
-        for each in (opened.search, opened.look, opened.db, opened.lock):
-            if each is not None:
-                each.close()
+        for part in (opened.search, opened.look, opened.db, opened.lock):
+            if part is not None:
+                part.close()

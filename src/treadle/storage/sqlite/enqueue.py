@@ -17,13 +17,12 @@ from treadle.storage.bounds import bound_of
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.machine import store
 from treadle.storage.row_rules import REFUSALS
-from treadle.storage.sqlite.inserts import ADD_BODY, SQL, insert, waited_for
+from treadle.storage.sqlite.inserts import ADD_BODY, SQL, BulkInsert, waited_for
 from treadle.storage.sqlite.rows import DOWN, LIMITS, encode, text
-from treadle.storage.sqlite.statements import BulkInsert
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 ROOM = bytearray(72)  # bytes that a claim and an ending add to a plain row, if worker name and result are short
-ADD_PLAIN = BulkInsert(SQL["add_plain"])
+ADD_PLAIN = BulkInsert(SQL["add_plain"], 3)
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
 READY = State.READY
@@ -31,12 +30,8 @@ READY = State.READY
 Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, keep, keep_failed
 
 
-def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
-    """Store plain jobs (rows.is_plain)."""
-    top, edges, is_bounded = _glance(unit)
-    if is_bounded and _may_be_full(unit, jobs):
-        return (yield from store.enqueue(unit, jobs))
-    return (yield from _insert(unit, jobs, top, edges))
+Glance = tuple[int, bool, bool]
+"""The greatest number of a row, whether any job waits for another, and whether any queue is bounded."""
 
 
 def add_merged(
@@ -47,12 +42,11 @@ def add_merged(
     jobs = [job for jobs in calls for job in jobs]
     if is_bounded and _may_be_full(unit, jobs):
         return (yield from _one_by_one(unit, calls))
-    rows = iter((yield from _insert(unit, jobs, top, edges)))
+    rows = iter((yield from add_plain(unit, jobs, (top, edges, False))))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
 
-def _glance(unit: UnitOfWork) -> tuple[int, bool, bool]:
-    """The greatest number of a row, whether any job waits for another, and whether any queue is bounded."""
+def _glance(unit: UnitOfWork) -> Glance:
     top, edges, mark, bounds = unit.ex(SQL["glance"]).fetchone()
     unit.saw(mark, bounds)
     if mark is not None:
@@ -82,17 +76,22 @@ def _one_by_one(
     return answers
 
 
-def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> Generator[None, None, list[Record]]:
-    """Insert plain jobs. Jobs of the same kind share one statement and bind their common values once. If fewer rows go
-    in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks for an adapter,
-    0.7 us."""
+def add_plain(
+    unit: UnitOfWork, jobs: Sequence[NewJob], glance: Glance | None = None
+) -> Generator[None, None, list[Record]]:
+    """Store plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once. If
+    fewer rows go in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks
+    for an adapter, 0.7 us."""
+    top, edges, is_bounded = glance or _glance(unit)
+    if is_bounded and _may_be_full(unit, jobs):
+        return (yield from store.enqueue(unit, jobs))
     now, answers = unit.now, list[Record]()
     for job in jobs:
         unit.topics.add(f"queue:{job.queue}")
-    for at in range(0, len(jobs), STEP):
-        if at:
+    for start in range(0, len(jobs), STEP):
+        if start:
             yield
-        part = jobs[at : at + STEP]
+        part = jobs[start : start + STEP]
         waited = waited_for(unit.ex, part) if edges else ()
         kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
         for seq, job in enumerate(part, top + 1):
@@ -112,11 +111,11 @@ def _insert(unit: UnitOfWork, jobs: Sequence[NewJob], top: int, edges: bool) -> 
             bodies += (seq, bytearray(encode(job)))
         stored = 0
         for kind, alike in kinds.items():
-            went = insert(unit.ex, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
+            went = ADD_PLAIN.insert(unit.ex, alike, (now, ROOM, *kind))
             unit.counts.add(kind[0], kind[1], QUEUED, went)
             stored += went
         if stored == len(part):
-            insert(unit.ex, ADD_BODY, bodies, 2)
+            ADD_BODY.insert(unit.ex, bodies)
             answers += [
                 Record(
                     job=job,
@@ -142,7 +141,7 @@ def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: li
     if lost is not None:
         raise StorageError(f"job {lost!r} was not stored, and no row has its id; nothing of the call was stored")
     fresh = [seq for seq, job in enumerate(part, top + 1) if seqs[job.id] == seq]
-    insert(unit.ex, ADD_BODY, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])], 2)
+    ADD_BODY.insert(unit.ex, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])])
     unit.read(job.id for job in part)
     return [unit.row(job.id) for job in part]
 

@@ -18,26 +18,26 @@ def translated(error: BaseException, path: str) -> BaseException:
     """The error to raise for this one. Only errors of SQLite and of the operating system are translated."""
     if isinstance(error, StorageError):
         return error
-    found: StorageError
+    translation: StorageError
     if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode"):
         code = error.sqlite_errorcode & 0xFF
         if code in BUSY:
             pid, program = writer_of(path)
-            found = Locked(path, f"the write lock of the file ({error})", pid=pid, application=program)
+            translation = Locked(path, f"the write lock of the file ({error})", pid=pid, application=program)
         elif code in FULL:
-            found = StorageFull(f"{path}: {error}; nothing of the call was stored")
+            translation = StorageFull(f"{path}: {error}; nothing of the call was stored")
         elif code in FOREIGN:
-            found = NotADatabase(f"{path}: {error}")
+            translation = NotADatabase(f"{path}: {error}")
         elif code in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR):
-            found = StorageError(f"{path}: {error}")
+            translation = StorageError(f"{path}: {error}")
         else:
-            found = StorageUnavailable(f"{path}: {error}")
+            translation = StorageUnavailable(f"{path}: {error}")
     elif isinstance(error, OSError):
         if error.errno in NO_ROOM:
-            found = StorageFull(f"{path}: {error}")
+            translation = StorageFull(f"{path}: {error}")
         else:
-            found = StorageUnavailable(f"{path}: {error}")
+            translation = StorageUnavailable(f"{path}: {error}")
     else:
         return error
-    found.__cause__ = error
-    return found
+    translation.__cause__ = error
+    return translation

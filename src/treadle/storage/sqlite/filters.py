@@ -81,32 +81,8 @@ def _own(task: str) -> Part:
     return Part("j.task >= 'treadle.' AND j.task < 'treadle/' AND j.task = ?", (task,))
 
 
-def filters(query: Query) -> Part:
-    """All that a row must match, except for `ahead_of`."""
-    found = MEMBERS[query.order]
-    if query.state:
-        found &= _in_states(frozenset(query.state))
-    if query.ready is not None:
-        found &= READY[query.ready]
-    for value, condition in (
-        (query.task, "j.task = ?"),
-        (query.queue, "j.queue = ?"),
-        (query.parent, "j.parent = ?"),
-        (query.label, "j.seq IN (SELECT job FROM label WHERE label = ?)"),
-        (query.before, "j.created_at < ?"),
-        (query.since, "j.created_at >= ?"),
-    ):
-        if value is not None:
-            found &= Part(condition, (value,))
-    if query.root is not None:
-        found &= Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
-    if query.ids:
-        found &= Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
-    return found
-
-
-def sets(query: Query) -> Iterator[Part]:
-    """Sets of rows that an index lists and that have every match."""
+def _small_sets(query: Query) -> Iterator[Part]:
+    """The conditions of a query whose rows an index lists."""
     if query.ids:
         yield Part("j.id IN (SELECT value FROM json_each(?))", (text(query.ids),))
     if query.label is not None:
@@ -115,6 +91,31 @@ def sets(query: Query) -> Iterator[Part]:
         yield Part("j.parent = ?", (query.parent,))
     if query.root is not None:
         yield Part("(j.root = ? OR j.id = ?)", (query.root, query.root))
+
+
+def filters(query: Query) -> Part:
+    """All that a row must match, except for `ahead_of`."""
+    matches = MEMBERS[query.order]
+    if query.state:
+        matches &= _in_states(frozenset(query.state))
+    if query.ready is not None:
+        matches &= READY[query.ready]
+    for value, condition in (
+        (query.task, "j.task = ?"),
+        (query.queue, "j.queue = ?"),
+        (query.before, "j.created_at < ?"),
+        (query.since, "j.created_at >= ?"),
+    ):
+        if value is not None:
+            matches &= Part(condition, (value,))
+    for part in _small_sets(query):
+        matches &= part
+    return matches
+
+
+def sets(query: Query) -> Iterator[Part]:
+    """Sets of rows that an index lists and that have every match."""
+    yield from _small_sets(query)
     if query.task is not None and query.task.startswith(OWN):
         yield _own(query.task)
     if query.queue == defaults.SYSTEM_QUEUE:
@@ -153,28 +154,28 @@ def last_ended(query: Query, most: int, until: float | None) -> Part:
     if State.SUCCEEDED in states:
         kept = "SELECT seq FROM job WHERE expires_at IS NOT NULL AND state = 3 ORDER BY expires_at DESC"
         pieces.append(Part(f"SELECT * FROM ({kept} LIMIT {most})"))
-    whole = " UNION ALL ".join(each.sql for each in pieces) or "SELECT 0 WHERE FALSE"
-    return Part(f"j.seq IN ({whole})", tuple(value for each in pieces for value in each.values))
+    whole = " UNION ALL ".join(piece.sql for piece in pieces) or "SELECT 0 WHERE FALSE"
+    return Part(f"j.seq IN ({whole})", tuple(value for piece in pieces for value in piece.values))
 
 
 def ordered(query: Query) -> Part:
     """The rows of the order, narrowed by what its index can bound."""
-    found = MEMBERS[query.order]
+    rows = MEMBERS[query.order]
     if query.order in ("newest", "oldest"):
         if query.task is not None and query.task.startswith(OWN):
-            found = _own(query.task)
+            rows = _own(query.task)
         elif query.queue == defaults.SYSTEM_QUEUE:
-            found = SYSTEM
+            rows = SYSTEM
         for value, condition in ((query.before, "j.created_at < ?"), (query.since, "j.created_at >= ?")):
             if value is not None:
-                found &= Part(condition, (value,))
+                rows &= Part(condition, (value,))
     elif query.order == "ended" and by_ending(query):
-        found &= _bad(frozenset(query.state))
+        rows &= _bad(frozenset(query.state))
     elif query.order == "queue" and query.queue is not None:
-        found &= Part("j.queue = ?", (query.queue,))
+        rows &= Part("j.queue = ?", (query.queue,))
     elif query.order == "due" and query.ready == "scheduled":
-        found = READY["scheduled"] & found
-    return found
+        rows = READY["scheduled"] & rows
+    return rows
 
 
 def ahead(queue: str, rank: int, position: float, id: str) -> tuple[Part, ...]:

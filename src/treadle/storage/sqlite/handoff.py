@@ -26,7 +26,7 @@ from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.sqlite.waiting_workers import WaitingWorker
 
-SAID: Final = 16_384  # bytes of a row that are sent whole; of a larger one only the id
+WHOLE: Final = 16_384  # bytes of a row that are sent whole; of a larger one only the id
 
 _read = msgspec.json.Decoder(Record | str).decode
 
@@ -34,15 +34,15 @@ Take = Callable[[str, Record], None]
 
 
 class Mailbox:
-    """An address of this storage object; see `treadle.storage.optional_parts.Post`. `asks`: a claim of it may be noted
-    as open."""
+    """An address of this storage object; see `treadle.storage.optional_parts.Post`. `has_claim`: a claim of it may be
+    noted as open."""
 
-    def __init__(self, address: str, take: Take, left: Callable[[Mailbox], None]) -> None:
-        self.address, self.take, self._left = address, take, left
-        self.asks = False
+    def __init__(self, address: str, take: Take, closed: Callable[[Mailbox], None]) -> None:
+        self.address, self.take, self._closed = address, take, closed
+        self.has_claim = False
 
     def close(self) -> None:
-        self._left(self)
+        self._closed(self)
 
 
 class Inbox:
@@ -54,14 +54,14 @@ class Inbox:
 
     def deliver(self, word: str) -> None:
         """Read the datagram of a hand-off to one of our addresses. The row says under which claim id."""
-        address, _, said = word.partition(" ")
+        address, _, content = word.partition(" ")
         mailbox = self.mailboxes.get(address)
         if mailbox is None:
             return
         row: Record | str | None
         try:
             self._file.check_process()  # a thread may be closing the file
-            row = _read(said)
+            row = _read(content)
             if isinstance(row, str):
                 [row] = queries.by_ids(self._file.look, [row])
         except Exception:
@@ -86,17 +86,17 @@ class Mailboxes:
         return mailbox
 
     def _leave(self, mailbox: Mailbox) -> None:
-        if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.asks:
+        if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.has_claim:
             with contextlib.suppress(StorageError):  # the storage is closed, and with it every address of this process
-                self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_heard)
+                self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_ignore_result)
 
     def _withdrawn(self, mailbox: Mailbox) -> Generator[None, None, None]:
         yield from ()
         self._withdraw(mailbox)
 
     def _withdraw(self, mailbox: Mailbox) -> None:
-        mailbox.asks = False
-        self._file.asks.drop(mailbox.address)
+        mailbox.has_claim = False
+        self._file.waiting_workers.drop(mailbox.address)
 
     # --- open claims
 
@@ -107,17 +107,19 @@ class Mailboxes:
         mailbox = self._mailboxes.get(ask.hand_off[0]) if ask.hand_off is not None else None
         if mailbox is None or ask.hand_off is None:
             return (yield from claim(unit, ask))
-        if mailbox.asks:
+        if mailbox.has_claim:
             self._withdraw(mailbox)
         claimed = yield from claim(unit, ask)
         wait = ask.hand_off[1]
         if claimed is not None and not claimed.records and wait > 0:
-            mailbox.asks = True
+            mailbox.has_claim = True
             # Only one job, not all that it had room for: a burst is faster by hint and claim, and a frozen process
             # holds back only one.
-            words = encode(replace(ask, limit=1, hand_off=None))
+            claim_text = encode(replace(ask, limit=1, hand_off=None))
             queues = tuple(queue for queue, _ in ask.queues)
-            self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
+            self._file.waiting_workers.add(
+                WaitingWorker(mailbox.address, unit.now + wait, queues, claim_text), unit.now
+            )
         return claimed
 
     # --- hand-off
@@ -133,39 +135,41 @@ class Mailboxes:
         rows = yield from insert(unit)
         [row] = rows
         if row.queue_position is not None and self._notifier.can_probe:
-            handed_over = yield from self._hand(waiting, unit, row.job)
+            handed_over = yield from self._hand_over(waiting, unit, row.job)
             topic = f"queue:{row.job.queue}"
             if handed_over == row.job.id and topic not in published:
                 unit.topics.discard(topic)
         return rows
 
-    def _hand(self, asks: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob) -> Generator[None, None, str | None]:
+    def _hand_over(
+        self, workers: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob
+    ) -> Generator[None, None, str | None]:
         """Make the latest open claim that would take this job. Return the id of its job: the first of the queue, which
         need not be the new one. No hand-off if there are rules or rows are due: enqueue must stay cheap."""
-        for ask in reversed(asks):
+        for ask in reversed(workers):
             wanted = ask.claim_for(job) if ask.until > unit.now else None
-            if wanted is None or not self._hears(ask.address):
+            if wanted is None or not self._is_alive(ask.address):
                 continue
             claimed = yield from claim(unit.quiet(), wanted, quickly=True)
             if claimed is None or not claimed.records:
                 return None
-            self._file.asks.keep([other for other in asks if other is not ask])
+            self._file.waiting_workers.keep([other for other in workers if other is not ask])
             [row] = claimed.records
-            unit.topics.add(f"{ask.address} {self._said(row)}")
+            unit.topics.add(f"{ask.address} {self._content(row)}")
             return row.job.id
         return None
 
-    def _hears(self, address: str) -> bool:
-        return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.is_heard(address)
+    def _is_alive(self, address: str) -> bool:
+        return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.is_alive(address)
 
-    def _said(self, row: Record) -> str:
+    def _content(self, row: Record) -> str:
         """The row, because a cold read of it takes 0.27 ms. Only the id if the row is large, or if a process could
         receive it that may not read the file."""
         whole = to_json(row) if self._notifier.beside else b""
-        return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
+        return (whole if 0 < len(whole) <= WHOLE else to_json(row.job.id)).decode()
 
 
-def _heard(future: asyncio.Future[None]) -> None:
+def _ignore_result(future: asyncio.Future[None]) -> None:
     """Ignore the result: the open claim expires by itself."""
     if not future.cancelled():
         future.exception()

@@ -21,9 +21,9 @@ def make_tables_in_memory(raw: sqlite3.Connection, now: float) -> None:
     migrate(raw, NAME, now, shared=True)
 
 
-def within_memory(given: Any, now: clock.Clock) -> UserTransaction:
+def within_memory(session: Any, now: clock.Clock) -> UserTransaction:
     """The methods inside the transaction of that connection."""
-    return MemoryTransaction(given, Known(NAME, shared=True), now)
+    return MemoryTransaction(session, Known(NAME, shared=True), now)
 
 
 class MemoryTransaction(UserTransaction):

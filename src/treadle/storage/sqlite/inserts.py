@@ -11,10 +11,9 @@ from treadle.storage.machine.rows import QueueEnds, Steps
 from treadle.storage.row_rules import rank
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.rows import DOWN, MORE, encode, flags_of, inserted, text
-from treadle.storage.sqlite.statements import BulkInsert, load
+from treadle.storage.sqlite.statements import load
 
 SQL = load("enqueue")
-ADD_ANY, ADD_BODY = BulkInsert(SQL["add_any"]), BulkInsert(SQL["add_body"])
 STEP: Final = 256  # edges between two turns of the loop: 1 to 2 ms
 
 Execute = Callable[..., Any]
@@ -34,17 +33,36 @@ class Unit(QueueEnds, Protocol):
     def wait_for(self, edges: Sequence[tuple[str, str]], version: int, soft: bool = False) -> None: ...
 
 
-def insert(ex: Execute, rows: BulkInsert, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
-    """Insert all rows with few statements; return how many were inserted."""
-    at, left, done = 0, len(params) // width, 0
-    if left == 1:
-        one: int = ex(rows[1], (*first, *params)).rowcount
-        return one
-    for size in BulkInsert.SIZES:
-        while left >= size:
-            done += ex(rows[size], (*first, *params[at : at + size * width])).rowcount
-            at, left = at + size * width, left - size
-    return done
+class BulkInsert:
+    """An INSERT of many rows in one statement: 334,000 rows/s against 262,000 with executemany.
+
+    Its text ends with the VALUES of one row, which is repeated. There are few sizes, so that each stays prepared.
+    """
+
+    SIZES = (256, 64, 16, 4, 1)
+
+    def __init__(self, statement: str, width: int) -> None:
+        """`width`: the parameters of each row."""
+        head, row = statement.split(" VALUES ")
+        self._texts = {size: f"{head} VALUES {','.join([row] * size)}" for size in self.SIZES}
+        self._width = width
+
+    def insert(self, ex: Execute, params: list[Any], first: tuple[Any, ...] = ()) -> int:
+        """Insert all rows with few statements; return how many were inserted. `first`: parameters before those of the
+        rows."""
+        start, rest, done = 0, len(params) // self._width, 0
+        if rest == 1:
+            one: int = ex(self._texts[1], (*first, *params)).rowcount
+            return one
+        for size in self.SIZES:
+            while rest >= size:
+                end = start + size * self._width
+                done += ex(self._texts[size], (*first, *params[start:end])).rowcount
+                start, rest = end, rest - size
+        return done
+
+
+ADD_ANY, ADD_BODY = BulkInsert(SQL["add_any"], 23), BulkInsert(SQL["add_body"], 2)
 
 
 def waited_for(ex: Execute, jobs: Sequence[NewJob]) -> set[str]:
@@ -112,16 +130,16 @@ class Batch:
     def flush(self) -> Steps[None]:
         """Insert all rows. One job may wait for thousands of others, so edges are stored in steps."""
         unit = self._unit
-        insert(unit.ex, ADD_ANY, self._rows, 23)
-        insert(unit.ex, ADD_BODY, self._bodies, 2)
+        ADD_ANY.insert(unit.ex, self._rows)
+        ADD_BODY.insert(unit.ex, self._bodies)
         for kind in self._kinds:
             unit.counts.add(*kind, 1)
         if self._labels:
             unit.many(SQL["add_label"], self._labels)
-        for at in range(0, len(self._edges), STEP):
-            if at:
+        for start in range(0, len(self._edges), STEP):
+            if start:
                 yield
-            unit.wait_for(self._edges[at : at + STEP], 0)
+            unit.wait_for(self._edges[start : start + STEP], 0)
         for batch in (self._rows, self._bodies, self._kinds, self._labels, self._edges):
             batch.clear()
         self._heads.clear()

@@ -27,9 +27,9 @@ def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Ca
     before = dict(unit.rules)
     write(unit, fresh)
     unit.rules_changed()
-    for each in fresh:
-        scope = _queue(each.name)
-        if scope is not None and each.name in unit.rules and each.name not in before:
+    for facts in fresh:
+        scope = _queue(facts.name)
+        if scope is not None and facts.name in unit.rules and facts.name not in before:
             yield partial(unit.ex, SQL["count_queue"], (scope or None,))  # reads all rows: 0.1 s a million
             unit.ex(SQL["mark_queue"])
     for (key,) in unit.ex(SQL["slot_keys"]).fetchall():
@@ -49,23 +49,23 @@ def _queue(name: str) -> str | None:
 # --- the facts as rows
 
 
-def read(found: Iterable[Any]) -> dict[str, LimitFacts]:
-    return gathered((name, kind, rule and decode_rule(rule), until) for name, kind, rule, until in found)
+def read(stored: Iterable[Any]) -> dict[str, LimitFacts]:
+    return gathered((name, kind, rule and decode_rule(rule), until) for name, kind, rule, until in stored)
 
 
 def write(unit: UnitOfWork, facts: Iterable[LimitFacts]) -> None:
     """Replace the stored facts of these limits, and derive the acting rule of each from them."""
     of_queues = False
-    for each in facts:
-        of_queues = of_queues or _queue(each.name) is not None
-        unit.ex(SQL["drop_facts"], (each.name,))
-        found = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(each)]
-        unit.many(SQL["add_fact"], found)
-        rule = acting(each)
+    for limit in facts:
+        of_queues = of_queues or _queue(limit.name) is not None
+        unit.ex(SQL["drop_facts"], (limit.name,))
+        parts = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(limit)]
+        unit.many(SQL["add_fact"], parts)
+        rule = acting(limit)
         if rule is None:
-            unit.ex(SQL["remove"], (each.name,))
+            unit.ex(SQL["remove"], (limit.name,))
         else:
-            unit.ex(SQL["set"], (each.name, encode(rule)))
+            unit.ex(SQL["set"], (limit.name, encode(rule)))
     if of_queues:
         unit.ex(SQL["drop_bounds"])
         bounds = bounds_of(read(unit.ex(SQL["queue_facts"])))

@@ -17,22 +17,22 @@ def writer_of(path: str) -> tuple[int | None, str]:
     return holder_of(path + "-shm", WRITER)
 
 
-def holder_of(path: str, at: int = 0) -> tuple[int | None, str]:
+def holder_of(path: str, byte: int = 0) -> tuple[int | None, str]:
     """The process that has locked this byte of the file for writing, and the name of its program; None: unknown."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
         with open(LISTED) as listed:
             lines = listed.read().splitlines()
     except OSError:
         return None, ""
-    named = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    named = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in lines:
-        words = line.split()  # number, kind, way, mode, process, file, first byte, last byte; "->" if it waits
-        if "->" in words or len(words) < 8 or words[3] != "WRITE" or words[5] != named:
+        columns = line.split()  # number, kind, way, mode, process, file, first byte, last byte; "->" if it waits
+        if "->" in columns or len(columns) < 8 or columns[3] != "WRITE" or columns[5] != named:
             continue
-        first, last = int(words[6]), None if words[7] == "EOF" else int(words[7])
-        if first <= at and (last is None or at <= last) and int(words[4]) > 0:
-            return int(words[4]), _program(int(words[4]))
+        first, last = int(columns[6]), None if columns[7] == "EOF" else int(columns[7])
+        if first <= byte and (last is None or byte <= last) and int(columns[4]) > 0:
+            return int(columns[4]), _program(int(columns[4]))
     return None, ""
 
 

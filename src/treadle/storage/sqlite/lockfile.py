@@ -56,14 +56,14 @@ class LockFile:
                 with contextlib.suppress(FileNotFoundError):
                     return os.open(self.path, how)
                 with contextlib.suppress(FileExistsError):  # another process was faster
-                    made = os.open(self.path, how | os.O_CREAT | os.O_EXCL, FILE)
+                    fd = os.open(self.path, how | os.O_CREAT | os.O_EXCL, FILE)
                     share(self.path, self.path.removesuffix("-lock"))
-                    return made
+                    return fd
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            found = f"{self.path} is a symbolic link, expected a file of Treadle's own"
-            raise StorageUnavailable(f"{found}: another user may have created it; delete it") from None
+            problem = f"{self.path} is a symbolic link, expected a file of Treadle's own"
+            raise StorageUnavailable(f"{problem}: another user may have created it; delete it") from None
 
     def forked(self) -> None:
         self.close()
@@ -131,10 +131,10 @@ class LockFile:
     def patience(self) -> tuple[float, float]:
         """Until when no process waits for readers, and how many seconds that pause lasts. The last holder whose wait
         for readers failed has written both. Zeros: no note."""
-        found = os.pread(self._fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
-        if len(found) < READERS.size:
+        note = os.pread(self._fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
+        if len(note) < READERS.size:
             return 0.0, 0.0
-        until, pause = READERS.unpack(found)
+        until, pause = READERS.unpack(note)
         return until, pause
 
     def set_patience(self, until: float, pause: float) -> None:

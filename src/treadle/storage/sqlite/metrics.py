@@ -36,5 +36,5 @@ def every_row(db: sqlite3.Connection) -> tuple[MetricsRow, ...]:
     return tuple(_rows(db.execute(SQL["all"])))
 
 
-def _rows(found: Iterable[tuple[float, float, str, bytes]]) -> list[MetricsRow]:
-    return [MetricsRow(at=at, span=span, source=source, data=data) for at, span, source, data in found]
+def _rows(rows: Iterable[tuple[float, float, str, bytes]]) -> list[MetricsRow]:
+    return [MetricsRow(at=moment, span=span, source=source, data=data) for moment, span, source, data in rows]

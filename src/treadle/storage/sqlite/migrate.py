@@ -18,12 +18,12 @@ APPLICATION_ID = 0x54524444  # "TRDD"; `file` and other tools recognise the file
 @functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
     """(number, name, script) of every migration, in order."""
-    found = []
+    migrations = []
     for entry in files("treadle.storage.sqlite").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
         if match:
-            found.append((int(match[1]), match[2], entry.read_text("utf-8")))
-    return tuple(sorted(found))
+            migrations.append((int(match[1]), match[2], entry.read_text("utf-8")))
+    return tuple(sorted(migrations))
 
 
 def newest() -> int:
@@ -61,21 +61,21 @@ def _names() -> set[str]:
 
 
 def check(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
-    found = schema_of(db, path, shared)
-    if found > newest():
-        raise SchemaTooNew(found, newest())
-    return found
+    number = schema_of(db, path, shared)
+    if number > newest():
+        raise SchemaTooNew(number, newest())
+    return number
 
 
 def migrate(db: sqlite3.Connection, path: str, now: float, shared: bool = False) -> None:
     """Apply the missing migrations, each in a transaction of its own. The caller holds the lock file."""
-    found = check(db, path, shared)
+    schema = check(db, path, shared)
     for number, name, script in known():
-        if number > found:
-            start = "" if found else _FRAME
+        if number > schema:
+            start = "" if schema else _FRAME
             db.executescript(f"BEGIN IMMEDIATE; {start} {script}")
             try:
-                if not found:
+                if not schema:
                     db.execute("INSERT INTO meta (name, value) VALUES ('created_at', ?)", (repr(now),))
                 db.execute("INSERT INTO migration (number, name, applied_at) VALUES (?, ?, ?)", (number, name, now))
                 db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('schema', ?)", (str(number),))
@@ -83,7 +83,7 @@ def migrate(db: sqlite3.Connection, path: str, now: float, shared: bool = False)
             except BaseException:
                 db.execute("ROLLBACK")
                 raise
-            found = number
+            schema = number
 
 
 _FRAME = f"""

@@ -23,7 +23,7 @@ from treadle.storage.sqlite.socket_folder import SocketFolder
 from treadle.storage.topic_waiters import TopicWaiters
 
 MANY: Final = 50  # topics in a datagram; of more, only their kinds are sent
-NET: Final = 0.2  # s between two checks whether other processes have committed
+POLL: Final = 0.2  # s between two checks whether other processes have committed
 KINDS: Final = ("queue:*", "job:*", "worker:*")
 QUEUES_AND_JOBS: Final = KINDS[:2]
 HAND: Final = "hand:"  # prefix of a hand-off address; such a topic goes to one process only
@@ -56,11 +56,11 @@ class Notifier:
         self._sender: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._others: list[str] = []
-        self._seen: int | None = None  # when the folder last changed, as far as this object has read it
+        self._folder_changed: int | None = None  # when the folder last changed, as far as this object has read it
         self._listeners = 0
         self._version: int | None = None
-        self._net: asyncio.TimerHandle | None = None
-        self._heard = False
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._received = False
         forks.register(self)
 
     def start(self) -> None:
@@ -71,38 +71,36 @@ class Notifier:
 
     def publish(self, topics: set[str]) -> None:
         """Send topics to the other processes. Never waits and never raises, because the jobs are committed."""
-        try:  # noqa: SIM105 - 0.4 us less
-            self._publish(topics)
+        handed_over = 0
+        try:
+            for topic in topics:
+                if topic.startswith(HAND):
+                    handed_over += 1
+                    self._deliver(topic)
+            if handed_over == len(topics):
+                return
+            if self._folder_changed is None and not os.access(self._folder, os.F_OK):
+                return  # no process has ever listened: 1.5 us less than the error of the next line
+            changed = self._place.changed()  # raises if the last listener has closed since
+            if changed != self._folder_changed:
+                self._others = [name for name in os.listdir(self._folder) if name != self._name]
+                self._folder_changed = changed
+            if self._others:
+                message = msgspec.json.encode(_few(topics))
+                for name in list(self._others):
+                    self._send(name, message)
         except OSError:
             pass  # the folder is not readable or was deleted; listeners also poll the file
 
-    def _publish(self, topics: set[str]) -> None:
-        words = [topic for topic in topics if topic.startswith(HAND)]
-        for word in words:
-            self._deliver(word)
-        if len(words) == len(topics):
-            return
-        if self._seen is None and not os.access(self._folder, os.F_OK):
-            return  # no process has ever listened: 1.5 us less than the error of the next line
-        changed = self._place.changed()  # raises if the last listener has closed since
-        if changed != self._seen:
-            self._others = [name for name in os.listdir(self._folder) if name != self._name]
-            self._seen = changed
-        if not self._others:
-            return
-        message = msgspec.json.encode(_few(topics))
-        for name in list(self._others):
-            self._tell(name, message)
-
-    def _deliver(self, word: str) -> None:
+    def _deliver(self, topic: str) -> None:
         """Deliver only to that receiver: by datagram to another process, in this process on the next loop turn."""
-        if self.is_here(word):
-            asyncio.get_running_loop().call_soon(self._deliver_here, word)
+        if self.is_here(topic):
+            asyncio.get_running_loop().call_soon(self._deliver_here, topic)
         else:
             self._place.changed()  # raises if the folder is no longer safe; the topic may contain a whole job
-            self._tell(_receiver_of(word), msgspec.json.encode([word]))
+            self._send(_receiver_of(topic), msgspec.json.encode([topic]))
 
-    def _tell(self, name: str, message: bytes) -> None:
+    def _send(self, name: str, message: bytes) -> None:
         if self._sender is None:
             with forks.opening:
                 self._sender = _new_socket()
@@ -119,7 +117,7 @@ class Notifier:
         except OSError:
             pass
 
-    def is_heard(self, address: str) -> bool:
+    def is_alive(self, address: str) -> bool:
         """Whether another process listens at this address."""
         with contextlib.suppress(OSError), _new_socket() as probe:
             self._place.changed()
@@ -141,15 +139,15 @@ class Notifier:
         """While a caller watches: receive datagrams, and poll."""
         self._listeners += 1
         self.register()
-        if self._net is None:
-            self._net = asyncio.get_running_loop().call_later(NET, self._look)
+        if self._poll_timer is None:
+            self._poll_timer = asyncio.get_running_loop().call_later(POLL, self._poll)
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and self._net is not None:
-                self._net.cancel()
-                self._net = None
+            if not self._listeners and self._poll_timer is not None:
+                self._poll_timer.cancel()
+                self._poll_timer = None
 
     def register(self) -> bool:
         """Open the receiver. False: there can be none."""
@@ -172,30 +170,30 @@ class Notifier:
         """Create a socket at our address in the folder."""
         address = os.path.join(self._folder, self._name)
         self._place.make()
-        made = _new_socket()
+        receiver = _new_socket()
         try:
             if UNIX:
                 # Linux takes the mode from here; elsewhere the folder's mode protects it
                 with contextlib.suppress(OSError):
-                    os.fchmod(made.fileno(), FILE)
-                made.bind(address)
+                    os.fchmod(receiver.fileno(), FILE)
+                receiver.bind(address)
             else:
-                made.bind(("127.0.0.1", 0))
+                receiver.bind(("127.0.0.1", 0))
                 make_file(address)
                 with open(address, "w", encoding="ascii") as file:
-                    file.write(str(made.getsockname()[1]))
+                    file.write(str(receiver.getsockname()[1]))
             share(address, self._path)
         except BaseException:
-            made.close()
+            receiver.close()
             raise
-        return made
+        return receiver
 
     def forked(self) -> None:
         """Only the parent listens. A datagram sent to it after its death must find no socket."""
-        for each in (self._socket, self._sender):
-            if each is not None:
-                each.close()
-        self._socket = self._sender = self._loop = self._net = None
+        for open_socket in (self._socket, self._sender):
+            if open_socket is not None:
+                open_socket.close()
+        self._socket = self._sender = self._loop = self._poll_timer = None
         self._listeners = 0
         self._name = _name()
 
@@ -209,30 +207,30 @@ class Notifier:
                 break
             except (OSError, *UNREADABLE):
                 continue
-        self._heard = True
+        self._received = True
         for topic in topics:
             if topic.startswith(HAND):
                 self._deliver_here(topic)
         self._waiters.wake(topics)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Check whether other processes have committed since the last check. A change that datagrams may have reported
         is published again only if it is still there at the next check."""
         version = self._foreign_version()
         if version is not None and version != self._version:
-            if self._heard and self._version is not None:
-                self._heard = False  # published by the next check if the version still differs
+            if self._received and self._version is not None:
+                self._received = False  # published by the next check if the version still differs
             else:
                 self._version = version
                 # A heartbeat answers "worker:*", and its commit would be the change that the other processes find next:
                 # idle processes would send 4 heartbeats a second for ever. Only without a socket nothing else reports.
                 self._waiters.wake(KINDS if self._socket is None else QUEUES_AND_JOBS)
-        self._net = asyncio.get_running_loop().call_later(NET, self._look)
+        self._poll_timer = asyncio.get_running_loop().call_later(POLL, self._poll)
 
     def close(self) -> None:
-        if self._net is not None:
-            self._net.cancel()
-            self._net = None
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
         if self._socket is not None:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._socket)
@@ -268,9 +266,9 @@ def _few(topics: set[str]) -> list[str]:
 
 
 def _new_socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX if UNIX else socket.AF_INET, socket.SOCK_DGRAM)
-    made.setblocking(False)
-    return made
+    new = socket.socket(socket.AF_UNIX if UNIX else socket.AF_INET, socket.SOCK_DGRAM)
+    new.setblocking(False)
+    return new
 
 
 def _port_of(address: str) -> tuple[str, int]:

@@ -90,10 +90,12 @@ def _named(path: str, act: Callable[[], Opened]) -> Opened:
 
 def _unwritable(path: str, folder: str) -> str:
     """Why this process cannot write to the database; "" if it can."""
-    for each in (folder, path, path + "-lock"):
-        if os.path.exists(each) and not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+    for place in (folder, path, path + "-lock"):
+        if os.path.exists(place) and not os.access(
+            place, os.W_OK, effective_ids=os.access in os.supports_effective_ids
+        ):
             user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-            return f"{each} is not writable for {user}; grant write access to the file and its folder"
+            return f"{place} is not writable for {user}; grant write access to the file and its folder"
     return ""
 
 
@@ -108,15 +110,15 @@ def _open_to_write(path: str, synchronous: str, now: clock.Clock, shared: bool) 
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA busy_timeout = 0")
 
-    with contextlib.ExitStack() as made:
-        lock = made.enter_context(contextlib.closing(LockFile(path + "-lock")))
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(contextlib.closing(LockFile(path + "-lock")))
         try:
             opened = Opened(*_connections(path, prepare), lock)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
                 raise
             opened = _open_to_look(path, lock, str(error), shared)
-        made.pop_all()
+        stack.pop_all()
     return opened
 
 
@@ -125,12 +127,12 @@ def _connections(
 ) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
     """Open three connections. `prepare` runs on the first before the others are opened. If one fails, none stays
     open."""
-    with contextlib.ExitStack() as made:
-        db = made.enter_context(contextlib.closing(new_connection(path)))
+    with contextlib.ExitStack() as stack:
+        db = stack.enter_context(contextlib.closing(new_connection(path)))
         prepare(db)
-        look = made.enter_context(contextlib.closing(new_connection(path)))
-        search = made.enter_context(contextlib.closing(new_connection(path)))
-        made.pop_all()
+        look = stack.enter_context(contextlib.closing(new_connection(path)))
+        search = stack.enter_context(contextlib.closing(new_connection(path)))
+        stack.pop_all()
     return db, look, search
 
 
@@ -167,9 +169,9 @@ def _open_to_look(path: str, lock: LockFile | None, why: str, shared: bool) -> O
     uri, still = read_only_uri(path)
 
     def checked(db: sqlite3.Connection) -> None:
-        found = check(db, path, shared)
-        if found < newest():
-            raise SchemaTooOld(found, newest(), path)
+        schema = check(db, path, shared)
+        if schema < newest():
+            raise SchemaTooOld(schema, newest(), path)
 
     return Opened(*_connections(uri, checked), lock, why, still)
 

@@ -42,18 +42,18 @@ def _prune_rows(unit: UnitOfWork, limit: int) -> Generator[InThread | None, Any,
         return 0
     went, longer = 0, {0}
     while longer:
-        left = max(limit - went, 0)
-        (said,) = yield partial(_old, unit, left)
-        found: list[tuple[int, str, int]] = from_json(said)
-        longer = _keep_longer(unit, found)
-        found = [row for row in found if row[0] not in longer]
-        top = max((seq for seq, _, _ in found), default=0)
-        if found and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
+        rest = max(limit - went, 0)
+        (row_text,) = yield partial(_old, unit, rest)
+        rows: list[tuple[int, str, int]] = from_json(row_text)
+        longer = _keep_longer(unit, rows)
+        rows = [row for row in rows if row[0] not in longer]
+        top = max((seq for seq, _, _ in rows), default=0)
+        if rows and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
             unit.ex(SQL["keep_top"], (top,))  # else the next new row would get the number of a deleted one
-        for at in range(0, len(found), STEP):
-            _delete(unit, found[at : at + STEP])
+        for start in range(0, len(rows), STEP):
+            _delete(unit, rows[start : start + STEP])
             yield None
-        went += len(found)
+        went += len(rows)
     _shrink(unit)
     return went
 
@@ -74,21 +74,21 @@ def _keep_longer(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> set[int]
 
 def _drop_limits(unit: UnitOfWork, past: str) -> Generator[InThread | None, Any, str]:
     """Delete the rates of unused partitions (`user:<id>`): each leaves its starts or its bucket behind."""
-    (said,) = yield lambda: unit.ex(SQL["rates"], (past, LIMITS)).fetchone()
-    found: list[tuple[str, float | None, float | None, float | None]] = from_json(said)
+    (rate_text,) = yield lambda: unit.ex(SQL["rates"], (past, LIMITS)).fetchone()
+    rates: list[tuple[str, float | None, float | None, float | None]] = from_json(rate_text)
     unused = [
         key
-        for key, last, tokens, at in found
+        for key, last, tokens, moment in rates
         if is_over(
             rule_for(unit.rules, key),
-            Usage(starts=[] if last is None else [(last, 1)], tokens=tokens, at=at or 0.0),
+            Usage(starts=[] if last is None else [(last, 1)], tokens=tokens, at=moment or 0.0),
             unit.now,
         )
     ]
     if unused:
         keys = text(unused)
         yield lambda: [unit.ex(SQL[name], (keys,)) for name in ("drop_starts", "drop_buckets")]
-    return found[-1][0] if len(found) == LIMITS else ""
+    return rates[-1][0] if len(rates) == LIMITS else ""
 
 
 def _delete(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Reads rows by id, counts, workers and limits. It sees what is committed and changes nothing."""
+"""Reads rows by id, statistics, workers and limits. It sees what is committed and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Presence, Record
+from treadle.core.query_model import Glance, Stats
 from treadle.storage import queries
 from treadle.storage.admission import Usage, rate_use, rule_for
+from treadle.storage.count_groups import KeptCounts
+from treadle.storage.sqlite import counts
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
@@ -31,22 +34,22 @@ def by_ids(db: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
 
 
 def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
-    found = BY_SEQS.rows(db, (text(seqs),))
+    rows = BY_SEQS.rows(db, (text(seqs),))
     order = {seq: number for number, seq in enumerate(seqs)}
-    return _records(db, sorted(found, key=lambda each: order[each[0]]))
+    return _records(db, sorted(rows, key=lambda row: order[row[0]]))
 
 
-def _records(db: sqlite3.Connection, found: Sequence[Any]) -> list[Record]:
-    remembering = [each[0] for each in found if each[1] & CHECKPOINTS]
+def _records(db: sqlite3.Connection, rows: Sequence[Any]) -> list[Record]:
+    remembering = [row[0] for row in rows if row[1] & CHECKPOINTS]
     checkpoints: dict[int, tuple[tuple[str, str], ...]] = {}
     for seq, name, value in db.execute(SQL["checkpoints"], (text(remembering),)) if remembering else ():
         checkpoints[seq] = (*checkpoints.get(seq, ()), (name, value))
-    return [record(each, checkpoints.get(each[0], ())) for each in found]
+    return [record(row, checkpoints.get(row[0], ())) for row in rows]
 
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:
-    found = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
-    return queries.workers(found, now)
+    presences = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
+    return queries.workers(presences, now)
 
 
 def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
@@ -66,10 +69,38 @@ def limits_in_use(db: sqlite3.Connection, now: float, blocked: Mapping[str, int]
 
 
 def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, queries.RateUse]:
-    found = dict[str, queries.RateUse]()
-    for key, tokens, at in db.execute(SQL["rated"]).fetchall():
+    uses = dict[str, queries.RateUse]()
+    for key, tokens, moment in db.execute(SQL["rated"]).fetchall():
         rule = rule_for(rules, key)
         if rule is not None and rule.rate is not None:
             starts = [] if rule.how == "bucket" else db.execute(SQL["window"], (key, rule.per, now)).fetchall()
-            found[key] = rate_use(rule, Usage(starts=starts, tokens=tokens, at=at or 0.0), now)
-    return found
+            uses[key] = rate_use(rule, Usage(starts=starts, tokens=tokens, at=moment or 0.0), now)
+    return uses
+
+
+# --- statistics, which programs repeat every few seconds. Call these in the thread of searches
+
+
+def stats(db: sqlite3.Connection, now: float) -> Stats:
+    db.execute("BEGIN")  # all statements below see one state of the file
+    try:
+        kept = counts.kept(db, now)
+        return Stats(counts=kept.counts(), workers=workers(db, now), limits=limits_in_use(db, now, kept.blocked()))
+    finally:
+        db.execute("COMMIT")
+
+
+def glance(db: sqlite3.Connection, now: float, most: int) -> Glance:
+    db.execute("BEGIN")
+    try:
+        kept, live = counts.kept(db, now), workers(db, now)
+        used = limits_in_use(db, now, kept.blocked())
+    finally:
+        db.execute("COMMIT")
+    queues, capped = kept.glance(most)
+    return Glance(at=now, queues=queues, workers=live, limits=used, capped=capped)
+
+
+def limits_now(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
+    """The limits and their use."""
+    return limits_in_use(db, now, KeptCounts(counts.kept_rows(db), {}, now).blocked())

@@ -63,18 +63,18 @@ class RecentLeases:
 
     def take(self, ids: Iterable[str]) -> Leased | None:
         """The leases of all these rows, which are then forgotten; None if one of them is unknown."""
-        young, old, found = self._young, self._old, list[int]()
+        young, old, entries = self._young, self._old, list[int]()
         for id in ids:
             entry = young.pop(id, 0) or old.pop(id, 0)
             if not entry:
                 return None
-            found.append(entry)
-        numbers = [entry % TASKS for entry in found]
+            entries.append(entry)
+        numbers = [entry % TASKS for entry in entries]
         if numbers.count(numbers[0]) == len(numbers):
             groups = Counter({self._groups[numbers[0]]: len(numbers)})
         else:
             groups = Counter([self._groups[number] for number in numbers])
-        return Leased([entry // TASKS for entry in found], groups)
+        return Leased([entry // TASKS for entry in entries], groups)
 
     def forget(self) -> None:
         self._young, self._old = {}, {}

@@ -25,14 +25,14 @@ def compare(db: sqlite3.Connection) -> tuple[tuple[CountDrift, ...], int]:
     return drifts(groups(kept), groups(counted)), repairs
 
 
-def repair(unit: UnitOfWork, found: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:
+def repair(unit: UnitOfWork, drifted: Sequence[CountDrift], repairs: int) -> Generator[None, None, bool]:
     """Correct the counts by the differences that `compare` found, which later calls do not change. Return False, and
     correct nothing, if another repair came in between."""
     yield from ()
     if unit.ex(SQL["repairs"]).fetchone()[0] != repairs:
         return False
-    for each in found:
-        kind = kind_as_stored((each.queue, each.task, each.kind, each.limit))
-        unit.counts.add(each.queue, each.task, kind, each.counted - each.kept)
+    for drift in drifted:
+        kind = kind_as_stored((drift.queue, drift.task, drift.kind, drift.limit))
+        unit.counts.add(drift.queue, drift.task, kind, drift.counted - drift.kept)
     unit.ex(SQL["repaired"])
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -65,18 +66,18 @@ def numbers_text(seqs: Sequence[int]) -> str:
     return text(seqs if run is None else [run])
 
 
-def numbers(found: str) -> list[int]:
+def numbers(stored: str) -> list[int]:
     """The row numbers that `numbers_text` wrote."""
     seqs = list[int]()
-    for each in from_json(found):
-        seqs += [each] if isinstance(each, int) else range(each[0], each[1] + 1)
+    for part in from_json(stored):
+        seqs += [part] if isinstance(part, int) else range(part[0], part[1] + 1)
     return seqs
 
 
 def decode_all(bodies: Iterable[bytes]) -> list[NewJob]:
     """Decode many bodies at once, joined to one array with a header in front: 0.4 us a job instead of 0.8."""
-    found = list(bodies)
-    return _decode_many(b"\xdd" + len(found).to_bytes(4) + b"".join(found))
+    parts = list(bodies)
+    return _decode_many(b"\xdd" + len(parts).to_bytes(4) + b"".join(parts))
 
 
 def flags_of(job: NewJob) -> int:
@@ -143,66 +144,31 @@ def after_text(row: Record) -> str | None:
     return None if row.after == row.job.after else text(row.after)
 
 
+_FIRST = attrgetter(
+    *("queue_position", "return_position", "due_at", "created_at", "updated_at", "function_done", "pending"),
+    *("failures_allowed", "deadline_at"),
+)
+
+
 def inserted(row: Record, seq: int, flags: int, key: str | None) -> tuple[Any, ...]:
     """The parameters of enqueue.sql `add_any`."""
     job = row.job
-    return (
-        seq,
-        job.id,
-        job.queue,
-        job.task,
-        rank(job),
-        flags,
-        NUMBER[row.state],
-        row.queue_position,
-        row.return_position,
-        row.due_at,
-        row.created_at,
-        row.updated_at,
-        row.function_done,
-        row.pending,
-        row.failures_allowed,
-        row.deadline_at,
-        None if job.keep == defaults.KEEP else job.keep,
-        None if job.keep_failed == defaults.KEEP_FAILED else job.keep_failed,
-        key,
-        job.lane,
-        job.root,
-        job.parent,
-        after_text(row),
-    )
+    keep = None if job.keep == defaults.KEEP else job.keep
+    keep_failed = None if job.keep_failed == defaults.KEEP_FAILED else job.keep_failed
+    name = (seq, job.id, job.queue, job.task, rank(job), flags, NUMBER[row.state])
+    return (*name, *_FIRST(row), keep, keep_failed, key, job.lane, job.root, job.parent, after_text(row))
+
+
+_CHANGED = attrgetter(
+    *("version", "pending", "failures_allowed", "function_done", "queue_position", "return_position", "due_at"),
+    *("deadline_at", "attempt", "lost", "worker", "blocked_on", "result", "value", "error", "reason", "note"),
+    *("reopenings", "started_at", "updated_at", "ended_at", "expires_at"),
+)
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
     """The parameters of unit_of_work.sql `put`."""
-    return (
-        flags,
-        NUMBER[row.state],
-        row.version,
-        row.pending,
-        row.failures_allowed,
-        row.function_done,
-        row.queue_position,
-        row.return_position,
-        row.due_at,
-        row.deadline_at,
-        row.attempt,
-        row.lost,
-        row.worker,
-        row.blocked_on,
-        row.result,
-        row.value,
-        row.error,
-        row.reason,
-        row.note,
-        row.reopenings,
-        row.started_at,
-        row.updated_at,
-        row.ended_at,
-        row.expires_at,
-        after_text(row),
-        seq,
-    )
+    return (flags, NUMBER[row.state], *_CHANGED(row), after_text(row), seq)
 
 
 def record(columns: tuple[Any, ...], checkpoints: tuple[tuple[str, str], ...] = ()) -> Record:

@@ -65,10 +65,10 @@ class RunTransaction:
         except BaseException as error:
             self._unwanted = True
             await self.close()
-            found = translated(error, self._path)
-            if found is error:
+            raised = translated(error, self._path)
+            if raised is error:
                 raise
-            raise found from error
+            raise raised from error
         self.bound = UserTransaction(self.raw, self._file, self._now, self._topics)
 
     def _open(self) -> None:

@@ -111,8 +111,8 @@ class Search:
             after = (ALL,) if key is None else behind(*key)
             return [self._rows & one & other for one, other in product(self._ahead, after)]
         either = Part(
-            f"({' OR '.join(f'({each.sql})' for each in self._ahead)})",
-            tuple(value for each in self._ahead for value in each.values),
+            f"({' OR '.join(f'({piece.sql})' for piece in self._ahead)})",
+            tuple(value for piece in self._ahead for value in piece.values),
         )
         if key is None:
             return [self._rows & either]
@@ -120,24 +120,24 @@ class Search:
 
     def _next(self, what: Part, limit: int, cursor: bool = True, only: Part = ALL) -> Part:
         """A statement for `what` of the next rows in the page's order. Its pieces follow each other."""
-        order, found = ORDERS[self._query.order], list[Part]()
+        order, pieces = ORDERS[self._query.order], list[Part]()
         for rows in self._pieces(cursor):
             sql = f"SELECT {what.sql} FROM job j WHERE {rows.sql} AND {only.sql} ORDER BY {order} LIMIT {limit}"
-            found.append(Part(sql, what.values + rows.values + only.values))
-        if len(found) == 1:
-            return found[0]
-        whole = " UNION ALL ".join(f"SELECT * FROM ({each.sql})" for each in found)
-        return Part(f"SELECT * FROM ({whole}) LIMIT {limit}", tuple(it for each in found for it in each.values))
+            pieces.append(Part(sql, what.values + rows.values + only.values))
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = " UNION ALL ".join(f"SELECT * FROM ({piece.sql})" for piece in pieces)
+        return Part(f"SELECT * FROM ({whole}) LIMIT {limit}", tuple(it for piece in pieces for it in piece.values))
 
     # --- reading them
 
     def _total(self, db: sqlite3.Connection) -> int:
         if self._query.scan is not None:
-            looked = self._next(Part(f"({self._filters.sql}) AS fits", self._filters.values), self._query.scan, False)
-            found: int = _one(db, f"SELECT count(*) FROM ({looked.sql}) WHERE fits", looked.values)
-            return found
+            scanned = self._next(Part(f"({self._filters.sql}) AS fits", self._filters.values), self._query.scan, False)
+            total: int = _one(db, f"SELECT count(*) FROM ({scanned.sql}) WHERE fits", scanned.values)
+            return total
         pieces = [rows & self._filters for rows in self._pieces(cursor=False)]
-        return sum(_one(db, f"SELECT count(*) FROM job j WHERE {each.sql}", each.values) for each in pieces)
+        return sum(_one(db, f"SELECT count(*) FROM job j WHERE {piece.sql}", piece.values) for piece in pieces)
 
     def _page(self, db: sqlite3.Connection, limit: int, total: int | None) -> Found:
         seqs = _seqs(db, self._next(SEQ, limit + 1, only=self._filters))
@@ -148,12 +148,12 @@ class Search:
 
     def _scan(self, db: sqlite3.Connection, scan: int, total: int | None) -> Found:
         if not self._is_small and self._query.order == "ended" and not by_ending(self._query):
-            found = self._page(db, min(self._query.limit, scan), total)  # it reads every row, so it may filter them too
-            return replace(found, scanned=len(found.seqs))
+            page = self._page(db, min(self._query.limit, scan), total)  # it reads every row, so it may filter them too
+            return replace(page, scanned=len(page.seqs))
         fits = Part(f"j.seq, ({self._filters.sql}) AS fits", self._filters.values)
-        seqs, looked, last = (self._at_once if self._is_small else self._by_index)(db, fits, scan)
+        seqs, scanned, last = (self._at_once if self._is_small else self._by_index)(db, fits, scan)
         cursor, moment = (None, None) if last is None else self._end(db, last)
-        return Found(seqs, cursor, moment, total, looked)
+        return Found(seqs, cursor, moment, total, scanned)
 
     def _at_once(self, db: sqlite3.Connection, fits: Part, scan: int) -> tuple[list[int], int, int | None]:
         """The matching rows, how many were looked at, and the last of these if others follow it. In one read, because
@@ -161,8 +161,12 @@ class Search:
         rows = self._next(fits, scan + 1)
         pairs = from_json(_one(db, f"SELECT json_group_array(json_array(seq, fits)) FROM ({rows.sql})", rows.values))
         places = [number for number, (_, fit) in enumerate(pairs[:scan], 1) if fit][: self._query.limit]
-        looked = places[-1] if len(places) == self._query.limit else min(len(pairs), scan)
-        return [pairs[place - 1][0] for place in places], looked, pairs[looked - 1][0] if looked < len(pairs) else None
+        scanned = places[-1] if len(places) == self._query.limit else min(len(pairs), scan)
+        return (
+            [pairs[place - 1][0] for place in places],
+            scanned,
+            pairs[scanned - 1][0] if scanned < len(pairs) else None,
+        )
 
     def _by_index(self, db: sqlite3.Connection, fits: Part, scan: int) -> tuple[list[int], int, int | None]:
         """The same in several reads, each of which ends early. Only the first reads more than the index."""
@@ -171,9 +175,9 @@ class Search:
         full = len(seqs) == self._query.limit
         most = self._place(db, seqs[-1]) if full else scan
         some = " UNION ALL ".join(
-            f"SELECT * FROM (SELECT 1 FROM job j WHERE {each.sql} LIMIT {most + 1})" for each in self._pieces()
+            f"SELECT * FROM (SELECT 1 FROM job j WHERE {piece.sql} LIMIT {most + 1})" for piece in self._pieces()
         )
-        values = tuple(value for each in self._pieces() for value in each.values)
+        values = tuple(value for piece in self._pieces() for value in piece.values)
         count: int = _one(db, f"SELECT count(*) FROM (SELECT 1 FROM ({some}) LIMIT {most + 1})", values)
         if count <= most:
             return seqs, count, None
@@ -196,8 +200,8 @@ class Search:
         order = self._query.order
         if order == "queue":
             rows = self._next(SEQ, place)
-            found: int = _one(db, f"SELECT seq FROM ({rows.sql}) LIMIT 1 OFFSET {place - 1}", rows.values)
-            return found
+            nth_seq: int = _one(db, f"SELECT seq FROM ({rows.sql}) LIMIT 1 OFFSET {place - 1}", rows.values)
+            return nth_seq
         [rows] = self._pieces()
         moment, id = KEYS[order].split(", ")
         down = " DESC" if order in ("newest", "ended") else ""
@@ -220,8 +224,8 @@ class Search:
     def _count(self, db: sqlite3.Connection, only: Part) -> int:
         [rows] = self._pieces()
         rows &= only
-        found: int = _one(db, f"SELECT count(*) FROM job j WHERE {rows.sql}", rows.values)
-        return found
+        number: int = _one(db, f"SELECT count(*) FROM job j WHERE {rows.sql}", rows.values)
+        return number
 
     def _end(self, db: sqlite3.Connection, seq: int) -> tuple[str, float | None]:
         """The cursor after a row, and its instant in the page's order."""
@@ -235,6 +239,6 @@ def _one(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> Any:
 
 
 def _seqs(db: sqlite3.Connection, rows: Part) -> list[int]:
-    said = db.execute(f"SELECT json_group_array(seq) FROM ({rows.sql})", rows.values).fetchone()[0]
-    found: list[int] = from_json(said)
-    return found
+    seq_text = db.execute(f"SELECT json_group_array(seq) FROM ({rows.sql})", rows.values).fetchone()[0]
+    seqs: list[int] = from_json(seq_text)
+    return seqs

@@ -35,9 +35,16 @@ from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.transfer import gone
 
 SQL = load("settle")
-BY_ID, BY_SEQ = (SQL["succeed"].format(which=f"job.{column} = e.key") for column in ("id", "seq"))
+BY_ID, BY_SEQ = (
+    SQL["succeed"].format(
+        result="e.value",
+        room=":room + coalesce(length(e.value), 0)",
+        rows=f"FROM json_each(:rows) e WHERE job.{column} = e.key",
+    )
+    for column in ("id", "seq")
+)
 ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
-    SQL["succeed_alike"].format(which=which)
+    SQL["succeed"].format(result=":result", room=":room", rows=f"WHERE {which}")
     for which in (
         "id IN (SELECT value FROM json_each(:rows))",
         "seq IN (SELECT value FROM json_each(:rows))",
@@ -50,6 +57,8 @@ GROUPS = 8  # groups of one version and attempt; if there are more, each is smal
 ENDED = 10  # bytes that an ending adds to a plain row, in addition to its result
 SUCCEEDED = State.SUCCEEDED
 SUCCESS = BY_STATE[NUMBER[SUCCEEDED]]
+WIN, END, OTHER = range(3)  # kinds of outcomes
+NO_TEXTS = (None, None, None, None)
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
 
@@ -61,25 +70,25 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
     if mark is not None:
         return [gone(mark) for _ in outcomes]
     settled: list[Settled] = []
-    for at in range(0, len(outcomes), STEP):
-        if at:
+    for start in range(0, len(outcomes), STEP):
+        if start:
             yield
-        settled += yield from _some(unit, outcomes[at : at + STEP], bool(limited))
+        settled += yield from _some(unit, outcomes[start : start + STEP], bool(limited))
     return settled
 
 
 def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
     """Settle one step of outcomes. `limited`: some running jobs may hold slots."""
-    wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
+    wins, ends, others = kinds = list[Outcome](), list[Outcome](), list[Outcome]()
     for out in outcomes:
-        (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
+        kinds[_kind(out)].append(out)
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
         freed = _freed(unit, (*wins, *ends), not others) if limited else None
-        left = _end_plain(unit, wins, ends, freed)
-        if not left and not others:
+        unapplied = _end_plain(unit, wins, ends, freed)
+        if not unapplied and not others:
             return [APPLIED] * len(outcomes)
-        rest = {id(out) for out in (*left, *others)}
+        rest = {id(out) for out in (*unapplied, *others)}
         slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
     else:
         slow = list(range(len(outcomes)))
@@ -92,41 +101,21 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
     return [settled.get(number, APPLIED) for number in range(len(outcomes))]
 
 
-def _is_plain(out: Outcome) -> bool:
-    """Whether an outcome is an ending and nothing else. Text with NUL takes the per-row path: SQLite's JSON ends a
-    string there."""
-    return (
-        out.state.final
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and not out.reach
-        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-        and (out.keep is None or float(out.keep).is_integer())
-        and (out.error is None or "\0" not in out.error)
-        and (out.result is None or "\0" not in out.result)
-        and (out.value is None or "\0" not in out.value)
-        and (out.note is None or "\0" not in out.note)
-    )
-
-
-def _is_success(out: Outcome) -> bool:
-    """Whether an outcome is the most common plain ending: success, with a result or without."""
-    return (
-        out.state is SUCCEEDED
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and not out.reach
-        and out.value is None
-        and out.error is None
-        and out.reason is None
-        and out.note is None
-        and out.keep is None
-        and (out.result is None or "\0" not in out.result)
-    )
+def _kind(out: Outcome) -> int:
+    """WIN: the most common plain ending, a success with a result or without. END: another ending and nothing else.
+    OTHER: the rest. Text with NUL takes the per-row path: SQLite's JSON ends a string there."""
+    if out.followups or out.after or out.checkpoints or out.function_done or out.reach:
+        return OTHER
+    if out.result is not None and "\0" in out.result:
+        return OTHER
+    texts = (out.value, out.error, out.reason, out.note)
+    if out.state is SUCCEEDED and out.keep is None and texts == NO_TEXTS:
+        return WIN
+    if not out.state.final or out.reason in (ASKED, SUPERSEDED):
+        return OTHER
+    if (out.keep is not None and not float(out.keep).is_integer()) or any(text and "\0" in text for text in texts):
+        return OTHER
+    return END
 
 
 def _end_plain(
@@ -169,14 +158,14 @@ def _end_plain(
     if done == len(outs):
         unit.topics.update([f"job:{out.id}" for out in outs])
         return ()
-    left = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
-    if len(outs) - len(left) != done:
+    unapplied = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
+    if len(outs) - len(unapplied) != done:
         # Some were one version further already. The per-row path can tell a repetition from a stale outcome; to it, the
         # outcomes that were just applied are repetitions.
-        left = set(range(len(outs)))
+        unapplied = set(range(len(outs)))
         unit.topics.update([f"job:{out.id}" for out in outs])
-    unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
-    return [outs[number] for number in sorted(left)]
+    unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in unapplied])
+    return [outs[number] for number in sorted(unapplied)]
 
 
 def _freed(unit: UnitOfWork, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:

@@ -6,19 +6,11 @@
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot);
 
--- name: succeed_alike
-UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = :result, value = NULL, error = NULL,
-    reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
-    flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least), room = substr(room, :room)
-WHERE {which} AND version = :version AND state = 2 AND flags & :slow = 0;
-
 -- name: succeed
-UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = e.value, value = NULL, error = NULL,
+UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = {result}, value = NULL, error = NULL,
     reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
-    flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least),
-    room = substr(room, :room + coalesce(length(e.value), 0))
-FROM json_each(:rows) e
-WHERE {which} AND job.version = :version AND job.state = 2 AND job.flags & :slow = 0;
+    flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least), room = substr(room, {room})
+{rows} AND job.version = :version AND job.state = 2 AND job.flags & :slow = 0;
 
 -- name: end
 UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3, result = e.value->>4,

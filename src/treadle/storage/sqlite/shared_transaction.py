@@ -8,28 +8,31 @@ is slow, checkpoints, searches. If the loop is blocked in the middle of a transa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from treadle.concurrency.spawn import begin as begin_task
 from treadle.concurrency.spawn import started
 from treadle.concurrency.threads import let_threads_start, starting
 from treadle.core.errors import Locked, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
-from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import LockFile, begin, begin_patiently
 from treadle.storage.sqlite.recent_leases import RecentLeases
-from treadle.storage.sqlite.single_caller import SingleCaller
 from treadle.storage.sqlite.threads import Relay, Steps
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # seconds of statements after which the loop gets a turn between two requests
@@ -37,20 +40,78 @@ LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that d
 ROWS: Final = 4  # rows that storing a job writes, at least
 _OVER: Final[Any] = object()
 
+FEW: Final = 32  # jobs' worth of a request that may be served in the turn of its call
+AT_ONCE: Final = 0.001  # s of such requests after which the loop gets its turn
+CROWD: Final = 32  # requests that are grouped after two came in one turn
 
-class Request:
+MAX_JOBS: Final = 32  # jobs in a transaction that the loop commits itself; with more, a thread does
+FAST: Final = 0.000_5  # seconds that a fast commit may take
+WARMUP: Final = 20  # consecutive fast commits before the loop makes them
+BACKOFF: Final = 500  # the same after a commit that held the loop for longer than FAST
+
+
+class Request(Struct, eq=False):
     """A call: its steps within a transaction, and the future of its caller."""
 
-    __slots__ = ("future", "jobs", "run", "weight")
+    run: Callable[[UnitOfWork], Steps[Any]]
+    weight: int
+    future: asyncio.Future[Any]
+    jobs: Sequence[Any] | None
 
-    def __init__(
-        self,
-        run: Callable[[UnitOfWork], Steps[Any]],
-        weight: int,
-        future: asyncio.Future[Any],
-        jobs: Sequence[Any] | None,
-    ) -> None:
-        self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
+
+class SingleCaller:
+    """Detects whether one task makes all requests, one after the other. A single caller is served at once, in its turn
+    of the loop: a task for every request would cost three turns, each as much as a statement (90,000 instructions of
+    the 300,000 of a lone enqueue). Several callers wait for the end of the turn and share a transaction: 100 of them at
+    five times the rate."""
+
+    def __init__(self) -> None:
+        self._last = 0  # the task that made the last request
+        self._is_served = False  # whether a request was served at once in this turn
+        self._since = 0.0  # when the first of this turn was made
+        self._crowd = 0
+
+    def collide(self) -> None:
+        """Two requests came together: group requests for a while, else the first of each turn would be served alone."""
+        self._crowd = CROWD
+
+    def is_alone(self, loop: asyncio.AbstractEventLoop, weight: int) -> bool:
+        """Whether this request may be served at once. Not the first one of another task with many jobs: that is a batch
+        that several callers share already."""
+        me, last = id(asyncio.current_task(loop)), self._last
+        self._last = me
+        if me != last and (self._is_served or weight > 1):
+            self.collide()
+        if self._crowd:
+            self._crowd -= 1
+            return False
+        if not self._is_served:
+            self._is_served, self._since = True, time.perf_counter()
+            loop.call_soon(self._next_turn)
+        return weight <= FEW and time.perf_counter() - self._since < AT_ONCE
+
+    def _next_turn(self) -> None:
+        self._is_served = False
+
+
+class CommitLatency:
+    """Measures commits that sync, and decides whether the loop may make the next one itself. A commit in a thread costs
+    two hand-overs between threads, which is more than the sync of a fast disk. After one slow commit the disk is not
+    trusted for a while, so as not to hold the loop."""
+
+    def __init__(self) -> None:
+        self._fast_needed = WARMUP
+
+    def are_fast(self, jobs: int) -> bool:
+        """Whether the loop may commit this many jobs itself."""
+        return self._fast_needed <= 0 and jobs <= MAX_JOBS
+
+    def took(self, seconds: float, held: bool) -> None:
+        """Note the duration of a commit. `held`: the loop made it."""
+        if seconds < FAST:
+            self._fast_needed -= 1
+        else:
+            self._fast_needed = BACKOFF if held else max(self._fast_needed, WARMUP)
 
 
 class SharedTransactions:
@@ -73,8 +134,8 @@ class SharedTransactions:
         self._callers = SingleCaller()
 
     def submit(
-        self, run: Callable[[UnitOfWork], Steps[Any]], weight: int = 1, jobs: Sequence[Any] | None = None
-    ) -> asyncio.Future[Any]:
+        self, run: Callable[[UnitOfWork], Steps[T]], weight: int = 1, jobs: Sequence[Any] | None = None
+    ) -> asyncio.Future[T]:
         """Run this call in the next transaction. With `jobs`, neighbouring calls of the same kind are merged into one
         insert. For a single caller the call is done when this returns, unless it needs a thread."""
         self._file.check_process()
@@ -82,10 +143,10 @@ class SharedTransactions:
         assert loop is not None
         if self._file.closing:
             raise StorageUnavailable(f"{self._file.path} is being closed")
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         self._pending.append(Request(run, weight, future, jobs))
         if self._file.task is not None:
-            self._callers.met()
+            self._callers.collide()
         elif self._callers.is_alone(loop, weight):
             self._file.task = begin_task(loop, self._work())
         else:
@@ -106,40 +167,35 @@ class SharedTransactions:
     # --- one transaction after the other
 
     async def _work(self) -> None:
-        waiting: list[Request] = []
+        pending, group = self._pending, list[Request]()
         try:
-            while self._pending:
-                waiting, weight = self._group()
-                if waiting:
-                    await self._transaction(waiting, weight)
-                if self._pending:
+            while pending:
+                group, weight = [], 0  # the requests that are not cancelled, up to the work of one turn
+                while pending and (not group or weight + pending[0].weight <= TURN):
+                    request = pending.popleft()
+                    if not request.future.cancelled():
+                        group.append(request)
+                        weight += request.weight
+                if group:
+                    await self._transaction(group, weight)
+                if pending:
                     await asyncio.sleep(0)
         except BaseException as error:
-            told = StorageUnavailable(f"{self._file.path}: the transaction was interrupted ({error!r})")
-            for request in waiting:
-                _fail(request, told)
+            interrupted = StorageUnavailable(f"{self._file.path}: the transaction was interrupted ({error!r})")
+            for request in group:
+                _fail(request, interrupted)
             raise
         finally:
             self._file.task = None
             if self._pending and self._file.loop is not None and not self._file.loop.is_closed():
                 self._file.task = started(self._work(), loop=self._file.loop)
 
-    def _group(self) -> tuple[list[Request], int]:
-        """The requests of the next transaction that are not cancelled, up to the work of one turn; and that work."""
-        pending, group, weight = self._pending, list[Request](), 0
-        while pending and (not group or weight + pending[0].weight <= TURN):
-            request = pending.popleft()
-            if not request.future.cancelled():
-                group.append(request)
-                weight += request.weight
-        return group, weight
-
     async def _transaction(self, group: list[Request], weight: int) -> None:
         """All of them in one transaction; if that fails, each in one of its own. If it could not begin in time, all
         have waited: one by one, each would wait as long for every call before it."""
-        topics: set[str] = set()
+        topics, answers = set[str](), list[Any]()
         try:
-            answers = await self._run(group, weight, topics)
+            await self._run(group, weight, topics, answers)
         except Locked as error:
             for request in group:
                 _fail(request, copy.copy(error))
@@ -160,7 +216,7 @@ class SharedTransactions:
             if not request.future.cancelled():
                 await self._transaction([request], request.weight)
 
-    async def _run(self, group: list[Request], weight: int, topics: set[str]) -> list[Any]:
+    async def _run(self, group: list[Request], weight: int, topics: set[str], answers: list[Any]) -> None:
         file = self._file
         if file.lock is None or file.unwritable:
             file.check_writable()
@@ -168,14 +224,12 @@ class SharedTransactions:
         assert file.loop is not None
         if file.checkpoints.is_behind:
             await file.checkpoints.finish()
-        answers = list[Any]()
         steps = self._steps(file.lock, group, weight, topics, answers)
         wanted = next(steps, _OVER)
         if wanted is not _OVER:
             await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
         file.confirm()
         file.checkpoints.count(file.loop)
-        return answers
 
     def _steps(
         self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]
@@ -200,7 +254,9 @@ class SharedTransactions:
                 self._syncs.took(took, inline)
         except BaseException:
             self._leases.forget()  # rows stored in the same transaction are gone, and so are their numbers
-            self._roll_back()
+            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself; the next BEGIN shows it
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
             raise
         finally:
             if lock.is_held:
@@ -209,18 +265,20 @@ class SharedTransactions:
     def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> Steps[list[Any]]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
         thread."""
-        answers, at, begun = list[Any](), 0, time.perf_counter()
-        while at < len(group):
-            request, end = group[at], at + 1
+        answers, start, begun = list[Any](), 0, time.perf_counter()
+        while start < len(group):
+            request, end = group[start], start + 1
             if request.jobs is not None:
                 while end < len(group) and group[end].jobs is not None:
                     end += 1
-            if at and time.perf_counter() - begun > HELD:
+            if start and time.perf_counter() - begun > HELD:
                 yield None
                 begun = time.perf_counter()
             unit = UnitOfWork(self._file.db, self._file.now(), topics, counts, self._leases)
-            alone = end - at == 1
-            steps = request.run(unit) if alone else self._merge(unit, [each.jobs or () for each in group[at:end]])
+            alone = end - start == 1
+            steps = (
+                request.run(unit) if alone else self._merge(unit, [merged.jobs or () for merged in group[start:end]])
+            )
             try:
                 answer = yield from steps
                 answers += [answer] if alone else answer
@@ -228,7 +286,7 @@ class SharedTransactions:
                 if not alone:
                     raise
                 answers.append(refused)
-            at = end
+            start = end
         return answers
 
     def _commit(self, lock: LockFile) -> float:
@@ -237,13 +295,6 @@ class SharedTransactions:
         self._file.db.execute("COMMIT")
         lock.unlock()
         return time.perf_counter() - begun
-
-    def _roll_back(self) -> None:
-        try:
-            if self._file.db.in_transaction:
-                self._file.db.execute("ROLLBACK")
-        except sqlite3.Error:
-            pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
 
 def _fail(request: Request, error: BaseException) -> None:

@@ -36,6 +36,6 @@ def first_queued(execute: Execute, queue: str) -> Iterator[Candidate]:
 
 def _ranks(execute: Execute, queue: str) -> Iterator[int]:
     rank = ABOVE
-    while (found := execute(SQL["next_rank"], (queue, rank)).fetchone()) is not None:
-        rank = found[0]
+    while (row := execute(SQL["next_rank"], (queue, rank)).fetchone()) is not None:
+        rank = row[0]
         yield rank

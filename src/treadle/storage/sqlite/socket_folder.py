@@ -33,8 +33,8 @@ class SocketFolder:
         self._file = path
         self.path = folder_for(path)
         self.beside = self.path == f"{path}-wake"  # then all processes that can read in it may also read the file
-        self._judged: tuple[int, int, int] | None = None  # inode, owner and mode that passed the check
-        self._is_told = False
+        self._checked: tuple[int, int, int] | None = None  # inode, owner and mode that passed the check
+        self._is_logged = False
 
     def make(self) -> None:
         """Create the folder if it is missing. Raises OSError if there can be none."""
@@ -50,20 +50,20 @@ class SocketFolder:
                     share(self.path, self._file)
             self.changed()
         except Refused as refused:
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.warning("%s", refused)
             raise
 
     def changed(self) -> int:
         """When it was last changed, in nanoseconds. Raises OSError if there is none, Refused if another user may have
         prepared it."""
-        found = os.lstat(self.path)
-        if (found.st_ino, found.st_uid, found.st_mode) != self._judged:
+        status = os.lstat(self.path)
+        if (status.st_ino, status.st_uid, status.st_mode) != self._checked:
             if POSIX:
-                _check(self.path, found, *self._allowed(found.st_gid))
-            self._judged = found.st_ino, found.st_uid, found.st_mode
-        return found.st_mtime_ns
+                _check(self.path, status, *self._allowed(status.st_gid))
+            self._checked = status.st_ino, status.st_uid, status.st_mode
+        return status.st_mtime_ns
 
     def _allowed(self, group: int) -> tuple[int, bool, frozenset[int]]:
         """The permissions that users other than the owner may have there, whether any user may own it, and which users
@@ -76,11 +76,11 @@ class SocketFolder:
 
     def _tighten(self) -> None:
         """Remove permissions that an older Treadle or a loose umask left."""
-        found = os.lstat(self.path)
-        if POSIX and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-            allowed = self._allowed(found.st_gid)[0] | FOLDER
-            if stat.S_IMODE(found.st_mode) & ~allowed:
-                os.chmod(self.path, stat.S_IMODE(found.st_mode) & allowed)
+        status = os.lstat(self.path)
+        if POSIX and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            allowed = self._allowed(status.st_gid)[0] | FOLDER
+            if stat.S_IMODE(status.st_mode) & ~allowed:
+                os.chmod(self.path, stat.S_IMODE(status.st_mode) & allowed)
 
 
 def folder_for(path: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -91,9 +91,9 @@ def folder_for(path: str, environment: Mapping[str, str] = os.environ) -> str:
     name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
     own = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
     if os.path.isabs(own) and os.path.isdir(own):
-        found = os.path.join(own, "treadle", name)
-        if len(os.fsencode(found)) + NAME <= LONGEST:
-            return found
+        private = os.path.join(own, "treadle", name)
+        if len(os.fsencode(private)) + NAME <= LONGEST:
+            return private
     return os.path.join(tempfile.gettempdir(), f"treadle-{os.geteuid()}", name)
 
 
@@ -104,13 +104,13 @@ def _make_own(folder: str) -> None:
         _check(folder, os.lstat(folder), 0, False, frozenset((os.geteuid(),)))
 
 
-def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users: frozenset[int]) -> None:
+def _check(path: str, status: os.stat_result, allowed: int, any_user: bool, users: frozenset[int]) -> None:
     """Raise Refused for a folder that another user may have prepared."""
-    mode, expected = stat.S_IMODE(found.st_mode), FOLDER | allowed
-    if not stat.S_ISDIR(found.st_mode):
-        what = f"it is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'not a folder'}, expected a folder"
-    elif found.st_uid not in users and not any_user:
-        what = f"it belongs to user {found.st_uid}, expected user {' or '.join(map(str, sorted(users)))}"
+    mode, expected = stat.S_IMODE(status.st_mode), FOLDER | allowed
+    if not stat.S_ISDIR(status.st_mode):
+        what = f"it is {'a symbolic link' if stat.S_ISLNK(status.st_mode) else 'not a folder'}, expected a folder"
+    elif status.st_uid not in users and not any_user:
+        what = f"it belongs to user {status.st_uid}, expected user {' or '.join(map(str, sorted(users)))}"
     elif mode & 0o777 & ~expected:
         what = f"its mode is {mode & 0o777:04o}, expected {expected:04o} or less"
     else:

@@ -6,9 +6,10 @@ Each method becomes steps within a transaction (shared_transaction.py) that all 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.core import clock, defaults
 from treadle.core.errors import BadUrl
@@ -17,7 +18,7 @@ from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Ne
 from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
 from treadle.storage.contract import Capabilities
 from treadle.storage.optional_parts import Risk
-from treadle.storage.sqlite import looks, metrics, queries, recount, transfer
+from treadle.storage.sqlite import metrics, queries, recount, transfer
 from treadle.storage.sqlite.connection import OpenFile
 from treadle.storage.sqlite.enqueue import add_merged, add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
@@ -28,7 +29,7 @@ from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.risks import risks_of_file
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.run_transaction import RunTransaction
-from treadle.storage.sqlite.search import Found, Search
+from treadle.storage.sqlite.search import Search
 from treadle.storage.sqlite.settle import heartbeat, settle
 from treadle.storage.sqlite.shared_transaction import SharedTransactions
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
@@ -44,6 +45,8 @@ from treadle.storage.value_checks import (
     guarded_settle,
     guarded_settle_claim,
 )
+
+T = TypeVar("T")
 
 INLINE = 128  # rows read on the loop at once: about 1 ms
 
@@ -83,7 +86,7 @@ class SqliteStorage:
         self._limit = ""  # the key of the last limit that prune checked
         self._inbox = Inbox(self._file)
         self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version, self._inbox.deliver)
-        self._posts = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
+        self._mailboxes = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
 
     @property
     def path(self) -> str:
@@ -117,88 +120,81 @@ class SqliteStorage:
         insert = partial(add_plain if plain else enqueue, jobs=jobs)
         if len(jobs) == 1:
             insert = partial(self._insert_one, insert=insert)
-        rows: list[Record] = await self._calls.submit(insert, len(jobs), jobs if plain else None)
-        return rows
+        return await self._calls.submit(insert, len(jobs), jobs if plain else None)
 
     def _insert_one(
         self, unit: UnitOfWork, insert: Callable[[UnitOfWork], Generator[None, None, list[Record]]]
     ) -> Generator[None, None, list[Record]]:
         """Insert one job, and claim it for a worker that waits for one."""
-        waiting = self._file.asks.all()
+        waiting = self._file.waiting_workers.all()
         if not waiting:
             return insert(unit)
-        return self._posts.insert_and_hand_over(unit, insert, waiting)
+        return self._mailboxes.insert_and_hand_over(unit, insert, waiting)
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
         while True:  # each step is a transaction; others run in between
-            claimed: Claimed | None = await self._calls.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
+            claimed = await self._calls.submit(lambda unit: self._mailboxes.claim(unit, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
     async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         check_beat(worker, renewals, lease)
-        found = self._calls.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
-        held: HeartbeatResult = await found
-        return held
+        return await self._calls.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._calls.submit(lambda unit: settle(unit, outcomes), len(outcomes))
-        return settled
+        return await self._calls.submit(lambda unit: settle(unit, outcomes), len(outcomes))
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        found = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
-        settled, claimed = await found
+        both = self._calls.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._mailboxes), work)
+        settled, claimed = await both
         return settled, claimed if claimed is not None else await self.claim(ask)
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         self._file.check_process()
-        found: list[Record | None] = []
+        rows: list[Record | None] = []
         try:
-            for at in range(0, len(ids), INLINE):
-                if at:
-                    await _turn()
-                found += queries.by_ids(self._file.look, ids[at : at + INLINE])
+            for start in range(0, len(ids), INLINE):
+                if start:
+                    await asyncio.sleep(0)
+                rows += queries.by_ids(self._file.look, ids[start : start + INLINE])
         except Exception as error:
             raise translated(error, self.path) from error
-        return found
+        return rows
 
     async def find(self, query: Query) -> Page:
-        found: Found = await self._search(Search(query).run)
+        page = await self._search(Search(query).run)
         rows = []
-        for at in range(0, len(found.seqs), INLINE):
-            if at:
-                await _turn()
-            rows += queries.by_seqs(self._file.look, found.seqs[at : at + INLINE])
-        return Page(tuple(rows), found.cursor, found.total, found.scanned, found.scanned_to if query.scan else None)
+        for start in range(0, len(page.seqs), INLINE):
+            if start:
+                await asyncio.sleep(0)
+            rows += queries.by_seqs(self._file.look, page.seqs[start : start + INLINE])
+        return Page(tuple(rows), page.cursor, page.total, page.scanned, page.scanned_to if query.scan else None)
 
     async def stats(self) -> Stats:
         now = self._now()
-        found: Stats = await self._search(lambda db: looks.stats(db, now))
-        return found
+        return await self._search(lambda db: queries.stats(db, now))
 
     async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
         while True:
-            found, repairs = await self._search(recount.compare)
-            repaired = partial(recount.repair, found=found, repairs=repairs)
-            if not (repair and found) or await self._calls.submit(repaired):
-                drifts: tuple[CountDrift, ...] = found
-                return drifts
+            drifted, repairs = await self._search(recount.compare)
+            repaired = partial(recount.repair, drifted=drifted, repairs=repairs)
+            if not (repair and drifted) or await self._calls.submit(repaired):
+                return drifted
 
     async def glance(self, most: int = 10_000) -> Glance:
         now = self._now()
-        found: Glance = await self._search(lambda db: looks.glance(db, now, most))
-        return found
+        return await self._search(lambda db: queries.glance(db, now, most))
 
-    async def _search(self, read: Callable[[Any], Any]) -> Any:
+    async def _search(self, read: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return await self._file.in_search(read)
         except Exception as error:
@@ -211,15 +207,13 @@ class SqliteStorage:
         if not use:
             return queries.limits(self._file.look)
         now = self._now()
-        found: tuple[LimitUse, ...] = await self._search(lambda db: looks.limits(db, now))
-        return found
+        return await self._search(lambda db: queries.limits_now(db, now))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
         await self._calls.submit(lambda unit: set_limits(unit, changes), 1 + len(changes))
 
     async def prune(self, limit: int) -> int:
-        went: int
         went, self._limit = await self._calls.submit(lambda unit: prune(unit, limit, self._limit), limit)
         return went
 
@@ -235,8 +229,7 @@ class SqliteStorage:
             raise translated(error, self.path) from error
 
     async def risks(self) -> Sequence[Risk]:
-        found: Sequence[Risk] = await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
-        return found
+        return await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
@@ -246,7 +239,7 @@ class SqliteStorage:
     def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
         """A hand-off address for a worker. None on Windows, where a process cannot tell whether its receiver still
         lives."""
-        return self._posts.open(take)
+        return self._mailboxes.open(take)
 
     # --- moves
 
@@ -262,10 +255,10 @@ class SqliteStorage:
         db = self._file.look
         seqs, jobs = transfer.page(db, cursor, limit + 1), list[Carried]()
         head = transfer.first(db) if cursor is None else Chunk()
-        for at in range(0, min(len(seqs), limit), INLINE):
-            if at:
-                await _turn()
-            jobs += transfer.jobs(db, seqs[at : min(at + INLINE, limit)])
+        for start in range(0, min(len(seqs), limit), INLINE):
+            if start:
+                await asyncio.sleep(0)
+            jobs += transfer.jobs(db, seqs[start : min(start + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
         return Chunk(tuple(jobs), head.rules, head.rates, more, head.metrics)
 
@@ -299,7 +292,7 @@ class SqliteStorage:
 
 
 def _settle_claim(
-    unit: UnitOfWork, outcomes: Sequence[Outcome], ask: Claim, posts: Mailboxes
+    unit: UnitOfWork, outcomes: Sequence[Outcome], ask: Claim, mailboxes: Mailboxes
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
@@ -307,12 +300,8 @@ def _settle_claim(
     unit = unit.again()
     if outcomes and unit.shut():
         return settled, Claimed()
-    return settled, (yield from posts.claim(unit, ask))
+    return settled, (yield from mailboxes.claim(unit, ask))
 
 
 def _nothing(unit: UnitOfWork) -> Generator[None, None, None]:
     yield from ()
-
-
-async def _turn() -> None:
-    await asyncio.sleep(0)

@@ -20,11 +20,11 @@ ABSENT: Final = 0.05  # seconds without a turn of the loop after which a thread 
 
 
 async def in_thread(
-    loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], Any], finish: bool = True
-) -> Any:
+    loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], T], finish: bool = True
+) -> T:
     """Run a call in a thread. If it takes long, sleep here now and then: a loop that is busy with short callbacks never
     releases the GIL for long enough. `finish`: wait for the call even if the caller is cancelled."""
-    running: ThreadFuture[Any] = pool.submit(call)
+    running: ThreadFuture[T] = pool.submit(call)
     waiting = asyncio.wrap_future(running, loop=loop)
     nudge = loop.call_later(NUDGE, _nudge, loop, running)
     try:
@@ -97,21 +97,19 @@ class Relay:
 
     async def _wait(self, pool: ThreadPoolExecutor) -> None:
         """Let the thread run the function, or the loop take a turn."""
+        needs_thread = self._thread is None or self._thread.done()
         if self._wanted is None:
-            if self._needs_thread():
+            if needs_thread:
                 self._thread = pool.submit(self._stand_by)
             await asyncio.sleep(0)
             return
         self._turn = self._loop.create_future()
-        if self._needs_thread():
+        if needs_thread:
             self._thread = pool.submit(self._begin)
         else:
             self._calls.put(True)
         if not self._end.done():
             await self._turn
-
-    def _needs_thread(self) -> bool:
-        return self._thread is None or self._thread.done()
 
     def _step(self) -> None:
         """Run one step. It must be called under `_stepping`."""

@@ -36,8 +36,8 @@ STEP = 128  # rows between two turns of the loop
 
 
 def read_mark(db: sqlite3.Connection) -> MoveState | None:
-    found = db.execute(UNIT_SQL["mark"]).fetchone()
-    return None if found is None else decode_mark(found[0])
+    row = db.execute(UNIT_SQL["mark"]).fetchone()
+    return None if row is None else decode_mark(row[0])
 
 
 def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
@@ -49,8 +49,8 @@ def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
 
 
 def _write_mark(unit: UnitOfWork, mark: MoveState) -> None:
-    found = unit.ex(UNIT_SQL["mark"]).fetchone()
-    check_replaces(None if found is None else decode_mark(found[0]), mark, "this SQLite file")
+    row = unit.ex(UNIT_SQL["mark"]).fetchone()
+    check_replaces(None if row is None else decode_mark(row[0]), mark, "this SQLite file")
     unit.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
 
@@ -80,9 +80,9 @@ def first(db: sqlite3.Connection) -> Chunk:
     """The first part of an export: the rules, the state of the rates, and the rows of metrics."""
     rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for key, at, cost in db.execute(SQL["all_starts"]):
-        starts[key].append((at, cost))
-    buckets = {key: (tokens, at) for key, tokens, at in db.execute(SQL["all_buckets"])}
+    for key, moment, cost in db.execute(SQL["all_starts"]):
+        starts[key].append((moment, cost))
+    buckets = {key: (tokens, moment) for key, tokens, moment in db.execute(SQL["all_buckets"])}
     rates = tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
     return Chunk((), rules, rates, metrics=metrics.every_row(db))
 
@@ -90,31 +90,31 @@ def first(db: sqlite3.Connection) -> Chunk:
 # --- import
 
 
-def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, None, None]:
+def load(unit: UnitOfWork, chunk: Chunk, mark: MoveState) -> Generator[None, None, None]:
     _write_mark(unit, mark)
     unit = unit.quiet()
-    limits.write(unit, given.rules)
-    for rate in given.rates:
-        unit.many(UNIT_SQL["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
+    limits.write(unit, chunk.rules)
+    for rate in chunk.rates:
+        unit.many(UNIT_SQL["set_start"], [(rate.key, moment, cost) for moment, cost in rate.starts])
         if rate.tokens is not None:
             unit.ex(UNIT_SQL["set_bucket"], (rate.key, rate.tokens, rate.at))
-    metrics.add(unit, given.metrics)
-    known = unit.stored([each.record.job.id for each in given.jobs])
-    fresh = [each for each in given.jobs if each.record.job.id not in known]
+    metrics.add(unit, chunk.metrics)
+    known = unit.stored([carried.record.job.id for carried in chunk.jobs])
+    fresh = [carried for carried in chunk.jobs if carried.record.job.id not in known]
     top = unit.ex(ENQUEUE["top"]).fetchone()[0]
-    for at in range(0, len(fresh), STEP):
-        if at:
+    for start in range(0, len(fresh), STEP):
+        if start:
             yield
-        top = _store(unit, fresh[at : at + STEP], top)
+        top = _store(unit, fresh[start : start + STEP], top)
 
 
 def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
-    waited = waited_for(unit.ex, [each.record.job for each in fresh])
-    for each in fresh:
-        row, job = each.record, each.record.job
+    waited = waited_for(unit.ex, [carried.record.job for carried in fresh])
+    for carried in fresh:
+        row, job = carried.record, carried.record.job
         top += 1
-        flags = flags_of(job) | (DOWN if job.id in waited else 0) | (AFTER if each.edges else 0)
-        unit.ex(ADD, inserted(row, top, flags, job.key if each.holds_key else None))
+        flags = flags_of(job) | (DOWN if job.id in waited else 0) | (AFTER if carried.edges else 0)
+        unit.ex(ADD, inserted(row, top, flags, job.key if carried.holds_key else None))
         unit.ex(ENQUEUE["add_body"], (top, encode(job)))
         unit.counts.add(job.queue, job.task, letter_of(row), 1)
         if job.labels:
@@ -123,13 +123,13 @@ def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
         if row.checkpoints:
             unit.remember(job.id, row.checkpoints)
         unit.put(row)
-        if each.behind is not None:
-            unit.set_behind(job.id, each.behind)
+        if carried.behind is not None:
+            unit.set_behind(job.id, carried.behind)
     unit.sync()
     edges = [
-        (up.up, each.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in each.record.after)
-        for each in fresh
-        for up in each.edges
+        (up.up, carried.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in carried.record.after)
+        for carried in fresh
+        for up in carried.edges
     ]
     unit.many(SQL["add_edge"], edges)
     unit.ex(UNIT_SQL["mark_down"], (text(list({edge[0] for edge in edges})),))

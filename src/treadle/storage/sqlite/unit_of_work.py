@@ -76,12 +76,12 @@ class UnitOfWork:
         self._rates: dict[str, Usage] = {}
         self._move: MoveState | None = None
         self._bounds: Bounds | None = None  # bounds of queues; None: not read yet
-        self._looked = False  # whether the mark of a move was read: once a call, 1.5 us
+        self._has_read_mark = False  # whether the mark of a move was read: once a call, 1.5 us
 
     def again(self) -> UnitOfWork:
         """An empty unit of work in the same transaction, after this one was synced."""
         unit = UnitOfWork(self._db, self.now, self.topics, self.counts, self.leases)
-        unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
+        unit._rules, unit._has_read_mark, unit._move = self._rules, self._has_read_mark, self._move
         unit._bounds = self._bounds
         return unit
 
@@ -94,17 +94,17 @@ class UnitOfWork:
 
     def shut(self, *but: str) -> MoveState | None:
         """The mark of a move that stops a method; under the roles `but` the method works as always."""
-        if not self._looked:
+        if not self._has_read_mark:
             self.saw(*self.ex(SQL["mark_and_bounds"]).fetchone())
         return shut(self._move, *but)
 
     def saw_mark(self, mark: bytes | None) -> None:
         """Note the stored mark, which was read together with other data; None: there is none."""
-        self._looked, self._move = True, None if mark is None else decode_mark(mark)
+        self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
 
     def saw(self, mark: bytes | None, bounds: bytes | None) -> None:
         """Note the stored mark and the bounds of queues, which were read together with other data; None: none."""
-        self._looked, self._move = True, None if mark is None else decode_mark(mark)
+        self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
         self._bounds = {} if bounds is None else decode_bounds(bounds)
 
     def refuse(self, *but: str) -> None:
@@ -117,40 +117,40 @@ class UnitOfWork:
     def get(self, id: str) -> Record | None:
         if id not in self._rows:
             self._rows[id] = None
-            for found in self.rows(BY_ID, (id,)):
-                self._keep(found)
+            for values in self.rows(BY_ID, (id,)):
+                self._keep(values)
         return self._rows[id]
 
     def row(self, id: str) -> Record:
         """A row that exists."""
-        found = self.get(id)
-        assert found is not None, id
-        return found
+        row = self.get(id)
+        assert row is not None, id
+        return row
 
     def read(self, ids: Iterable[str]) -> None:
         """Load these rows with one read."""
         missing = [id for id in ids if id not in self._rows]
         self._rows.update(dict.fromkeys(missing))
-        for found in self.rows(BY_IDS, (text(missing),)) if missing else ():
-            self._keep(found)
+        for values in self.rows(BY_IDS, (text(missing),)) if missing else ():
+            self._keep(values)
 
     def by_seq(self, seqs: Iterable[int]) -> list[Record]:
         """The rows with these numbers that exist, in this order."""
         wanted = list(seqs)
         self.sync()
-        found = self.rows(BY_SEQS, (text(wanted),)) if wanted else []
-        for each in found:
-            if each[0] not in self._seq.values():
-                self._keep(each)
+        rows = self.rows(BY_SEQS, (text(wanted),)) if wanted else []
+        for row in rows:
+            if row[0] not in self._seq.values():
+                self._keep(row)
         ids = {seq: id for id, seq in self._seq.items()}
         return [self.row(ids[seq]) for seq in wanted if seq in ids]
 
-    def _keep(self, found: tuple[object, ...]) -> None:
-        seq, flags = found[0], found[1]
+    def _keep(self, values: tuple[object, ...]) -> None:
+        seq, flags = values[0], values[1]
         assert isinstance(seq, int)
         assert isinstance(flags, int)
         checkpoints = tuple(self.ex(SQL["checkpoints"], (seq,)).fetchall()) if flags & CHECKPOINTS else ()
-        row = record(found, checkpoints)
+        row = record(values, checkpoints)
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
@@ -228,13 +228,13 @@ class UnitOfWork:
 
     def lane_last(self, job: NewJob) -> float | None:
         self.sync()
-        found: float | None = self.ex(SQL["lane_last"], (job.queue, rank(job), job.lane)).fetchone()[0]
-        return found
+        position: float | None = self.ex(SQL["lane_last"], (job.queue, rank(job), job.lane)).fetchone()[0]
+        return position
 
     def queue_head(self, job: NewJob) -> float | None:
         self.sync()
-        found = self.ex(SQL["queue_head"], (job.queue, rank(job))).fetchone()
-        return found[0] if found else None
+        row = self.ex(SQL["queue_head"], (job.queue, rank(job))).fetchone()
+        return row[0] if row else None
 
     def queues_of(self, ids: Sequence[str]) -> list[str]:
         return [queue for (queue,) in self.ex(SQL["queues_of"], (text(ids),))]
@@ -257,8 +257,8 @@ class UnitOfWork:
             self.ex(SQL["drop_key"], (row.job.id,))
 
     def behind(self, id: str) -> str | None:
-        found = self.ex(SQL["behind"], (id,)).fetchone()
-        return found[0] if found else None
+        row = self.ex(SQL["behind"], (id,)).fetchone()
+        return row[0] if row else None
 
     def set_behind(self, id: str, first: str) -> None:
         self.ex(SQL["set_behind"], (id, first))
@@ -280,8 +280,8 @@ class UnitOfWork:
         return self.ex(SQL["downs"], (up,)).fetchall()
 
     def edge(self, up: str, down: str) -> Dependent | None:
-        found: Dependent | None = self.ex(SQL["an_edge"], (up, down)).fetchone()
-        return found
+        edge: Dependent | None = self.ex(SQL["an_edge"], (up, down)).fetchone()
+        return edge
 
     def set_edge(self, up: str, down: str, is_open: bool) -> None:
         self.ex(SQL["set_edge"], (up, down, is_open))
@@ -294,14 +294,14 @@ class UnitOfWork:
 
     def waiting_for(self, id: str, among: Collection[str]) -> set[str]:
         self.sync()
-        return {found for (found,) in self.ex(SQL["waiting_for"], (id, text(list(among))))}
+        return {up for (up,) in self.ex(SQL["waiting_for"], (id, text(list(among))))}
 
     # --- limits
 
     @property
     def rules(self) -> dict[str, Limit]:
         if self._rules is None:
-            self._rules = {rule.name: rule for (found,) in self.ex(SQL["rules"]) for rule in [decode_rule(found)]}
+            self._rules = {rule.name: rule for (text,) in self.ex(SQL["rules"]) for rule in [decode_rule(text)]}
         return self._rules
 
     def rules_changed(self) -> None:
@@ -356,7 +356,7 @@ class UnitOfWork:
             self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at))
         else:
             self.ex(SQL["forget_starts"], (key, rule.per, self.now))
-            spent = sum(cost for at, cost in usage.starts if at == self.now)
+            spent = sum(cost for moment, cost in usage.starts if moment == self.now)
             self.ex(SQL["set_start"], (key, self.now, spent))
 
     def blocked_limits(self) -> list[str]:
@@ -366,25 +366,23 @@ class UnitOfWork:
         """One query for each queue, however many jobs are blocked there."""
         self.sync()
         queues, queue = list[str](), ""
-        while (found := self.ex(SQL["next_blocked_queue"], (key, queue)).fetchone()) is not None:
-            queue = found[0]
+        while (row := self.ex(SQL["next_blocked_queue"], (key, queue)).fetchone()) is not None:
+            queue = row[0]
             queues.append(queue)
         return queues
 
     def returned(self, key: str, queue: str) -> list[Asker]:
         keeps = keeps_slots(self.rules, key)
-        found = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
-        return sorted(
-            _asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in found
-        )
+        jobs = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
+        return sorted(_asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs)
 
     def blocked(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
         keeps = keeps_slots(self.rules, key)
         if kept and not keeps:
             return
         self.sync()
-        found = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
-        for body, position in found:
+        jobs = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
+        for body, position in jobs:
             yield _asker(decode(body), position, key, kept, True)
 
     def set_opening(self, key: str, moment: float | None) -> None:
@@ -394,5 +392,5 @@ class UnitOfWork:
             self.ex(SQL["set_opening"], (key, moment))
 
 
-def _asker(job: NewJob, position: float, key: str, kept: bool, aside: bool) -> Asker:
-    return Asker((-rank(job), position, job.id), dict(named_costs(job))[key], kept, aside)
+def _asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
+    return Asker((-rank(job), position, job.id), dict(named_costs(job))[key], kept, is_blocked)

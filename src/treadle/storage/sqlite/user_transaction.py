@@ -63,18 +63,18 @@ class Known:
         if self.is_made and not again:
             return
         self.is_made = False
-        found = check(Plain(raw), self.path, self._shared)  # type: ignore[arg-type]
-        if found < newest():
-            what = f"its schema is {found}, this Treadle needs {newest()}" if found else "it has no tables of Treadle"
+        schema = check(Plain(raw), self.path, self._shared)  # type: ignore[arg-type]
+        if schema < newest():
+            what = f"its schema is {schema}, this Treadle needs {newest()}" if schema else "it has no tables of Treadle"
             raise StorageError(f"{self.path}: {what}; {MAKE}")
         self.is_made = True
 
 
 class UserTransaction:
-    """The methods on the user's session `given`. Each call looks at it again, because it may have ended meanwhile."""
+    """The methods on the user's `session`. Each call looks at it again, because it may have ended meanwhile."""
 
-    def __init__(self, given: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
-        self._given, self._file, self._path, self._now = given, file, file.path, now
+    def __init__(self, session: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
+        self._user_session, self._file, self._path, self._now = session, file, file.path, now
         self._topics = set[str]() if topics is None else topics
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
@@ -95,7 +95,7 @@ class UserTransaction:
         return await (await self._session()).call(read)
 
     async def _session(self) -> FileSession:
-        return cast("FileSession", await session_of(self._given, "sqlite", f"the SQLite file {self._path}"))
+        return cast("FileSession", await session_of(self._user_session, "sqlite", f"the SQLite file {self._path}"))
 
     async def _do(self, steps: Steps[T]) -> T:
         """Run the steps as soon as this connection has the write lock. The event loop must run meanwhile: the lock may
@@ -150,7 +150,7 @@ class UserTransaction:
             raw.execute(statement)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                raise stale(self._given) from error
+                raise stale(self._user_session) from error
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 raise _Busy from error
             raise self._translated(raw, error) from error
@@ -187,11 +187,11 @@ def _same(file: str, path: str) -> bool:
 
 def _walk(steps: Generator[Any, Any, T]) -> T:
     """Run all steps here and now, including those that would get a turn of the loop or a thread."""
-    said = None
+    value = None
     try:
         while True:
-            wanted = steps.send(said)
-            said = wanted() if wanted is not None else None
+            wanted = steps.send(value)
+            value = wanted() if wanted is not None else None
     except StopIteration as stop:
         answer: T = stop.value
         return answer

@@ -25,23 +25,23 @@ _claim = msgspec.msgpack.Decoder(Claim).decode
 
 
 class WaitingWorker(Struct, frozen=True, array_like=True):
-    """A worker's open claim, until `until`. `words`: the claim as msgpack, decoded only if its queue fits."""
+    """A worker's open claim, until `until`. `claim`: as msgpack, decoded only if its queue fits."""
 
     address: str
     until: float
     queues: tuple[str, ...]
-    words: bytes
+    claim: bytes
 
     def claim_for(self, job: NewJob) -> Claim | None:
         """The claim, if it would take this job as the first of its queue."""
         if job.queue not in self.queues:
             return None
         try:
-            asked = _claim(self.words)
+            claim = _claim(self.claim)
         except UNREADABLE:
             return None  # written by another version of Treadle
-        named = (asked.tasks is None or job.task in asked.tasks) and (not asked.ids or job.id in asked.ids)
-        return asked if named and job.id not in asked.running else None
+        named = (claim.tasks is None or job.task in claim.tasks) and (not claim.ids or job.id in claim.ids)
+        return claim if named and job.id not in claim.running else None
 
 
 _decode = msgspec.msgpack.Decoder(list[WaitingWorker]).decode
@@ -59,11 +59,11 @@ class WaitingWorkers:
         size, sum = int.from_bytes(head[:4]), int.from_bytes(head[4:])
         if not size:
             return []
-        words = self._lock.note(HEAD + min(size, MOST))[HEAD:]
-        if zlib.crc32(words) != sum:
+        note = self._lock.note(HEAD + min(size, MOST))[HEAD:]
+        if zlib.crc32(note) != sum:
             return []
         try:
-            return _decode(words)
+            return _decode(note)
         except UNREADABLE:
             return []
 
@@ -79,8 +79,8 @@ class WaitingWorkers:
 
     def keep(self, asks: Sequence[WaitingWorker]) -> None:
         """Store these claims in place of all others."""
-        words = _encode(asks) if asks else b""
-        while len(words) > MOST:
+        note = _encode(asks) if asks else b""
+        while len(note) > MOST:
             asks = asks[1:]
-            words = _encode(asks) if asks else b""
-        self._lock.set_note(len(words).to_bytes(4) + zlib.crc32(words).to_bytes(4) + words)
+            note = _encode(asks) if asks else b""
+        self._lock.set_note(len(note).to_bytes(4) + zlib.crc32(note).to_bytes(4) + note)

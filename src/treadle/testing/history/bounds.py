@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from treadle.core.model import SHED, Record
 from treadle.core.query_model import CountDrift
 from treadle.storage import Bounds, bound_of, bounds_in, needs_room
-from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation, first_excess
 
 
 def check(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:
@@ -24,9 +23,9 @@ def check(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:
 
 def counts(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:
     """The counts that the storage kept equal its rows."""
-    for each in drifts:
-        group = f"{each.kind} jobs of {each.task!r} in queue {each.queue!r}"
-        yield it.violation("counts", f"the storage kept {each.kept} {group}, its rows are {each.counted}")
+    for drift in drifts:
+        group = f"{drift.kind} jobs of {drift.task!r} in queue {drift.queue!r}"
+        yield it.violation("counts", f"the storage kept {drift.kept} {group}, its rows are {drift.counted}")
 
 
 def bounded(it: Evidence, bounds: Bounds) -> Iterator[Violation]:
@@ -40,30 +39,22 @@ def bounded(it: Evidence, bounds: Bounds) -> Iterator[Violation]:
     if it.steps_of_clock:
         return
     since = min(it.claims.values(), default=0.0) + TOLERANCE
-    waits: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
-    earlier = {row.job.queue for id, row in it.rows.items() if (asked := it.asked.get(id)) is None or asked.at <= since}
+    waits: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    earlier = {row.job.queue for id, row in it.rows.items() if (ask := it.asked.get(id)) is None or ask.at <= since}
     for entry in it.entries:
         row, claimed = it.rows.get(entry.id), it.claims.get((entry.id, 1))
         if entry.what != "stored" or entry.name or row is None or claimed is None or row.reopenings:
             continue
         queue = row.job.queue
         if queue not in earlier and needs_room(row.job) and bound_of(bounds, queue) is not None:
-            waits[queue].append((entry.at, claimed, entry.id))
-    for queue, found in waits.items():
+            waits[queue].setdefault(entry.id, (entry.at + TOLERANCE, claimed))
+    for queue, jobs in waits.items():
         rule = bound_of(bounds, queue)
-        most, inside, seen = (rule and rule.max_waiting) or 0, list[tuple[float, str]](), set[str]()
-        for stored, claimed, id in sorted(found):
-            while inside and inside[0][0] <= stored + TOLERANCE:
-                heapq.heappop(inside)
-            if id in seen or claimed <= stored + TOLERANCE:
-                continue
-            seen.add(id)
-            heapq.heappush(inside, (claimed, id))
-            if len(inside) > most:
-                ids = tuple(sorted(each[1] for each in inside))
-                text = f"{len(inside)} jobs of the queue {queue} waited, at most {most} may"
-                yield it.violation("bound", text, *ids)
-                break
+        most = (rule and rule.max_waiting) or 0
+        periods = sorted((since, until, 1, id) for id, (since, until) in jobs.items() if until > since)
+        waiting, ids = first_excess(periods, most)
+        if waiting:
+            yield it.violation("bound", f"{waiting} jobs of the queue {queue} waited, at most {most} may", *ids)
 
 
 def shed_jobs(it: Evidence, bounds: Bounds, changed: set[str]) -> Iterator[Violation]:

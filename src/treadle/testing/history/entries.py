@@ -83,6 +83,8 @@ worker     the process runs a worker; `facts` are its labels and its resources
 note       a text for people
 """
 
+_KEPT_OPTIONS = ("task", "queue", "priority", "key", "delay", "required", "failures_allowed", "lane", "aging")
+
 How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "cancelled"]
 
 
@@ -109,8 +111,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         version = f" v{self.version}" if self.version else ""
         rest = [self.how, self.name, None if self.text is None else self.text[:80]]
         seconds = f" {self.seconds:g} s" if self.seconds else ""
-        words = " ".join(word for word in rest if word)
-        return f"{self.at:12.6f}  {self.actor:<12} {self.what:<9} {self.id}{version} {words}{seconds}".rstrip()
+        details = " ".join(word for word in rest if word)
+        return f"{self.at:12.6f}  {self.actor:<12} {self.what:<9} {self.id}{version} {details}{seconds}".rstrip()
 
 
 class History:
@@ -139,16 +141,16 @@ class History:
 
 def read(*paths: Path | str) -> list[Entry]:
     """Return the entries of these files, ordered by time. An incomplete last line, left by a kill, is skipped."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     decode = msgspec.json.Decoder(Entry).decode
     for path in paths:
         whole, _, _ = Path(path).read_bytes().rpartition(b"\n")
-        found += [decode(line) for line in whole.splitlines() if line]
-    return ordered(found)
+        entries += [decode(line) for line in whole.splitlines() if line]
+    return ordered(entries)
 
 
 def moments(entries: Iterable[Entry], what: What) -> dict[tuple[str, int], float]:
-    """When this happened to each version of each job, the last time."""
+    """When an actor last recorded this of each version of each job."""
     return {(entry.id, entry.version): entry.at for entry in entries if entry.what == what}
 
 
@@ -159,15 +161,10 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
 
 def facts_of(new: NewJob) -> dict[str, Any]:
     """The options of a job that the checker needs, as JSON values. Empty options are left out."""
-    facts: dict[str, Any] = {"task": new.task, "queue": new.queue, "priority": new.priority, "key": new.key}
-    facts |= {"until": new.key_until if new.key else None, "conflict": new.key_conflict if new.key else None}
-    facts |= {
-        "delay": new.delay,
-        "after": list(new.after),
-        "required": new.required,
-        "failures_allowed": new.failures_allowed,
-    }
-    facts |= {"limits": [list(each) for each in new.limits], "lane": new.lane, "aging": new.aging}
+    facts: dict[str, Any] = {name: getattr(new, name) for name in _KEPT_OPTIONS}
+    if new.key:
+        facts |= {"until": new.key_until, "conflict": new.key_conflict}
+    facts |= {"after": list(new.after), "limits": [list(limit) for limit in new.limits]}
     facts |= {"keep": kept(new.keep, defaults.KEEP), "keep_failed": kept(new.keep_failed, defaults.KEEP_FAILED)}
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
 

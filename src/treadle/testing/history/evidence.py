@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import inf
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
-from treadle.testing.history.entries import Entry, What, moments, ordered
+from treadle.testing.history.entries import Entry, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats, so nearer ones may be equal
@@ -98,11 +99,11 @@ class Evidence:
     @cached_property
     def claimed(self) -> dict[tuple[str, int], Entry]:
         """The first entry of the claim of each version."""
-        found: dict[tuple[str, int], Entry] = {}
+        first: dict[tuple[str, int], Entry] = {}
         for entry in self.entries:
             if entry.what == "claimed":
-                found.setdefault((entry.id, entry.version), entry)
-        return found
+                first.setdefault((entry.id, entry.version), entry)
+        return first
 
     @cached_property
     def claims(self) -> dict[tuple[str, int], float]:
@@ -124,38 +125,34 @@ class Evidence:
         lost = ((began, began + self.lease) for began in self._calls.unanswered)
         return any(began < until and since < ended for began, ended in (*lost, *long))
 
-    def moments(self, what: What) -> dict[tuple[str, int], float]:
-        """When this happened to each version of each job, the last time."""
-        return moments(self.entries, what)
-
     @cached_property
     def _calls(self) -> _Calls:
-        found, tries = _Calls({}, []), dict[str, list[float]]()
+        calls, tries = _Calls({}, []), dict[str, list[float]]()
         for entry in self.entries:
             if entry.what == "claiming":
                 tries.setdefault(entry.name, []).append(entry.at)
             elif entry.what == "answered" and (began := tries.get(entry.name)):
-                found.answered[entry.name] = began[0], entry.at
+                calls.answered[entry.name] = began[0], entry.at
                 began.pop()
-        found.unanswered += [began for each in tries.values() for began in each]
-        return found
+        calls.unanswered += [began for times in tries.values() for began in times]
+        return calls
 
     @cached_property
     def runs(self) -> list[Run]:
         """All runs, ordered by their beginning."""
         open_runs: dict[tuple[str, str, int], Run] = {}
-        found: list[Run] = []
+        runs: list[Run] = []
         for entry in self.entries:
             key = entry.actor, entry.id, entry.version
             if entry.what == "began":
                 run = Run(entry.id, entry.version, entry.actor, entry.at, entry.name)
-                found.append(run)
+                runs.append(run)
                 open_runs[key] = run
             elif entry.what == "ended" and key in open_runs:
                 open_runs.pop(key).ended = entry
-        for run in found:
+        for run in runs:
             self._note_hold(run)
-        return found
+        return runs
 
     def _note_hold(self, run: Run) -> None:
         claimed = self.claims.get((run.id, run.version), run.began)
@@ -182,12 +179,12 @@ class Evidence:
         actors = {entry.actor for entry in entries}
         claims = {entry.name for entry in entries if entry.what == "claimed"}
         began = entries[0].at if entries else 0.0
-        for each in self.entries:
-            if each.what in ("claiming", "answered"):
-                told = each.name in claims
+        for entry in self.entries:
+            if entry.what in ("claiming", "answered"):
+                belongs = entry.name in claims
             else:
-                told = not each.id and each.at >= began and (each.actor in actors or each.what == "clock")
-            entries += [each] * told
+                belongs = not entry.id and entry.at >= began and (entry.actor in actors or entry.what == "clock")
+            entries += [entry] * belongs
         lines = [str(entry) for entry in ordered(entries)]
         for id in ids:
             row = self.rows.get(id)
@@ -198,6 +195,22 @@ class Evidence:
         return Violation(rule, text, ids, self.story(*ids))
 
 
+def first_excess(periods: Iterable[tuple[float, float, int, str]], most: int) -> tuple[int, list[str]]:
+    """The first time at which more than `most` was in use: how much, and by which ids; 0: never.
+
+    periods  (from, to, how much, id), sorted
+    """
+    used, inside = 0, list[tuple[float, int, str]]()
+    for since, until, amount, id in periods:
+        while inside and inside[0][0] <= since:
+            used -= heapq.heappop(inside)[1]
+        used += amount
+        heapq.heappush(inside, (until, amount, id))
+        if used > most:
+            return used, sorted({id for _, _, id in inside})
+    return 0, []
+
+
 def brief(lines: Sequence[str]) -> tuple[str, ...]:
     """The beginning and the end of a long story."""
     if len(lines) <= FIRST + LAST:
@@ -206,14 +219,7 @@ def brief(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(row: Record) -> str:
-    rest = {
-        "result": row.result,
-        "value": row.value,
-        "error": row.error,
-        "reason": row.reason,
-        "worker": row.worker,
-        "blocked_on": row.blocked_on,
-        "pending": row.pending or None,
-    }
-    words = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)
-    return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {words}".rstrip()
+    texts = ((name, getattr(row, name)) for name in ("result", "value", "error", "reason", "worker", "blocked_on"))
+    details = " ".join(f"{name}={text:.120}" for name, text in texts if text is not None)
+    details += f" pending={row.pending}" if row.pending else ""
+    return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {details}".rstrip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
@@ -12,7 +11,8 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage import capacity, rule_for
-from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation
+from treadle.testing.history.entries import moments
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation, first_excess
 
 ONE_RUN = 2  # the version of a job after one claim and one outcome
 
@@ -49,39 +49,33 @@ def slots(it: Evidence) -> Iterator[Violation]:
             continue
         if rule.hold == "ended":
             runs = _whole(it, runs)
-        used, inside = 0, list[tuple[float, int, int, str]]()
-        for number, (run, cost) in enumerate(runs):
-            while inside and inside[0][0] <= run.held_from:
-                used -= heapq.heappop(inside)[2]
-            cost = min(max(cost, 1), rule.slots)
-            used += cost
-            heapq.heappush(inside, (run.held_to, number, cost, run.id))
-            if used > rule.slots:
-                ids = tuple(sorted({each[3] for each in inside}))
-                yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
-                return
+        periods = ((run.held_from, run.held_to, min(max(cost, 1), rule.slots), run.id) for run, cost in runs)
+        used, ids = first_excess(periods, rule.slots)
+        if used:
+            yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
+            return
 
 
 def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
-    found: dict[str, list[tuple[Run, int]]] = {}
+    by_limit: dict[str, list[tuple[Run, int]]] = {}
     for run in sorted(it.runs, key=lambda run: run.held_from):
         if run.held_to > run.held_from:
             for name, cost in _named(it, run.id):
-                found.setdefault(name, []).append((run, cost))
-    return found
+                by_limit.setdefault(name, []).append((run, cost))
+    return by_limit
 
 
 def _whole(it: Evidence, runs: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
     """The first run of each job, held until its last run: under such a limit a job keeps its slot until it has ended.
     Acts may have ended it earlier."""
-    found: dict[str, tuple[Run, int]] = {}
+    whole: dict[str, tuple[Run, int]] = {}
     for run, cost in runs:
-        if run.id in found and not it.acts_on(run.id):
-            first, _ = found[run.id]
-            found[run.id] = replace(first, held_to=max(first.held_to, run.held_to)), cost
+        if run.id in whole and not it.acts_on(run.id):
+            first, _ = whole[run.id]
+            whole[run.id] = replace(first, held_to=max(first.held_to, run.held_to)), cost
         else:
-            found.setdefault(run.id, (run, cost))
-    return list(found.values())
+            whole.setdefault(run.id, (run, cost))
+    return list(whole.values())
 
 
 def rates(it: Evidence) -> Iterator[Violation]:
@@ -90,17 +84,17 @@ def rates(it: Evidence) -> Iterator[Violation]:
     if it.steps_of_clock:
         return
     rules, starts = _rules(it), dict[str, list[tuple[float, str, int]]]()
-    for (id, _), at in it.claims.items():
+    for (id, _), moment in it.claims.items():
         row = it.rows.get(id)
         if row is not None and not row.job.function_done and not row.function_done:
             for name, cost in _named(it, id):
-                starts.setdefault(name, []).append((at, id, cost))
-    for name, found in starts.items():
+                starts.setdefault(name, []).append((moment, id, cost))
+    for name, counted in starts.items():
         rule = rule_for(rules, name)
         if rule is not None and rule.rate:
             most = capacity(rule)  # a cost above the rule counts as the whole rule
-            found = sorted((at, id, min(cost, most)) for at, id, cost in found)
-            broken = next((_too_many if rule.how == "window" else _too_fast)(rule, found), None)
+            counted = sorted((moment, id, min(cost, most)) for moment, id, cost in counted)
+            broken = next((_too_many if rule.how == "window" else _too_fast)(rule, counted), None)
             if broken is not None:
                 text, *ids = broken
                 yield it.violation("rate", f"{text} of {name}", *ids)
@@ -112,7 +106,7 @@ _Starts = list[tuple[float, str, int]]
 
 def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
     """The windows with more starts than allowed, each with its first and last job."""
-    each_one = [(at, id) for at, id, cost in starts for _ in range(cost)]
+    each_one = [(moment, id) for moment, id, cost in starts for _ in range(cost)]
     for (first, one), (last, other) in zip(each_one, each_one[rule.rate or 0 :], strict=False):
         if last - first < rule.per - EPSILON:
             most = f"at most {rule.rate} in {rule.per:g} s are allowed"
@@ -122,11 +116,11 @@ def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
 def _too_fast(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
     """The jobs that started although even a bucket that was full at the beginning was empty."""
     speed = (rule.rate or 0) / rule.per
-    left, before = float(capacity(rule)), starts[0][0] if starts else 0.0
-    for at, id, cost in starts:
-        left, before = min(capacity(rule), left + speed * (at - before)) - cost, at
-        if left < -speed * TOLERANCE - EPSILON:
-            yield f"{id} started {-left / speed:g} s before there was a token", id
+    tokens, before = float(capacity(rule)), starts[0][0] if starts else 0.0
+    for moment, id, cost in starts:
+        tokens, before = min(capacity(rule), tokens + speed * (moment - before)) - cost, moment
+        if tokens < -speed * TOLERANCE - EPSILON:
+            yield f"{id} started {-tokens / speed:g} s before there was a token", id
 
 
 def slots_left(it: Evidence) -> Iterator[Violation]:
@@ -134,10 +128,8 @@ def slots_left(it: Evidence) -> Iterator[Violation]:
     busy = {name for row in it.rows.values() if row.state not in FINAL for name, _ in _named(it, row.job.id)}
     for use in it.limits:
         if (use.used or use.blocked) and use.key not in busy:
-            yield it.violation(
-                "left",
-                f"{use.used} slots of {use.key} are in use and {use.blocked} jobs blocked, although all have ended",
-            )
+            text = f"{use.used} slots of {use.key} are in use and {use.blocked} jobs blocked, although all have ended"
+            yield it.violation("left", text)
 
 
 def keys(it: Evidence) -> Iterator[Violation]:
@@ -154,16 +146,10 @@ def keys(it: Evidence) -> Iterator[Violation]:
         # Of two rows of the same moment, the one that ended first was created first.
         rows.sort(key=lambda row: (row.created_at, inf if row.ended_at is None else row.ended_at, row.job.id))
         for one, other in pairwise(rows):
-            if _released(one) <= other.created_at:
-                continue
-            if other.job.key_conflict == "replace" and _waited(it, one, other):
-                continue
-            yield it.violation(
-                "key",
-                f"{one.job.id} and {other.job.id} held the key {key!r} at the same time",
-                one.job.id,
-                other.job.id,
-            )
+            waited = other.job.key_conflict == "replace" and _waited(one, other)
+            if _released(one) > other.created_at and not waited:
+                text = f"{one.job.id} and {other.job.id} held the key {key!r} at the same time"
+                yield it.violation("key", text, one.job.id, other.job.id)
 
 
 def _released(row: Record) -> float:
@@ -177,24 +163,24 @@ def _released(row: Record) -> float:
 
 def keys_kept(it: Evidence) -> Iterator[Violation]:
     """No call gets a job that had released its key before the call."""
-    ends = it.moments("settled")
+    ends = moments(it.entries, "settled")
     begun = {run.id: run.began for run in reversed(it.runs)}
-    asked: dict[tuple[str, str], float] = {}
+    enqueued_at: dict[tuple[str, str], float] = {}
     for entry in it.entries:
         if entry.what == "asked":
-            asked[entry.actor, entry.id] = entry.at
+            enqueued_at[entry.actor, entry.id] = entry.at
         row = it.rows.get(entry.name) if entry.what == "stored" and entry.name else None
         if row is None or row.job.key is None or row.job.key_window is not None or row.reopenings:
             continue
         freed = ends.get((entry.name, row.version - 1), inf)
         if row.job.key_until == "started":
             freed = min(freed, begun.get(entry.name, inf))
-        if freed + TOLERANCE < asked.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
+        if freed + TOLERANCE < enqueued_at.get((entry.actor, entry.id), 0.0) and not it.acts_on(entry.name):
             text = f"{entry.id} got {entry.name}, which had released the key {row.job.key!r} before"
             yield it.violation("key", text, entry.id, entry.name)
 
 
-def _waited(it: Evidence, one: Record, other: Record) -> bool:
+def _waited(one: Record, other: Record) -> bool:
     """Whether the job that took over the key did not begin before the previous one had ended."""
     if one.reason == SUPERSEDED or other.started_at is None or one.ended_at is None:
         return True
@@ -205,20 +191,15 @@ def upstreams(it: Evidence) -> Iterator[Violation]:
     """A job that waits for others begins only after as many of them have ended as it requires."""
     if it.steps_of_clock:
         return
-    first = {run.id: run for run in reversed(it.runs)}
+    begun = {run.id for run in it.runs}
     for id, row in it.rows.items():
-        run = first.get(id)
-        if (
-            run is None
-            or not row.job.after
-            or row.started_at is None
-            or row.reopenings
-            or row.job.wait_timeout is not None
-        ):
+        if id not in begun or not row.job.after or row.started_at is None:
+            continue
+        if row.reopenings or row.job.wait_timeout is not None:
             continue
         ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.reopenings]
         needed = len(row.after) if row.job.required is None else row.job.required
-        done = sum(at is not None and at <= row.started_at + EPSILON for at in ends)
+        done = sum(end is not None and end <= row.started_at + EPSILON for end in ends)
         known = len(ends) == len(row.after)
         if known and done < needed and row.state is not State.CANCELLED:
             text = f"{id} began when {done} of the {needed} jobs it waits for had ended"

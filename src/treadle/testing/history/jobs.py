@@ -40,18 +40,18 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
 def acknowledged(it: Evidence) -> Iterator[Violation]:
     """Every job whose enqueue was acknowledged has a row, unless it may have been pruned or deleted, and that row has
     the task of the enqueue."""
-    asked: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
+    tasks: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
     for entry in it.entries:
         who = entry.actor, entry.id
         if entry.what == "asked" and "task" in entry.facts:
-            asked[who] = entry.facts["task"]
+            tasks[who] = entry.facts["task"]
         if entry.what != "stored":
             continue
         row = it.rows.get(entry.name or entry.id)
         if row is None and not may_be_gone(it, entry.name or entry.id):
             yield it.violation("acknowledged", f"{entry.id} was acknowledged, but has no row", entry.name or entry.id)
-        elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
-            text = f"{entry.id} was acknowledged as a job of {asked[who]}, but is one of {row.job.task}"
+        elif row is not None and not entry.name and tasks.get(who, row.job.task) != row.job.task:
+            text = f"{entry.id} was acknowledged as a job of {tasks[who]}, but is one of {row.job.task}"
             yield it.violation("acknowledged", text, entry.id)
 
 
@@ -64,26 +64,13 @@ def unfinished(it: Evidence, waiting: frozenset[str]) -> Iterator[Violation]:
 
 def unknown(it: Evidence) -> Iterator[Violation]:
     """Every row comes from a recorded enqueue, and none from a call that was refused."""
-    refused: dict[str, bool] = {}
-    for entry in it.entries:
-        if entry.what in ("asked", "stored"):
-            refused[entry.id] = False
-        elif entry.what == "refused":
-            refused[entry.id] = True
-    last: dict[str, set[str]] = {}
-    for entry in it.entries:
-        if entry.what in ("asked", "stored", "refused"):
-            last.setdefault(entry.id, set()).add(entry.what)
     for id, row in it.rows.items():
-        parent = row.job.parent or row.job.root
-        if not id.startswith(OWN) and id not in last and parent is None:
-            yield it.violation("unknown", f"no recorded call enqueued {id}", id)
-        elif last.get(id) == {"asked", "refused"} and refused[id] and _count(it, id, "asked") == 1:
+        calls = [entry.what for entry in it.by_id.get(id, ()) if entry.what in ("asked", "stored", "refused")]
+        if not calls:
+            if not id.startswith(OWN) and (row.job.parent or row.job.root) is None:
+                yield it.violation("unknown", f"no recorded call enqueued {id}", id)
+        elif calls[-1] == "refused" and calls.count("asked") == 1 and "stored" not in calls:
             yield it.violation("unknown", f"the call that enqueued {id} was refused, but it has a row", id)
-
-
-def _count(it: Evidence, id: str, what: str) -> int:
-    return sum(entry.what == what for entry in it.by_id[id])
 
 
 def values(it: Evidence) -> Iterator[Violation]:
@@ -99,9 +86,9 @@ def values(it: Evidence) -> Iterator[Violation]:
             texts = [end.text for end in ends if end.how == "returned"]
             if row.result not in texts and not any(end.how == "composed" for end in ends):
                 yield it.violation("value", f"{id} has the value {row.result}; the run that won returned {texts}", id)
-        told = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
-        if len(told) > 1 and not it.acts_on(id):
-            yield it.violation("value", f"{id} has ended more than once, as versions {sorted(told)}", id)
+        versions = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
+        if len(versions) > 1 and not it.acts_on(id):
+            yield it.violation("value", f"{id} has ended more than once, as versions {sorted(versions)}", id)
 
 
 def fences(it: Evidence) -> Iterator[Violation]:
@@ -138,17 +125,16 @@ def steps(it: Evidence) -> Iterator[Violation]:
 
 def signals(it: Evidence) -> Iterator[Violation]:
     """A job receives one of the values that were sent for a signal, and always the same one."""
-    given: dict[tuple[str, str], set[str | None]] = {}
+    sent: dict[tuple[str, str], set[str | None]] = {}
     got: dict[tuple[str, str], str | None] = {}
     for entry in it.entries:
         key = entry.id, entry.name
         if entry.what == "signal":
-            given.setdefault(key, set()).add(entry.text)
+            sent.setdefault(key, set()).add(entry.text)
         elif entry.what == "received":
-            if entry.text not in given.get(key, ()):
-                yield it.violation(
-                    "signal", f"{entry.id} received {entry.name} {entry.text}, which no call sent", entry.id
-                )
+            if entry.text not in sent.get(key, ()):
+                text = f"{entry.id} received {entry.name} {entry.text}, which no call sent"
+                yield it.violation("signal", text, entry.id)
             if got.setdefault(key, entry.text) != entry.text:
                 yield it.violation("signal", f"{entry.id} received two values of {entry.name}", entry.id)
     yield from signals_lost(it, got.keys())
@@ -187,33 +173,26 @@ def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[V
             continue
         if row.state not in FINAL:
             continue  # reported by another rule
-        found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
-        if found != wanted:
-            yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)
+        stored = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
+        if stored != wanted:
+            yield it.violation("expected", f"{id} has the value {stored}, expected {wanted}", id)
 
 
 def as_asked(it: Evidence) -> Iterator[Violation]:
     """A stored row has the options of a call that enqueued it, unless an act changed it."""
     for id, row in it.rows.items():
-        asked = [entry.facts for entry in it.by_id.get(id, ()) if entry.what == "asked" and "task" in entry.facts]
+        calls = [entry.facts for entry in it.by_id.get(id, ()) if entry.what == "asked" and "task" in entry.facts]
         job = row.job
-        found = job.key, job.priority, job.delay, job.lane, job.aging, job.required, len(job.after)
-        if asked and not it.acts_on(id) and found not in map(_options, asked):
+        stored = job.key, job.priority, job.delay, job.lane, job.aging, job.required, len(job.after)
+        if calls and not it.acts_on(id) and stored not in map(_options, calls):
             names = "key, priority, delay, lane, aging, required, after"
-            text = f"{id} has ({names}) {found}, asked were {' or '.join(str(_options(facts)) for facts in asked)}"
+            text = f"{id} has ({names}) {stored}, asked were {' or '.join(str(_options(facts)) for facts in calls)}"
             yield it.violation("asked", text, id)
 
 
 def _options(facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    named = (facts.get(name, 0) for name in ("priority", "delay"))
-    return (
-        facts.get("key"),
-        *named,
-        facts.get("lane"),
-        facts.get("aging", 0),
-        facts.get("required"),
-        len(facts.get("after", ())),
-    )
+    usual = {"key": None, "priority": 0, "delay": 0, "lane": None, "aging": 0, "required": None}
+    return *(facts.get(name, value) for name, value in usual.items()), len(facts.get("after", ()))
 
 
 def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violation]:
@@ -226,16 +205,15 @@ def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violati
         if wanted is not None:
             yield it.violation("expected", f"{id} was {last.how} before its row was pruned, expected {wanted}", id)
     elif wanted is None or (returned and all(entry.text != wanted and entry.how == "returned" for entry in returned)):
-        found = ", ".join(str(entry.text) for entry in returned)
-        yield it.violation("expected", f"{id} had the value {found} before its row was pruned, expected {wanted}", id)
+        texts = ", ".join(str(entry.text) for entry in returned)
+        yield it.violation("expected", f"{id} had the value {texts} before its row was pruned, expected {wanted}", id)
 
 
 def may_be_gone(it: Evidence, id: str) -> bool:
     """Whether the row of this job may have been removed: by an act that deleted it, or because its retention passed
     after it had ended."""
-    for entry in it.entries:
-        if entry.what == "act" and entry.name == "delete" and entry.id in ("", id):
-            return True
+    if any(entry.what == "act" and entry.name == "delete" and entry.id in ("", id) for entry in it.entries):
+        return True
     ended = _ended(it, id, set())
     return ended is not None and _passed(it, ended[0]) >= ended[1]
 
@@ -244,8 +222,8 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     """The earliest time at which this job may have ended, and the seconds for which its row is kept from then on; None:
     nothing says that it has ended."""
     seen.add(id)
-    asked = it.asked.get(id)
-    facts = {} if asked is None else asked.facts
+    request = it.asked.get(id)
+    facts = {} if request is None else request.facts
     keeps = {"succeeded": facts.get("keep", KEEP), "failed": facts.get("keep_failed", KEEP_FAILED)}
     keeps["cancelled"] = keeps["succeeded"]
     entries = it.by_id.get(id, ())
@@ -257,8 +235,8 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     ends = [entry.at for entry in entries if entry.what == "ended" and entry.version == newest]
     ends += [began for began, _ in it.acts_on(id)]
     for upstream in facts.get("after", ()):  # a job can end with the one that it waits for
-        if upstream not in seen and (found := _ended(it, upstream, seen)) is not None:
-            ends.append(found[0])
+        if upstream not in seen and (upstream_end := _ended(it, upstream, seen)) is not None:
+            ends.append(upstream_end[0])
     return (min(ends), min(keeps.values())) if ends else None
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from treadle.core.model import FINAL, LOST, State
-from treadle.testing.history.entries import Entry
+from treadle.testing.history.entries import Entry, moments
 from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
 
 MAX_LOST: Final = re.compile("max_lost=([0-9]+)")  # in the error of a job that has failed as lost
@@ -33,9 +34,8 @@ def losses(it: Evidence) -> Iterator[Violation]:
     """Each lost lease counts. Claims of two versions in a row are one: every outcome takes a version of its own."""
     for id, row in it.rows.items():
         if not row.reopenings:
-            lost = sum(
-                (id, version + 1) in it.claims for version in range(1, row.version) if (id, version) in it.claims
-            )
+            claims = [(id, version) in it.claims for version in range(1, row.version + 1)]
+            lost = sum(map(all, pairwise(claims)))
             if row.lost < lost:
                 yield it.violation("lost", f"{id} lost {lost} leases, its row counts {row.lost}", id)
 
@@ -43,7 +43,7 @@ def losses(it: Evidence) -> Iterator[Violation]:
 def guilt(it: Evidence) -> Iterator[Violation]:
     """A job fails as lost only after `max_lost` leases that it lost while nothing else ran in its process, and a lost
     lease takes no attempt."""
-    used = {(each.id, each.version): each.facts.get("attempt", 0) for each in it.entries if each.what == "began"}
+    used = {(entry.id, entry.version): entry.facts.get("attempt", 0) for entry in it.entries if entry.what == "began"}
     for (id, version), before in used.items():
         after = used.get((id, version + 1), before)
         if after != before and id in it.rows and not it.rows[id].reopenings:
@@ -65,12 +65,12 @@ def _neighbours(it: Evidence, run: Run) -> list[str]:
     """The jobs that ran in the process of this run while it held its lease, which it has lost."""
     until = it.claims[run.id, run.version + 1]
     return [
-        each.id
-        for each in it.runs
-        if each.actor == run.actor
-        and each.id != run.id
-        and each.began < until
-        and (each.ended is None or each.ended.at > run.began)
+        other.id
+        for other in it.runs
+        if other.actor == run.actor
+        and other.id != run.id
+        and other.began < until
+        and (other.ended is None or other.ended.at > run.began)
     ]
 
 
@@ -105,7 +105,7 @@ def attempts(it: Evidence) -> Iterator[Violation]:
 
 def pauses(it: Evidence) -> Iterator[Violation]:
     """No job that runs again is claimed before the time until its next try is over, counted from the end of the run."""
-    ends = it.moments("ended")
+    ends = moments(it.entries, "ended")
     for entry in (entry for entry in it.entries if entry.what == "again"):
         row, ended = it.rows.get(entry.id), ends.get((entry.id, entry.version))
         if row is None or row.reopenings or ended is None or it.acts_on(entry.id):
@@ -136,8 +136,8 @@ def waits(it: Evidence) -> Iterator[Violation]:
             at_once = first.version == entry.version - 2  # the outcome has the version between them
             since = first.at if at_once else it.claims.get((entry.id, first.version), entry.at - first.seconds)
             early = since + first.seconds - entry.at
-            judged = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
-            if judged and early > TOLERANCE:
+            steady = row is not None and not row.reopenings and row.job.deadline is None and not it.acts_on(entry.id)
+            if steady and early > TOLERANCE:
                 text = f"{entry.name!r} of {entry.id} ended {early:g} s before its time was over"
                 yield it.violation("wait", text, entry.id)
 
@@ -151,18 +151,16 @@ def cancels(it: Evidence) -> Iterator[Violation]:
             continue
         if row.state not in FINAL:
             yield it.violation("cancel", f"{id} was cancelled, but is still {row.state}", id)
-        late = [
-            run for run in it.runs if run.id == id and run.ended is not None and run.ended.at > entry.at + TOLERANCE
-        ]
-        won = any(run.version == row.version - 1 for run in late)
-        if row.state in (State.SUCCEEDED, State.FAILED) and won:
+        last = (run for run in it.runs if run.id == id and run.version == row.version - 1)
+        won_late = any(run.ended is not None and run.ended.at > entry.at + TOLERANCE for run in last)
+        if row.state in (State.SUCCEEDED, State.FAILED) and won_late:
             yield it.violation("cancel", f"{id} was cancelled, but a run that ended later counts: {row.state}", id)
 
 
 def _cancelled(it: Evidence) -> dict[str, Entry]:
     """The first answer to a cancel of each job."""
-    found: dict[str, Entry] = {}
+    cancelled: dict[str, Entry] = {}
     for entry in it.entries:
         if entry.what == "acted" and entry.how == "cancelled":
-            found.setdefault(entry.id, entry)
-    return found
+            cancelled.setdefault(entry.id, entry)
+    return cancelled

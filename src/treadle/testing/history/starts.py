@@ -40,11 +40,11 @@ def check(it: Evidence, schedules: Mapping[str, float]) -> Iterator[Violation]:
 
 def delays(it: Evidence) -> Iterator[Violation]:
     """No job is claimed before its delay is over, counted from the beginning of its enqueue."""
-    for (id, version), at in it.claims.items():
-        row, asked = it.rows.get(id), it.asked.get(id)
-        if row is None or asked is None or row.reopenings or row.job.function_done or it.acts_on(id):
+    for (id, version), claimed in it.claims.items():
+        row, request = it.rows.get(id), it.asked.get(id)
+        if row is None or request is None or row.reopenings or row.job.function_done or it.acts_on(id):
             continue  # an act may have let it run at once
-        early = asked.at + row.job.delay - at
+        early = request.at + row.job.delay - claimed
         if row.job.delay and early > TOLERANCE:
             text = f"version {version} of {id}, enqueued with a delay of {row.job.delay:g} s, was claimed {early:g} s"
             yield it.violation("delay", f"{text} too early", id)
@@ -64,7 +64,7 @@ class _Stay(Struct):
 
     id: str
     row: Record
-    asked: float
+    enqueued: float
     stored: float
     since: float
     until: float
@@ -76,10 +76,10 @@ def _stays(it: Evidence) -> Iterator[_Stay]:
     for entry in it.entries:
         if entry.what == "stored" and not entry.name:
             stored.setdefault(entry.id, entry.at)
-    for id, at in stored.items():
-        row, asked = it.rows.get(id), it.asked.get(id)
-        if row is not None and asked is not None and (id, 1) in it.claimed and _plain(row):
-            yield _Stay(id, row, asked.at, at, *it.call(id, 1))
+    for id, moment in stored.items():
+        row, request = it.rows.get(id), it.asked.get(id)
+        if row is not None and request is not None and (id, 1) in it.claimed and _plain(row):
+            yield _Stay(id, row, request.at, moment, *it.call(id, 1))
 
 
 def _plain(row: Record) -> bool:
@@ -118,7 +118,7 @@ def ageing(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
                 heapq.heappush(queued, (turn(one.row.job, one.stored), one.since, one.id))
             while queued and queued[0][1] <= stay.until + TOLERANCE:
                 heapq.heappop(queued)
-            passed = queued and queued[0][0] < turn(stay.row.job, stay.asked) - TOLERANCE
+            passed = queued and queued[0][0] < turn(stay.row.job, stay.enqueued) - TOLERANCE
             if passed and not it.disturbed(stay.id, 1):
                 first = queued[0][2]
                 text = f"{stay.id} was claimed before {first}, which was queued and comes first by its age"
@@ -130,10 +130,10 @@ def _overtaken(it: Evidence, line: list[_Stay]) -> Iterator[Violation]:
     """The first job that was claimed before an equal one that was already stored when this one was enqueued. Jobs that
     were enqueued at the same time have the same place in their queue: ids decide (law 2)."""
     waiting = sorted(line, key=lambda stay: (stay.stored, stay.id))
-    latest, at = (0.0, ""), 0
-    for stay in sorted(line, key=lambda stay: stay.asked):
-        while at < len(waiting) and waiting[at].stored < stay.asked - EPSILON:
-            latest, at = max(latest, (waiting[at].since, waiting[at].id)), at + 1
+    latest, index = (0.0, ""), 0
+    for stay in sorted(line, key=lambda stay: stay.enqueued):
+        while index < len(waiting) and waiting[index].stored < stay.enqueued - EPSILON:
+            latest, index = max(latest, (waiting[index].since, waiting[index].id)), index + 1
         if latest[0] > stay.until and not it.disturbed(stay.id, 1):
             text = f"{stay.id} was claimed before {latest[1]}, which was already stored when {stay.id} was enqueued"
             yield it.violation("order", text, latest[1], stay.id)
@@ -167,7 +167,7 @@ def _passed_over(it: Evidence, stays: list[_Stay], claims: list[_Call]) -> Itera
             its = rank(stay.row.job)
             latest[its] = max(latest.get(its, (0.0, "")), (stay.since, stay.id))
         low = rank(it.rows[id].job)
-        claimed, passed = max((each for its, each in latest.items() if its > low), default=(0.0, ""))
+        claimed, passed = max((claim for its, claim in latest.items() if its > low), default=(0.0, ""))
         if claimed > until + TOLERANCE and not it.disturbed(id, version):
             text = f"{id} was claimed before {passed}, which has a higher priority and was queued"
             yield it.violation("priority", text, passed, id)
@@ -200,10 +200,10 @@ def lanes(it: Evidence, stays: Sequence[_Stay]) -> Iterator[Violation]:
 
 def _elsewhere(it: Evidence, id: str, first: _Stay, ends: Mapping[str, float]) -> bool:
     """Whether a job of the same lane had ended when the first one was enqueued, or came later."""
-    asked, row = it.asked.get(id), it.rows[id]
-    if asked is not None and asked.at > first.stored:
+    request, row = it.asked.get(id), it.rows[id]
+    if request is not None and request.at > first.stored:
         return True
-    return not row.reopenings and ends.get(id, first.asked) < first.asked
+    return not row.reopenings and ends.get(id, first.enqueued) < first.enqueued
 
 
 def _kept_behind(it: Evidence, first: _Stay, group: list[_Stay]) -> Iterator[Violation]:
@@ -211,9 +211,11 @@ def _kept_behind(it: Evidence, first: _Stay, group: list[_Stay]) -> Iterator[Vio
     before: dict[str, list[_Stay]] = defaultdict(list)
     for stay in sorted(group, key=lambda stay: stay.stored):
         lane = stay.row.job.lane or ""
-        if lane == first.row.job.lane or stay.stored >= first.asked or stay.since <= first.stored:
+        if lane == first.row.job.lane or stay.stored >= first.enqueued or stay.since <= first.stored:
             continue
-        passed = stay.until < first.since - TOLERANCE and any(each.stored < stay.asked for each in before[lane])
+        passed = stay.until < first.since - TOLERANCE and any(
+            earlier.stored < stay.enqueued for earlier in before[lane]
+        )
         if passed and not it.disturbed(stay.id, 1):
             text = f"{stay.id} of the lane {lane} was claimed before {first.id}, the first of its lane"
             yield it.violation("lane", text, first.id, before[lane][0].id, stay.id)
@@ -262,8 +264,8 @@ def ticks_left_out(it: Evidence, schedules: Mapping[str, float]) -> Iterator[Vio
     for name, moment, id in _ticks(it):
         if moment is not None and name in schedules:
             moments[name].append((moment, id))
-    for name, found in moments.items():
-        for (one, early), (other, late) in pairwise(sorted(found)):
+    for name, ticks in moments.items():
+        for (one, early), (other, late) in pairwise(sorted(ticks)):
             if abs(other - one - schedules[name]) > TOLERANCE:
                 text = f"{early} and {late} are {other - one:g} s apart, expected {schedules[name]:g} s"
                 yield it.violation("tick", text, early, late)

@@ -87,7 +87,7 @@ class SimulationFailed(TreadleError, AssertionError):
         self.found, self.first, self.seeds = found, first, seeds
         case, rest = found.case, len(found.violations) - SHOWN
         lines = [
-            f"seed {case.seed} breaks {', '.join(sorted({each.rule for each in found.violations}))}; "
+            f"seed {case.seed} breaks {', '.join(sorted({violation.rule for violation in found.violations}))}; "
             f"it was number {seeds:,}. Run it alone with seeds=[{case.seed}].",
             f"Shrunk to size {case.size} with {case.workers} worker{'s' if case.workers > 1 else ''}, "
             + ("where nothing goes wrong" if not case.faults else "where"),
@@ -165,11 +165,11 @@ def simulate(
         )
         begun, report = time.perf_counter(), Report(0, 0, 0, 0.0)
         for seed in numbers:
-            found, cause = _run(case_of(seed, size, workers, kinds, most_faults, lease), settings)
+            run, cause = _run(case_of(seed, size, workers, kinds, most_faults, lease), settings)
             seconds = time.perf_counter() - begun
-            report = Report(report.seeds + 1, report.runs + found.runs, report.faults + found.faults, seconds)
-            if found.violations:
-                raise _failure(found, cause, settings, report.seeds, shrink)
+            report = Report(report.seeds + 1, report.runs + run.runs, report.faults + run.faults, seconds)
+            if run.violations:
+                raise _failure(run, cause, settings, report.seeds, shrink)
             if progress is not None:
                 progress(report)
     if report.seeds and not report.runs:
@@ -181,9 +181,9 @@ def _run(case: Case, settings: Settings) -> tuple[Found, BaseException | None]:
     """Run one case. Returns the result, and the first exception of the scenario or of an invariant."""
     with uncollected():
         simulation = Simulation(case, settings)
-        found = simulation.run(), simulation.cause
+        result = simulation.run(), simulation.cause
         del simulation  # so that it is collected at the end of the block
-    return found
+    return result
 
 
 def _failure(found: Found, cause: BaseException | None, settings: Settings, seeds: int, shrink: bool) -> Exception:

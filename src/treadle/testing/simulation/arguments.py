@@ -32,29 +32,29 @@ def maker_of(app: object, scenario: object) -> Callable[[], App]:
     if hasattr(app, "_core"):
         return lambda: cast("App", app)
     if callable(app):
-        return lambda: _made(app())
-    return lambda: _made(app)
+        return lambda: _checked(app())
+    return lambda: _checked(app)
 
 
-def _made(found: Any) -> App:
-    if not hasattr(found, "_core"):
-        raise BadOption("app", f"expected an App, or a function that makes one for each seed; found {found!r:.80}")
-    return cast("App", found)
+def _checked(app: Any) -> App:
+    if not hasattr(app, "_core"):
+        raise BadOption("app", f"expected an App, or a function that makes one for each seed; found {app!r:.80}")
+    return cast("App", app)
 
 
-def seeds_of(given: object) -> Iterable[int]:
+def seeds_of(seeds: object) -> Iterable[int]:
     """The seeds to run. Raises BadOption for values that are no seeds. An iterator's values are checked one by one."""
     wanted = "expected how many, such as 200, or which ones, such as [17]"
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return range(given)
-    if isinstance(given, str | bytes | int) or not isinstance(given, Iterable):
-        raise BadOption("seeds", f"{wanted}; found {given!r}")
-    return _each(given, wanted)
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        return range(seeds)
+    if isinstance(seeds, str | bytes | int) or not isinstance(seeds, Iterable):
+        raise BadOption("seeds", f"{wanted}; found {seeds!r}")
+    return _checked_seeds(seeds, wanted)
 
 
-def _each(given: Iterable[object], wanted: str) -> Iterator[int]:
+def _checked_seeds(seeds: Iterable[object], wanted: str) -> Iterator[int]:
     number = 0
-    for number, seed in enumerate(given, 1):
+    for number, seed in enumerate(seeds, 1):
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise BadOption("seeds", f"{wanted}; seed number {number} is {seed!r}")
         yield seed
@@ -62,28 +62,28 @@ def _each(given: Iterable[object], wanted: str) -> Iterator[int]:
         raise BadOption("seeds", f"{wanted}; found none, so nothing would be tested")
 
 
-def faults_of(given: object) -> tuple[Kind, ...]:
+def faults_of(faults: object) -> tuple[Kind, ...]:
     """The kinds of faults. Raises BadOption for values that are no kinds."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {given!r}')
-    kinds = tuple(given)
-    wrong = [each for each in kinds if each not in KINDS]
+    if isinstance(faults, str) or not isinstance(faults, Iterable):
+        raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {faults!r}')
+    kinds = tuple(faults)
+    wrong = [kind for kind in kinds if kind not in KINDS]
     if wrong:
-        found = ", ".join(each if isinstance(each, str) else repr(each) for each in wrong)
-        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {found}")
+        names = ", ".join(kind if isinstance(kind, str) else repr(kind) for kind in wrong)
+        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {names}")
     return cast("tuple[Kind, ...]", kinds)
 
 
-def invariants_of(given: object) -> tuple[Callable[[Any], Any], ...]:
+def invariants_of(invariants: object) -> tuple[Callable[[Any], Any], ...]:
     """The invariants. Raises BadOption for one that would never run."""
-    if callable(given) or not isinstance(given, Iterable):
-        raise BadOption("invariants", f"expected a list of functions such as [nobody_pays_twice], found {given!r}")
-    found = tuple(given)
-    for each in found:
-        if not callable(each):
-            raise BadOption("invariants", f"expected functions of the simulation, found {each!r}")
-        check_plain("invariants", each)
-    return found
+    if callable(invariants) or not isinstance(invariants, Iterable):
+        raise BadOption("invariants", f"expected a list of functions such as [nobody_pays_twice], found {invariants!r}")
+    functions = tuple(invariants)
+    for function in functions:
+        if not callable(function):
+            raise BadOption("invariants", f"expected functions of the simulation, found {function!r}")
+        check_plain("invariants", function)
+    return functions
 
 
 def check_plain(option: str, function: Callable[..., Any]) -> None:
@@ -91,16 +91,16 @@ def check_plain(option: str, function: Callable[..., Any]) -> None:
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    for each in (inner, type(inner).__call__):
-        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+    for body in (inner, type(inner).__call__):
+        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
             raise BadOption(option, f"{name_of(function)} is a coroutine function, which nothing awaits: write `def`")
-        if inspect.isgeneratorfunction(each):
+        if inspect.isgeneratorfunction(body):
             raise BadOption(option, f"{name_of(function)} contains `yield`, so calling it does not run it: use assert")
 
 
 def check_numbers(counts: Mapping[str, object], most_faults: object, seconds: Mapping[str, object]) -> None:
     """Raise BadOption for a count under 1, for `most_faults` under 0, and for seconds that are not positive."""
-    for name, number, least in [*((name, each, 1) for name, each in counts.items()), ("most_faults", most_faults, 0)]:
+    for name, number, least in [*((name, n, 1) for name, n in counts.items()), ("most_faults", most_faults, 0)]:
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise BadOption(name, f"expected {least} or more, found {number!r}")
     for name, length in seconds.items():
@@ -134,9 +134,9 @@ def check_scenario(result: Awaitable[Any]) -> Awaitable[Any]:
 def check_spawned(name: object, work: object) -> None:
     """Raise BadOption for what cannot be another process of the program."""
     if not isinstance(name, str) or not inspect.iscoroutine(work):
-        for each in (name, work):
-            if inspect.iscoroutine(each):
-                each.close()
+        for value in (name, work):
+            if inspect.iscoroutine(value):
+                value.close()
         raise BadOption("spawn", f"expected a name and a coroutine, found {name!r:.80} and {work!r:.80}")
 
 

@@ -66,12 +66,8 @@ def _one(rng: random.Random, kind: Kind, workers: int, lease: float, program: bo
     match kind:
         case "clock":
             size = rng.choice((0.1, lease, 5 * lease, 60.0, DAY))
-            return Fault(
-                kind,
-                0,
-                rng.choice((0.5, lease, 3 * lease)) * rng.random(),
-                rng.choice((-1, 1)) * size * rng.random(),
-            )
+            after = rng.choice((0.5, lease, 3 * lease)) * rng.random()
+            return Fault(kind, 0, after, rng.choice((-1, 1)) * size * rng.random())
         case "before" | "lost" | "twice":
             return Fault(kind, who, int(rng.choice((4, 20, 60)) * rng.random()) + 1)
         case "stall":

@@ -6,16 +6,17 @@ import asyncio
 import os
 import random
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.job import Job
-from treadle.core.model import Record, State
+from treadle.core.model import Record
 from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
+from treadle.testing.given_storage import GROUP, UNFINISHED, rows_of
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.history.jobs import is_own
 from treadle.testing.payloads import in_test
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MORNING = 1_700_000_000.0  # time of the storage's clock at the beginning
-UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 PAUSE = 0.05  # seconds before a failed call is repeated
 WRONG = 0.4  # leases after which a clock step is reverted
 FRAMES = 8  # frames that are shown of a traceback
@@ -160,22 +160,22 @@ class Simulation:
         to succeed."""
         check_encoded(value)
         id = job if isinstance(job, str) else job.id
-        if id not in self.acted and not self._upstreams(id) & self.acted:
+        if not {id, *(up for down, up in self._waits() if down == id)} & self.acted:
             self.expected[id] = value
 
     def forget(self, job: Job[Any, Any] | str) -> None:
         """Drop all expectations of this job and of those that wait for it by name, because an act changes it."""
         id = job if isinstance(job, str) else job.id
-        gone = {id} | {each.id for each in self.entries if each.what == "asked" and id in each.facts.get("after", ())}
+        gone = {id, *(down for down, up in self._waits() if up == id)}
         self.acted |= gone
-        for each in gone:
-            self.expected.pop(each, None)
+        for name in gone:
+            self.expected.pop(name, None)
 
-    def _upstreams(self, id: str) -> set[str]:
-        """The jobs that this one names as its upstreams."""
-        return {
-            up for each in self.entries if each.what == "asked" and each.id == id for up in each.facts.get("after", ())
-        }
+    def _waits(self) -> Iterator[tuple[str, str]]:
+        """Each job that was enqueued with an upstream, and that upstream."""
+        return (
+            (entry.id, up) for entry in self.entries if entry.what == "asked" for up in entry.facts.get("after", ())
+        )
 
     def may_wait(self, job: Job[Any, Any] | str) -> None:
         """Allow this job to be unfinished at the end."""
@@ -187,11 +187,7 @@ class Simulation:
         """Run the whole simulation, and return the violations."""
         loop, noise = self._loop, random.Random(f"{self.seed} noise")
         try:
-            with (
-                alone(),
-                seeded(loop, noise),
-                borrowed(self.app._core, self._stage, loop, noise, self._failed),
-            ):
+            with alone(), seeded(loop, noise), borrowed(self.app._core, self._stage, loop, noise, self._failed):
                 try:
                     violations = self._lived()
                 finally:
@@ -203,10 +199,10 @@ class Simulation:
 
     def _lived(self) -> list[Violation]:
         """Run the fleet from start to end, and return the violations."""
-        loop, found, violations = self._loop, list[Violation](), list[Violation]()
+        loop, broken, violations = self._loop, list[Violation](), list[Violation]()
         scenario = check_scenario(self._settings.scenario(self))
         try:
-            found = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
+            broken = loop.run_until_complete(loop.start(loop.root, self._life(scenario)))
         except Stuck as error:
             violations.append(Violation("unfinished", str(error), story=self._tail()))
         except Exception as error:  # raised by the scenario: a violation
@@ -214,7 +210,7 @@ class Simulation:
             self.cause = error
         violations += [self._raised("worker", error) for error in self._errors]
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
-        return violations or found + self._broken()
+        return violations or broken + self._broken()
 
     async def _life(self, scenario: Awaitable[Any]) -> list[Violation]:
         await self._storage.open()
@@ -231,7 +227,8 @@ class Simulation:
             # Only a heartbeat of that time reveals that the clock was ahead. Without one, what was written then is
             # late.
             await self._rest(self._settings.patience + self._unnoticed)
-            self.rows = await self._all_rows()
+            rows = await rows_of(self._storage, Query(limit=GROUP, order="oldest"))
+            self.rows = rows if self._texts is None else await self._texts.readable(rows)
             limits, drifts = await self._storage.limits(), await self._storage.recount()
             self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
         finally:
@@ -252,11 +249,8 @@ class Simulation:
 
     def _line_of(self, who: int) -> Line:
         line = Line()
-        line.faults = {
-            int(each.at): each.kind
-            for each in self.case.faults
-            if each.who == who and each.kind in ("before", "lost", "twice")
-        }
+        own = (fault for fault in self.case.faults if fault.who == who)
+        line.faults = {int(fault.at): fault.kind for fault in own if fault.kind in ("before", "lost", "twice")}
         return line
 
     def _go_wrong(self) -> None:
@@ -289,20 +283,8 @@ class Simulation:
             pause = min(pause * 1.25, 30.0)
 
     async def _works(self) -> bool:
-        rows = await self._found(Query(state=UNFINISHED, limit=500, order="oldest"))
+        rows = await rows_of(self._storage, Query(state=UNFINISHED, limit=GROUP, order="oldest"))
         return any(row.job.id not in self.waiting and not is_own(row) for row in rows)
-
-    async def _all_rows(self) -> list[Record]:
-        rows = await self._found(Query(limit=500, order="oldest"))
-        return rows if self._texts is None else await self._texts.readable(rows)
-
-    async def _found(self, query: Query) -> list[Record]:
-        page = await self._storage.find(query)
-        rows = list(page.records)
-        while page.cursor is not None:
-            page = await self._storage.find(Query(state=query.state, limit=500, order="oldest", cursor=page.cursor))
-            rows += page.records
-        return rows
 
     # --- violations
 
@@ -322,7 +304,7 @@ class Simulation:
 
     def _broken(self) -> list[Violation]:
         """The caller's invariants that do not hold."""
-        return [broken for each in self._settings.invariants if (broken := self._check(each)) is not None]
+        return [broken for invariant in self._settings.invariants if (broken := self._check(invariant)) is not None]
 
     def _check(self, invariant: Callable[[Simulation], Any]) -> Violation | None:
         name = name_of(invariant)
@@ -349,5 +331,5 @@ async def _awaited(work: Awaitable[T]) -> T:
 
 def traced(error: BaseException) -> tuple[str, ...]:
     """Where the user's code has raised this exception: its last frames, without those of the simulation."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(HERE)]
-    return tuple(f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in frames[-FRAMES:])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
+    return tuple(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-FRAMES:])

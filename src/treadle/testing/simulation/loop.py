@@ -72,9 +72,9 @@ class SimulatedLoop(BaseEventLoop):
 
     def actor(self, name: str) -> Actor:
         """Add a process."""
-        made = Actor(name, self, self.entries)
-        self.actors.append(made)
-        return made
+        actor = Actor(name, self, self.entries)
+        self.actors.append(actor)
+        return actor
 
     def start(self, actor: Actor, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as a task of the actor, in a new context."""
@@ -198,20 +198,20 @@ class SimulatedLoop(BaseEventLoop):
 
         async def closing() -> None:
             closed = {asyncio.current_task()}
-            while left := asyncio.all_tasks() - closed:  # a `finally` block may start another task
-                closed |= left
-                for task in left:
+            while tasks := asyncio.all_tasks() - closed:  # a `finally` block may start another task
+                closed |= tasks
+                for task in tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
 
-        told = len(self.entries)  # entries that `finally` blocks add from here on belong to no process
+        before = len(self.entries)  # entries that `finally` blocks add from here on belong to no process
         self.busy.clear()
         for actor in self.actors:
             actor.ready.clear()
             actor.watch, actor.asleep_until = None, 0.0
         self.run_until_complete(self.start(self.root, closing()))
         self.close()
-        del self.entries[told:]
+        del self.entries[before:]
         self.root.kept.clear()
         self.errors.clear()
 
@@ -219,9 +219,9 @@ class SimulatedLoop(BaseEventLoop):
 def _close(work: Any) -> None:
     """Close a coroutine. One that has not begun may have been given another one to await, which is closed too."""
     if hasattr(work, "cr_frame") and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-        for given in inspect.getcoroutinelocals(work).values():
-            if inspect.iscoroutine(given):
-                _close(given)
+        for argument in inspect.getcoroutinelocals(work).values():
+            if inspect.iscoroutine(argument):
+                _close(argument)
     for _ in range(CLOSINGS):
         try:
             work.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import types
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
@@ -14,17 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from treadle.core.errors import StorageUnavailable, Unsupported
 from treadle.core.limit_model import Declare, LimitChange
-from treadle.core.model import (
-    ACT,
-    Claim,
-    Claimed,
-    HeartbeatResult,
-    LeaseRenewal,
-    Outcome,
-    Presence,
-    Settled,
-    State,
-)
+from treadle.core.model import ACT, Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled, State
 from treadle.storage import Fused, StorageProxy
 from treadle.storage.contract import Capabilities, Storage
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
@@ -190,19 +181,15 @@ def _act(out: Outcome) -> str:
 
 
 async def _went_on(work: Coroutine[Any, Any, T], first: object) -> T:
-    return await _Begun(work, first)
+    return await _rest(work, first)
 
 
-class _Begun(Awaitable[T]):
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, T], first: object) -> Generator[Any, Any, T]:
     """The rest of a coroutine that has suspended on `first`."""
-
-    def __init__(self, work: Coroutine[Any, Any, T], first: object) -> None:
-        self._work, self._first = work, first
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        try:
-            yield self._first
-        except BaseException:  # the simulation ends
-            self._work.close()
-            raise
-        return (yield from self._work.__await__())
+    try:
+        yield first
+    except BaseException:  # the simulation ends
+        work.close()
+        raise
+    return (yield from work.__await__())

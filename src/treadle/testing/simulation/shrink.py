@@ -13,7 +13,7 @@ TRIES = 200  # most runs
 
 def shrunk(found: Found, run: Callable[[Case], Found]) -> Found:
     """The smallest case found that breaks one of the rules of the first one."""
-    rules, tries, again = {each.rule for each in found.violations}, 0, True
+    rules, tries, again = {violation.rule for violation in found.violations}, 0, True
     while again:
         again = False
         for case in _smaller(found.case):
@@ -21,7 +21,7 @@ def shrunk(found: Found, run: Callable[[Case], Found]) -> Found:
                 return found
             tries += 1
             other = run(case)
-            if rules & {each.rule for each in other.violations}:
+            if rules & {violation.rule for violation in other.violations}:
                 found, again = other, True
                 break
     return found
@@ -40,6 +40,6 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield replace(case, size=size)
     if case.workers > 1:
         workers = case.workers - 1
-        yield replace(case, workers=workers, faults=tuple(each for each in case.faults if each.who < workers))
-    for at in range(len(case.faults)):
-        yield replace(case, faults=case.faults[:at] + case.faults[at + 1 :])
+        yield replace(case, workers=workers, faults=tuple(fault for fault in case.faults if fault.who < workers))
+    for index in range(len(case.faults)):
+        yield replace(case, faults=case.faults[:index] + case.faults[index + 1 :])

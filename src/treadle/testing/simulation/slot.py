@@ -53,7 +53,7 @@ class Slot:
         self._sim, self.number = simulation, number
         self._loop, self._line = simulation._loop, simulation._line_of(number)
         self._faults = sorted(
-            (each for each in simulation.case.faults if each.who == number and each.kind in BY_STEPS),
+            (fault for fault in simulation.case.faults if fault.who == number and fault.kind in BY_STEPS),
             key=lambda each: -each.at,
         )
         self.steps = self._started = 0

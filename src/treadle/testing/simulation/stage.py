@@ -9,7 +9,6 @@ import os
 import random
 import threading
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from treadle.admin.known_names import Names
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
 from treadle.concurrency.threads import Answer, Threads
-from treadle.core.errors import BadOption, UnknownName
+from treadle.core.errors import BadOption
 from treadle.core.events import Event
 from treadle.producer import Batcher, Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
@@ -41,10 +40,10 @@ class CalledAtOnce:
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        found = outcome(call)
-        if isinstance(found[1], KeyboardInterrupt):
-            raise found[1]  # it is meant for the program that simulates
-        future.set_result(found)
+        answer = outcome(call)
+        if isinstance(answer[1], KeyboardInterrupt):
+            raise answer[1]  # it is meant for the program that simulates
+        future.set_result(answer)
         return future
 
     def close(self) -> None:
@@ -56,13 +55,13 @@ class OfEach:
 
     def __init__(self, make: Callable[[], Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]]) -> None:
         self._make = make
-        self._made: dict[Actor | None, Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]] = {}
+        self._by_actor: dict[Actor | None, Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]] = {}
 
     def __call__(self, items: Sequence[Any]) -> Awaitable[Sequence[Any]]:
         actor = ACTOR.get()
-        if actor not in self._made:
-            self._made[actor] = self._make()
-        return self._made[actor](items)
+        if actor not in self._by_actor:
+            self._by_actor[actor] = self._make()
+        return self._by_actor[actor](items)
 
 
 class ResourcesOfEach(AppResources):
@@ -71,13 +70,13 @@ class ResourcesOfEach(AppResources):
     def __init__(self, declared: AppResources, overrides: Overrides) -> None:
         super().__init__()
         self.lifespan, self.overrides = declared.lifespan, {**declared.overrides, **overrides}
-        self._made: dict[Actor | None, AppResources] = {}
+        self._by_actor: dict[Actor | None, AppResources] = {}
 
     def _own(self) -> AppResources:
         actor = ACTOR.get()
-        if actor not in self._made:
-            self._made[actor] = self.for_test({})
-        return self._made[actor]
+        if actor not in self._by_actor:
+            self._by_actor[actor] = self.for_test({})
+        return self._by_actor[actor]
 
     async def enter(self, injectors: Iterable[Injector] = (), threads: Threads | None = None) -> Life:
         return await self._own().enter(injectors, threads)
@@ -99,11 +98,7 @@ class Stage:
 
 @contextmanager
 def borrowed(
-    core: AppCore,
-    stage: Stage,
-    loop: SimulatedLoop,
-    rng: random.Random,
-    failed: Callable[[BaseException], None],
+    core: AppCore, stage: Stage, loop: SimulatedLoop, rng: random.Random, failed: Callable[[BaseException], None]
 ) -> Iterator[None]:
     """Connect the app of this core to the network of a stage, with ids that count up. The app is restored afterwards.
     Raises BadOption for overrides that no task uses."""
@@ -194,16 +189,13 @@ def seeded(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Silence the log, because outages are expected, and UnknownName, because a repeated call may name something that
-    its first try has changed. An event loop that runs in this thread is suspended."""
+    """Silence the log, because outages are expected. An event loop that runs in this thread is suspended."""
     log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
     asyncio._set_running_loop(None)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnknownName)
-            yield
+        yield
     finally:
         asyncio._set_running_loop(outer)
         log.setLevel(level)

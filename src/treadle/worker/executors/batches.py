@@ -76,16 +76,15 @@ class Batches:
         threads: Callable[[], Threads],
         layers: Sequence[Middleware] = (),
         patient: bool = True,
-        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self._state, self._threads, self._patient, self._on_wait = state, threads, patient, on_wait
+        self._state, self._threads, self._patient = state, threads, patient
         self._layers = layers
         self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
     def room(self, task: BatchCore) -> int:
         """How many more items of this task may wait: in all, for all keys together, as many as one call takes."""
-        waiting = sum(len(each.seats) for (name, _), each in self._open.items() if name == task.name)
+        waiting = sum(len(gathering.seats) for (name, _), gathering in self._open.items() if name == task.name)
         return max(0, task.size - waiting)
 
     @property
@@ -99,7 +98,7 @@ class Batches:
 
     def waits(self, run: JobRun) -> bool:
         """Whether this item waits for others, so that its call has not begun."""
-        return any(seat.run is run for each in self._open.values() for seat in each.seats)
+        return any(seat.run is run for gathering in self._open.values() for seat in gathering.seats)
 
     def gathering(self) -> tuple[tuple[str, float, float], ...]:
         """For each task with waiting items: its name, the seconds its first item has waited, and the seconds until
@@ -108,8 +107,8 @@ class Batches:
         waits: dict[str, tuple[float, float]] = {}
         for (name, _), gathering in self._open.items():
             if gathering.timer is not None:
-                waited, left = waits.get(name, (0.0, 0.0))
-                waits[name] = max(waited, now - gathering.since), max(left, gathering.timer.when() - now)
+                waited, remaining = waits.get(name, (0.0, 0.0))
+                waits[name] = max(waited, now - gathering.since), max(remaining, gathering.timer.when() - now)
         return tuple((name, *times) for name, times in waits.items())
 
     def looked(self, records: Sequence[Record]) -> None:
@@ -158,7 +157,7 @@ class Batches:
         gathering = self._open[key] = BatchGathering(task, self._loop.time())
         if self._patient:
             gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
-        self._on_wait(task.max_wait)
+        self._state.outlasted_by(task.max_wait)
         return gathering
 
     def _leave(self, key: tuple[str, Hashable], gathering: BatchGathering, seat: Seat) -> None:

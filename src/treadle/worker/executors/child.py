@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import faulthandler
+import functools
 import importlib
 import logging
 import os
@@ -162,8 +163,8 @@ class Child:
         """Read messages. When the parent closes its end, end this process at once, even while a function runs."""
         try:
             stream = self._channel.makefile("rb")
-            while (found := _read(stream)) is not None:
-                self._inbox.put(found)
+            while (message := _read(stream)) is not None:
+                self._inbox.put(message)
         finally:
             vanish()
 
@@ -297,20 +298,12 @@ def _channel() -> socket.socket:
     return channel
 
 
-def _block() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-
-
 def _restore_sigterm() -> None:
     """Let SIGTERM end a process that the function has forked: `Pool.terminate` sends it, and waits. One that was sent
     earlier takes effect now."""
     with suppress(ValueError):  # forked in a subinterpreter
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _unblock()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def main() -> None:
@@ -321,7 +314,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_sigterm)
+        block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM})
+        unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_restore_sigterm)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # keeps output before a kill

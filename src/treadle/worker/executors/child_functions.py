@@ -93,10 +93,10 @@ class Places:
         return module
 
 
-def _wrapped(found: Any) -> list[Any]:
+def _wrapped(function: Any) -> list[Any]:
     """The layers of a decorated function, from the outside in."""
     layers: list[Any] = []
-    while found is not None and found not in layers and len(layers) < 100:
-        layers.append(found)
-        found = getattr(found, "__wrapped__", None)
+    while function is not None and function not in layers and len(layers) < 100:
+        layers.append(function)
+        function = getattr(function, "__wrapped__", None)
     return layers

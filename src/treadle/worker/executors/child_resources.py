@@ -33,11 +33,11 @@ class ChildResources:
         resources = task.factory.resources
         if resources.lifespan is None and task.injector is None:
             return None
-        found = self._sites.get(resources)
-        if found is None:
+        site = self._sites.get(resources)
+        if site is None:
             loop = self._loop or self._start()
-            found = self._sites[resources] = Site(None, loop, self._call(loop, resources.enter()), NewThreads)
-        return found
+            site = self._sites[resources] = Site(None, loop, self._call(loop, resources.enter()), NewThreads)
+        return site
 
     def close(self) -> None:
         """Close what is open, in reverse order. Errors are logged."""

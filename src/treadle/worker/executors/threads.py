@@ -93,12 +93,46 @@ def outcome(call: Callable[[], Any]) -> Answer:
         return None, error
 
 
-def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], found: Answer) -> None:
+def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], answer: Answer) -> None:
     """Set the future of another thread's loop."""
     with suppress(RuntimeError):  # the loop is closed, so no caller waits
-        loop.call_soon_threadsafe(_set, future, found)
+        loop.call_soon_threadsafe(_set, future, answer)
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer) -> None:
     if not future.done():
         future.set_result(answer)
+
+
+class Executors:
+    """After `close`, `threads` and `processes` make new ones."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name, self._size = name, size
+        self._threads: Runs | None = None
+        self._processes: Any = None
+
+    def lend(self, threads: Runs) -> None:
+        """Run plain functions in these threads, until `close`."""
+        self._threads = threads
+
+    def threads(self) -> Runs:
+        if self._threads is None:
+            self._threads = DaemonThreads(self._size, f"treadle-{self._name}")
+        return self._threads
+
+    def processes(self) -> Any:
+        if self._processes is None:
+            from treadle.worker.executors.processes import ProcessPool
+
+            self._processes = ProcessPool()
+        return self._processes
+
+    async def close(self, hurry: asyncio.Event | None = None) -> None:
+        """End each thread when its function has returned, and the processes now: those that are idle when they have
+        closed their resources, unless `hurry` is set."""
+        threads, processes, self._threads, self._processes = self._threads, self._processes, None, None
+        if threads is not None:
+            threads.close()
+        if processes is not None:
+            await processes.close(hurry)

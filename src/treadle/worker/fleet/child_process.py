@@ -89,12 +89,9 @@ class ChildProcess:
             code = await self._serve()
             if shared.stop.is_set():
                 break
-            if not shared.proven:
-                shared.code = code if 0 < code < 128 else FAILED
-                shared.stop.set()
-                break
-            if self.unproven >= STARTS:
-                shared.say(f"worker {self.number} could not start {STARTS} times in a row; stopping the others")
+            if not shared.proven or self.unproven >= STARTS:
+                if shared.proven:
+                    shared.say(f"worker {self.number} could not start {STARTS} times in a row; stopping the others")
                 shared.code = code if 0 < code < 128 else FAILED
                 shared.stop_all()
                 break
@@ -192,7 +189,7 @@ class ChildProcess:
                 self.current = self._start()
             return True
         new = self._start()
-        await self._until_it_claims(new, old)
+        await first_of(new.claims.wait(), shared.stop.wait(), over=(new.over, old.over), timeout=STARTING)
         if new.claims.is_set() or old.over.done():
             self.current = new
             if not old.over.done():
@@ -202,10 +199,6 @@ class ChildProcess:
         if not shared.stop.is_set():
             await self._give_up(new, old)
         return False
-
-    async def _until_it_claims(self, new: WorkerProcess, old: WorkerProcess) -> None:
-        """Until the new process claims or has ended, the old one has ended, the fleet stops, or STARTING s."""
-        await first_of(new.claims.wait(), self._shared.stop.wait(), over=(new.over, old.over), timeout=STARTING)
 
     async def _give_up(self, new: WorkerProcess, old: WorkerProcess) -> None:
         """The new process has ended, or does not come to claim: the old one continues."""

@@ -26,8 +26,8 @@ class Deaths:
     tried  the leases of suspects that a trial process runs: the name on them is that of the worker that claimed them
     """
 
-    def __init__(self, shared: Shared, say: Callable[[str], None], tried: Callable[[], Sequence[Lease]]) -> None:
-        self._shared, self._say, self._tried = shared, say, tried
+    def __init__(self, shared: Shared, tried: Callable[[], Sequence[Lease]]) -> None:
+        self._shared, self._tried = shared, tried
         self._noting: set[asyncio.Task[None]] = set()
 
     def note(self, process: WorkerProcess, code: int, jobs: Sequence[Lease] = ()) -> None:
@@ -49,7 +49,7 @@ class Deaths:
                 break
             await asyncio.sleep(AGAIN)
         if jobs:
-            self._say(_words(label, death, jobs))
+            self._shared.say(_words(label, death, jobs))
 
     async def close(self) -> None:
         """Give up what is not noted: those jobs come back when their leases expire."""

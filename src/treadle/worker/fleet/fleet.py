@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,9 +19,7 @@ from treadle.core.words import plural, size
 from treadle.worker.fleet.child_process import FAILED, ChildProcess, Shared
 from treadle.worker.fleet.deaths import Deaths
 from treadle.worker.fleet.fleet_counts import FleetCounts
-from treadle.worker.fleet.fleet_health import verdict_of
 from treadle.worker.fleet.messages import HandedOver, Hello, Message, Orders, Suspects, Trial, Vitals
-from treadle.worker.fleet.orphans import reap_orphans
 from treadle.worker.fleet.recycling import Recycling
 from treadle.worker.fleet.stuck_watch import StuckWatch
 from treadle.worker.fleet.trials import Trials
@@ -30,6 +28,8 @@ from treadle.worker.probes import Verdict
 
 SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
 AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
+REAP_EVERY: Final = 1.0  # s
+KILLING: Final = 30.0  # s that the end of a stuck process may take until somebody else should restart the whole fleet
 
 Say = Callable[[str], None]
 
@@ -63,16 +63,16 @@ class Fleet:
         self._asked = 0  # calls of `stop`
         self._killer: asyncio.TimerHandle | None = None
         shared = self._shared = Shared(orders, self._spawn, self._ended, self.stop, say, self._recycling)
-        self._trials = Trials(shared, self._spawn_trial, say, processes == 1 and orders.lease_or_default < SHORT)
-        self._deaths = Deaths(shared, say, self._trials.sent)
-        self.counts = FleetCounts(lambda: (sum(not each.orders.trial for each in shared.live), shared.restarts))
+        self._trials = Trials(shared, self._spawn_trial, processes == 1 and orders.lease_or_default < SHORT)
+        self._deaths = Deaths(shared, self._trials.sent)
+        self.counts = FleetCounts(lambda: (sum(not process.orders.trial for process in shared.live), shared.restarts))
         self._children = {number: ChildProcess(number, self._shared) for number in range(1, processes + 1)}
 
     @property
     def pids(self) -> dict[int, int]:
         """Process ids of the live processes by number; without those that were replaced and end their jobs."""
-        found = {number: child.current for number, child in self._children.items()}
-        return {number: process.pid for number, process in found.items() if process is not None and process.pid}
+        current = {number: child.current for number, child in self._children.items()}
+        return {number: process.pid for number, process in current.items() if process is not None and process.pid}
 
     @property
     def verdict(self) -> Verdict:
@@ -89,8 +89,8 @@ class Fleet:
         """Run until all processes have ended -> the exit code. Kills them if it is cancelled or fails."""
         shared = self._shared
         children = [asyncio.create_task(child.run()) for child in self._children.values()]
-        watch = StuckWatch(shared, self._recycling.restart_stuck, self._say, self._trials.leases, self._trials.need)
-        beside = [asyncio.create_task(each.run()) for each in (watch, self._trials)]
+        watch = StuckWatch(shared, self._recycling.restart_stuck, self._trials.leases, self._trials.need)
+        beside = [asyncio.create_task(loop.run()) for loop in (watch, self._trials)]
         if self.orders.count:
             beside.append(asyncio.create_task(self.counts.run()))
         if os.getpid() == 1:
@@ -102,8 +102,8 @@ class Fleet:
         finally:
             self._signal(signal.SIGKILL)
             ending = [*children, *beside, *(process.over for process in shared.live)]
-            for each in ending:
-                each.cancel()
+            for task in ending:
+                task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
             await self._deaths.close()
             if self._killer is not None:
@@ -201,3 +201,64 @@ class Fleet:
         reason = process.limits.reason(vitals, monotonic() - process.claims_since, process.idle_memory)
         if reason is not None:
             child.recycle(reason)
+
+
+async def reap_orphans(own: Callable[[], Collection[int]]) -> None:
+    """Reap once a second the ended processes that a supervisor with process id 1 inherits: in a container without an
+    init, those whose own parent has ended. They fill the process table until their exit codes are read.
+
+    own  the ids of the children whose exit codes asyncio reads; 0 for one that is being created
+    """
+    while True:
+        await asyncio.sleep(REAP_EVERY)
+        reap(own())
+
+
+def reap(own: Collection[int]) -> list[int]:
+    """Reap the ended children that are not our own -> their process ids."""
+    reaped = list[int]()
+    if 0 in own:
+        return reaped
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid in own:  # asyncio reads that one; those behind it have time
+                return reaped
+            os.waitpid(ended.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return reaped
+        reaped.append(ended.si_pid)
+
+
+def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess], restart: float | None) -> Verdict:
+    """The health of a fleet. Alive: every event loop answers, or the supervisor is going to restart it. Ready: every
+    process claims, and the storage answers each of them. The trial process is neither: a suspect may be stuck there.
+
+    restart  seconds without an answer after which the supervisor restarts a process; None: never
+    """
+    kept = list(children)
+    silent = [process for process in live if process.stuck is not None and not process.orders.trial]
+    patience = 0.0 if restart is None else restart + KILLING
+    stuck = [str(process.stuck) for process in silent if process.unanswered >= patience]
+    unready = [str(process.stuck) for process in silent]
+    unready += [why for child in kept if (why := _unready(child)) is not None]
+    status = f"{plural(len(kept), 'worker process')} {'claims' if len(kept) == 1 else 'claim'} jobs"
+    return Verdict(_first(stuck), _first(unready), status)
+
+
+def _unready(child: ChildProcess) -> str | None:
+    process = child.current
+    if process is None:
+        return f"worker {child.number} is being restarted"
+    if process.vitals is None:
+        return None if process.claims.is_set() else f"{process.label}: it starts and imports the app"
+    problem = process.vitals.health.problem
+    if problem == "starting" and process.claims.is_set():  # since then it has sent its Hello
+        return None
+    return None if problem is None else f"{process.label}: {problem}"
+
+
+def _first(problems: list[str]) -> str | None:
+    if not problems:
+        return None
+    return problems[0] if len(problems) == 1 else f"{problems[0]}; {len(problems) - 1} more"

@@ -55,11 +55,10 @@ class StuckWatch:
         self,
         shared: Shared,
         restart: float | None,
-        say: Callable[[str], None],
         leases: Callable[[WorkerProcess], Sequence[Lease]],
         need: Callable[[], None],
     ) -> None:
-        self._shared, self._restart, self._say, self._leases, self._need = shared, restart, say, leases, need
+        self._shared, self._restart, self._say, self._leases, self._need = shared, restart, shared.say, leases, need
         self._silent: dict[WorkerProcess, Silent] = {}
 
     async def run(self) -> None:
@@ -110,7 +109,7 @@ class StuckWatch:
 
     async def _tell(self, silent: Silent) -> None:
         """Say which job in which thread keeps the process from answering, and print the stack of that thread."""
-        process, words = silent.process, silent.process.stuck
+        process, clause = silent.process, silent.process.stuck
         busy = await busiest(process.pid)
         stacks = parsed(await process.stacks(WRITING))
         with suppress(TimeoutError):
@@ -118,9 +117,9 @@ class StuckWatch:
                 await silent.known.wait()
         culprit = culprit_of(process.pid, busy, stacks, process.vitals, silent.jobs)
         if culprit is None:
-            self._say(f"{words}; {self._bound()}")
+            self._say(f"{clause}; {self._bound()}")
             return
-        self._say(f"{words}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}\n{culprit.stack.text}")
+        self._say(f"{clause}. {culprit.words(silent.jobs)}. Its stack is below; {self._bound()}\n{culprit.stack.text}")
 
     def _bound(self) -> str:
         until = "until it answers" if self._restart is None else f"until it answers, at most {self._restart:g} s"

@@ -131,8 +131,8 @@ async def _acted(others: JobsOfOthers, request: NoteDeath | RenewFor) -> list[Pl
 def threads() -> list[tuple[int, int, str]]:
     """The threads of Python, the main thread first: native id, identifier and name."""
     main = threading.main_thread()
-    found = sorted(threading.enumerate(), key=lambda thread: thread is not main)
-    return [(each.native_id or 0, each.ident or 0, each.name) for each in found]
+    ordered = sorted(threading.enumerate(), key=lambda thread: thread is not main)
+    return [(thread.native_id or 0, thread.ident or 0, thread.name) for thread in ordered]
 
 
 def resident_memory() -> int:

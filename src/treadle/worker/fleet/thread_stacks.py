@@ -67,12 +67,12 @@ class Culprit:
 def parsed(text: str) -> list[Stack]:
     """The stacks in what `faulthandler` has written, each thread once."""
     starts = [head.start() for head in _HEAD.finditer(text)]
-    found: dict[int, Stack] = {}
+    stacks: dict[int, Stack] = {}
     for head, end in zip(_HEAD.finditer(text), [*starts[1:], len(text)], strict=False):
         part, ident = text[head.start() : end], int(head[1], 16)
         frames = tuple((file, int(line), name) for file, line, name in _FRAME.findall(part))
-        found.setdefault(ident, Stack(ident, part.rstrip(), frames))
-    return list(found.values())
+        stacks.setdefault(ident, Stack(ident, part.rstrip(), frames))
+    return list(stacks.values())
 
 
 def processor_times(pid: int) -> dict[int, float]:

@@ -12,6 +12,7 @@ import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from treadle.policy import guilt
@@ -32,11 +33,8 @@ class Trials:
     stands  it runs all the time: a fleet of one process whose leases are too short to start another one in time
     """
 
-    def __init__(
-        self, shared: Shared, spawn: Callable[[], WorkerProcess], say: Callable[[str], None], stands: bool = False
-    ) -> None:
-        self._stands = stands
-        self._shared, self._spawn, self._say = shared, spawn, say
+    def __init__(self, shared: Shared, spawn: Callable[[], WorkerProcess], stands: bool = False) -> None:
+        self._shared, self._spawn, self._stands = shared, spawn, stands
         self.process: WorkerProcess | None = None
         self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
         self._left = deque[Suspect]()  # by the processes that held them
@@ -63,10 +61,13 @@ class Trials:
     def replace(self, reason: str) -> None:
         """Let the process end its suspect, and use another one for the next."""
         process = self.process
-        if process is not None and process.claims.is_set():
-            self._drain(process, reason)
-        elif process is not None:  # it imports the app, perhaps the old code
-            process.signal(signal.SIGKILL)
+        if process is None:
+            return
+        kill = partial(process.signal, signal.SIGKILL)
+        if not process.claims.is_set():  # it imports the app, perhaps the old code
+            kill()
+        elif not process.asked:
+            process.drain(reason, self._shared.recycling.drain, kill)
 
     def leases(self, process: WorkerProcess) -> list[Lease]:
         """The leases that this process has besides those under its name."""
@@ -74,7 +75,7 @@ class Trials:
 
     def sent(self) -> list[Lease]:
         """The leases of the suspects that the process runs, or is about to run: nobody else holds them."""
-        return [_key(each) for each in (self._current, *self._left) if each is not None]
+        return [_key(suspect) for suspect in (self._current, *self._left) if suspect is not None]
 
     def handed_over(self, message: HandedOver) -> None:
         """The answer of the process that held a suspect."""
@@ -98,8 +99,7 @@ class Trials:
     async def run(self) -> None:
         """Run processes as they are needed, until the fleet stops."""
         shared, failures = self._shared, 0
-        if self._stands:
-            await self._any(shared.first)
+        if self._stands:  # also while the worker starts: under load the import may take as long as a lease
             self._due.set()
         while not shared.stop.is_set():
             await self._any(self._due)
@@ -157,7 +157,7 @@ class Trials:
         """A suspect that its holder has left to this process; None: none waits, or the process ends."""
         while not self._left and not process.over.done() and not process.asked:
             # The leases of a holder that has ended are lost, or are about to be.
-            self._waiting = {key: each for key, each in self._waiting.items() if not each[0].over.done()}
+            self._waiting = {key: entry for key, entry in self._waiting.items() if not entry[0].over.done()}
             if not self._waiting:
                 return None
             key, (holder, suspect) = next(iter(self._waiting.items()))
@@ -175,18 +175,11 @@ class Trials:
         """Until the event is set, one of these processes is over, or the fleet stops."""
         await first_of(event.wait(), self._shared.stop.wait(), over=over)
 
-    def _drain(self, process: WorkerProcess, reason: str) -> None:
-        """Let the process end its suspect and exit; kill it if it does not."""
-        if process.asked:
-            return
-        process.drain(reason, self._shared.recycling.drain, lambda: process.signal(signal.SIGKILL))
-
     def _give_up(self) -> None:
         """Leave the suspects to the workers that hold them."""
         if self._waiting:
-            self._say(
-                f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
-            )
+            text = f"no trial process could start {STARTS} times in a row; the workers try their suspects themselves"
+            self._shared.say(text)
         for holder in {holder for holder, _ in self._waiting.values()}:
             holder.send(TrialsFailed())
         self._waiting = {}

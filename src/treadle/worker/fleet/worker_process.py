@@ -129,8 +129,8 @@ class WorkerProcess:
         """That its event loop does not answer, with how long; None if it does."""
         if self.unanswered < (STARTING if self.vitals is None else STUCK):
             return None
-        words = "its event loop has not answered" if self.vitals is not None else "it has not started its event loop"
-        return f"{self.label}: {words} for {self.unanswered:.0f} s"
+        state = "its event loop has not answered" if self.vitals is not None else "it has not started its event loop"
+        return f"{self.label}: {state} for {self.unanswered:.0f} s"
 
     def signal(self, number: int) -> None:
         """Send a signal, if the process has not ended; while it is being created, the last one is kept."""
@@ -224,15 +224,15 @@ class WorkerProcess:
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MESSAGE)
         self._writer = writer
         writer.write(_line(self.orders) + b"\n")
-        talking = [asyncio.create_task(each) for each in (self._hear(reader), self._probe())]
+        talking = [asyncio.create_task(talk) for talk in (self._hear(reader), self._probe())]
         try:
             code = await child.wait()
             await asyncio.wait(talking[:1], timeout=LAST)
             return code
         finally:
             self._counted()
-            for each in talking:
-                each.cancel()
+            for task in talking:
+                task.cancel()
             await asyncio.gather(*talking, return_exceptions=True)
             writer.transport.abort()
             if child.returncode is None:
@@ -281,12 +281,12 @@ async def first_of(
     *events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]], timeout: float | None = None
 ) -> None:
     """Wait until one of these has ended, or for `timeout` seconds. Those of `events` are cancelled then."""
-    waiting = [asyncio.create_task(each) for each in events]
+    waiting = [asyncio.create_task(event) for event in events]
     try:
         await asyncio.wait((*waiting, *over), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in waiting:
-            each.cancel()
+        for task in waiting:
+            task.cancel()
 
 
 def _own_group() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import http
 import logging
 import os
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Self
@@ -18,7 +19,33 @@ from urllib.parse import parse_qsl
 from treadle.core.errors import BadOption
 from treadle.core.host_names import is_loopback, is_own_host
 from treadle.core.open_files import most_open_files
-from treadle.worker.probes.address import Address
+
+LOCAL = "127.0.0.1"
+ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:\s]*):)?(?P<port>\d{1,5})", re.ASCII)
+
+
+class Address(NamedTuple):
+    """A host and a port. host: "" for every address of the machine; port: 0 for any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `8080` (this machine only), `:8080` (every address), `HOST:8080` or `[::1]:8080`. Raises BadOption."""
+        match = ADDRESS.fullmatch(text.strip())
+        if match is None or int(match["port"]) > 65_535:
+            expected = "expected a port such as 8080, or :8080 for every address, 10.0.0.5:8080 or [::1]:8080"
+            raise BadOption("health", f"{expected}; found {text!r}")
+        host = LOCAL if match["host"] is None else match["host"].strip("[]")
+        return cls(host, int(match["port"]))
+
+    @property
+    def url(self) -> str:
+        """The URL of its root, for people: `http://HOST:PORT`."""
+        host = self.host or "0.0.0.0"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
 
 log = logging.getLogger("treadle.health")
 
@@ -104,8 +131,8 @@ class PageListener:
         except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
             where = f"{host or 'every address'} port {port}"
             reason = getattr(error, "strerror", None) or error
-            words = f"cannot listen for probes on {where} ({reason}); give another [HOST:]PORT"
-            raise BadOption("health", words) from None
+            problem = f"cannot listen for probes on {where} ({reason}); give another [HOST:]PORT"
+            raise BadOption("health", problem) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -6,20 +6,93 @@ A verdict that says "alive" must need no storage: a restart does not bring back 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
-from treadle.worker.probes.address import Address
-from treadle.worker.probes.health_file import HealthFile
-from treadle.worker.probes.listener import Page, PageListener, PageRequest, Reply, text_reply
+from treadle.worker.probes.listener import Address, Page, PageListener, PageRequest, Reply, text_reply
 from treadle.worker.probes.notify import Notifier
-from treadle.worker.probes.verdict import Verdict
+
+log = logging.getLogger("treadle.health")
 
 BEAT: Final = 1.0  # s between two beats
 EXTEND: Final = 30.0  # s by which each message extends the time that systemd allows for the start
+
+
+class Verdict(NamedTuple):
+    """Whether a process is alive and ready, each with the reason if it is not.
+
+    stuck    why it should be restarted, in one line; None: it is alive
+    unready  why it should get no work, in one line; None: it is ready. A process that is not alive is not ready either
+    status   what it does, in one line, while it is ready
+    """
+
+    stuck: str | None
+    unready: str | None
+    status: str
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not ready; None if it is."""
+        return self.stuck or self.unready
+
+    @property
+    def line(self) -> str:
+        """One line for people: `ready: ...`, `not ready: ...` or `not alive: ...`."""
+        if self.stuck is not None:
+            return f"not alive: {self.stuck}"
+        return f"ready: {self.status}" if self.unready is None else f"not ready: {self.unready}"
+
+
+def first_problem(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of several parts of a process: the first problem of each kind."""
+    stuck = next((verdict.stuck for verdict in verdicts if verdict.stuck is not None), None)
+    unready = next((verdict.unready for verdict in verdicts if verdict.unready is not None), None)
+    return Verdict(stuck, unready, "; ".join(dict.fromkeys(verdict.status for verdict in verdicts)))
+
+
+class HealthFile:
+    """Replaced at each beat while the process is alive, so its modification time is the time of the last beat.
+
+    Its one line begins with `ready` or `not ready`. A reader sees the whole line or the one before: the file is
+    replaced by a rename. While the process is not alive the file stays as it was and grows old.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        self._failing = False
+
+    def beat(self, verdict: Verdict) -> None:
+        """Replace the file, unless the process is not alive. A failure is logged once until one beat succeeds."""
+        if verdict.stuck is not None:
+            return
+        try:
+            self._write(verdict.line + "\n")
+            self._new.replace(self._path)
+        except OSError as error:
+            if not self._failing:
+                log.warning("cannot write the health file %s (%s); retrying", self._path, error.strerror or error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _write(self, line: str) -> None:
+        """Write a new file. An existing one is not opened: it may be a link of another user of the folder."""
+        if os.path.lexists(self._new):  # also after a beat that failed
+            self._new.unlink()
+        with self._new.open("x") as file:
+            file.write(line)
+
+    def remove(self) -> None:
+        """Remove it: the process has ended, or has not begun."""
+        for path in (self._new, self._path):
+            with suppress(OSError):
+                path.unlink()
 
 
 class Probes:
@@ -103,8 +176,8 @@ class HealthReporter:
     # --- pages
 
     def _verdict(self) -> Verdict:
-        found = self._look()
-        return found._replace(unready=found.unready or "stopping") if self._stopping else found
+        verdict = self._look()
+        return verdict._replace(unready=verdict.unready or "stopping") if self._stopping else verdict
 
     async def _livez(self, _: PageRequest) -> Reply:
         stuck = self._verdict().stuck

@@ -2,8 +2,8 @@
 -- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
 -- the rate, 100 jobs behind one limit cost 19 times as much. `claim_with_limits` starts the admitted jobs.
 --
--- They start not before starts recorded meanwhile, and not before the slots that count as free were freed. moment: the
--- time of the test's clock, or NULL.
+-- The jobs do not start before any start that was recorded meanwhile, or before the slots that count as free were
+-- freed. moment: the time of the test's clock, or NULL.
 CREATE FUNCTION admit_page(page claim_page, scan queue_scan, moment float8, t float8) RETURNS page_result
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -63,10 +63,11 @@ BEGIN
     RETURN result;
 END $$;
 
--- Decide which of the next jobs of a page start: of as many as are still wanted. Rows are locked only as far as they
--- may be taken: another claim would skip them, and find nothing. A job that names a gate which is not held is skipped.
--- r: the result so far.
-CREATE FUNCTION check_jobs(r page_result, page claim_page, scan queue_scan, counts limit_counts) RETURNS page_result
+-- Decides which of the next jobs of a page start. It looks at as many as are still wanted, and locks only these:
+-- another claim would skip locked rows and find nothing. A job that names a gate which is not held is skipped.
+-- result: the decisions so far.
+CREATE FUNCTION check_jobs(result page_result, page claim_page, scan queue_scan, counts limit_counts)
+RETURNS page_result
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -74,18 +75,18 @@ DECLARE
     in_order constant boolean := scan.ruled AND NOT scan.named;
     strict_order constant boolean := in_order AND counts.ordered;
     ids constant text[] := page.ids;
-    chunk constant tid[] := page.spots[r.last + 1 : r.last + scan.share - cardinality(r.taken)];
+    chunk constant tid[] := page.spots[result.last + 1 : result.last + scan.share - cardinality(result.taken)];
     -- arrays that are read or changed for each job; a field of a record would be copied each time
     slots constant int[] := counts.slots;
     caps constant int[] := counts.caps;
     keeps constant boolean[] := counts.keeps;
-    used_up bigint[] := r.used_up;
-    levels float8[] := r.levels;
-    taken text[] := r.taken;
-    spots tid[] := r.spots;
-    blocked_spots tid[] := r.blocked_spots;
-    blocked_on text[] := r.blocked_on;
-    j record;
+    used_up bigint[] := result.used_up;
+    levels float8[] := result.levels;
+    taken text[] := result.taken;
+    spots tid[] := result.spots;
+    blocked_spots tid[] := result.blocked_spots;
+    blocked_on text[] := result.blocked_on;
+    candidate record;
     task_index int;
     known text[];               -- the limits of the job before: usually they are the same
     gates int[];                -- their indexes in `counts`; 0: that of the queue
@@ -94,7 +95,7 @@ DECLARE
     cost int;
 BEGIN
     gates[0] := array_position(counts.keys, scan.own_limit);
-    FOR j IN
+    FOR candidate IN
         SELECT job.ctid AS spot, job.id, rank, queue_position, task, limits, costs, function_done,
             started_at IS NOT NULL AS begun, job.blocked_on AS was_blocked_on
         FROM job WHERE job.ctid = ANY (chunk) AND queue_position + 0 IS NOT NULL
@@ -102,19 +103,20 @@ BEGIN
             AND (page.complete OR NOT in_order OR limits IS NULL OR limits <@ page.held)
         ORDER BY rank DESC, queue_position, job.id FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        IF ids[r.next] = j.id THEN
-            r.next := r.next + 1;
-        ELSIF in_order AND array_position(ids, j.id, r.next) > r.next THEN   -- those before it are locked, or gone
-            r := skipped_until(r, page, array_position(ids, j.id, r.next), scan.own_limit);
-            r.next := r.next + 1;
+        IF ids[result.next] = candidate.id THEN
+            result.next := result.next + 1;
+        -- those before it are locked, or gone
+        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN
+            result := skipped_until(result, page, array_position(ids, candidate.id, result.next), scan.own_limit);
+            result.next := result.next + 1;
         END IF;
         IF by_task THEN
-            task_index := array_position(scan.tasks, j.task);
-            CONTINUE WHEN task_index IS NULL OR r.rooms[task_index] <= 0;
+            task_index := array_position(scan.tasks, candidate.task);
+            CONTINUE WHEN task_index IS NULL OR result.rooms[task_index] <= 0;
         END IF;
-        CONTINUE WHEN j.id = ANY (scan.running);
-        IF scan.ruled AND j.limits IS DISTINCT FROM known THEN
-            known := j.limits;
+        CONTINUE WHEN candidate.id = ANY (scan.running);
+        IF scan.ruled AND candidate.limits IS DISTINCT FROM known THEN
+            known := candidate.limits;
             absent := false;
             FOR m IN 1 .. coalesce(cardinality(known), 0) LOOP
                 gates[m] := array_position(counts.keys, known[m]);
@@ -122,79 +124,84 @@ BEGIN
             END LOOP;
         END IF;
         full_gate := NULL;
-        IF scan.ruled AND NOT absent AND NOT j.function_done THEN  -- a job whose function is done passes all limits
-            full_gate := first_full_gate(gates, j.costs, j.begun, slots, used_up, caps, levels, keeps);
-            IF full_gate IS NULL AND 1 < ANY ((r.heads).costs) THEN
-                full_gate := gate_for_earlier(gates, j, r.heads, slots, used_up, caps, levels, keeps);
+        -- a job whose function is done passes all limits
+        IF scan.ruled AND NOT absent AND NOT candidate.function_done THEN
+            full_gate := first_full_gate(gates, candidate.costs, candidate.begun, slots, used_up, caps, levels, keeps);
+            IF full_gate IS NULL AND 1 < ANY ((result.heads).costs) THEN
+                full_gate := gate_for_earlier(gates, candidate, result.heads, slots, used_up, caps, levels, keeps);
             END IF;
         END IF;
-        IF absent OR (strict_order AND full_gate IS NULL AND NOT (j.function_done OR j.begun)
-            AND must_yield(gates, j, r.barred, scan, counts, r.t))
+        IF absent OR (strict_order AND full_gate IS NULL AND NOT (candidate.function_done OR candidate.begun)
+            AND must_yield(gates, candidate, result.barred, scan, counts, result.t))
         THEN
-            r.passed := true;
-            r.barred := r.barred || known;
+            result.passed := true;
+            result.barred := result.barred || known;
             CONTINUE;
         END IF;
         IF full_gate IS NOT NULL THEN
             CONTINUE WHEN full_gate = gates[0] AND (scan.closed OR scan.named);
-            r.closed := full_gate IS NOT DISTINCT FROM gates[0];
-            IF NOT r.closed THEN
-                blocked_spots := blocked_spots || j.spot;
+            result.closed := full_gate IS NOT DISTINCT FROM gates[0];
+            IF NOT result.closed THEN
+                blocked_spots := blocked_spots || candidate.spot;
                 blocked_on := blocked_on || counts.keys[full_gate];
-                r.heads := with_blocked_job(r.heads, j, full_gate, j.costs[array_position(gates, full_gate)],
-                    j.begun AND keeps[full_gate]);
-                r.late := clock_timestamp() > scan.until;
-                r.freed := CASE WHEN j.was_blocked_on <> counts.keys[full_gate] THEN j.was_blocked_on END;
+                result.heads := with_blocked_job(result.heads, candidate, full_gate,
+                    candidate.costs[array_position(gates, full_gate)],
+                    candidate.begun AND keeps[full_gate]);
+                result.late := clock_timestamp() > scan.until;
+                result.freed := CASE WHEN candidate.was_blocked_on <> counts.keys[full_gate]
+                    THEN candidate.was_blocked_on END;
             END IF;
-            r.stop := r.closed OR r.late OR r.freed IS NOT NULL OR cardinality(blocked_spots) >= scan.max_blocked;
-            IF r.stop THEN
-                r.last := array_position(ids, j.id);
+            result.stop := result.closed OR result.late OR result.freed IS NOT NULL
+                OR cardinality(blocked_spots) >= scan.max_blocked;
+            IF result.stop THEN
+                result.last := array_position(ids, candidate.id);
                 EXIT;
             END IF;
             CONTINUE;
         END IF;
         FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(known), 0) LOOP
-            cost := CASE m WHEN 0 THEN 1 ELSE greatest(j.costs[m], 1) END;
+            cost := CASE m WHEN 0 THEN 1 ELSE greatest(candidate.costs[m], 1) END;
             -- where slots are held until the end, a job whose function is done takes one too
-            IF (CASE WHEN keeps[gates[m]] THEN NOT j.begun ELSE NOT j.function_done END) THEN
+            IF (CASE WHEN keeps[gates[m]] THEN NOT candidate.begun ELSE NOT candidate.function_done END) THEN
                 used_up[gates[m]] := used_up[gates[m]] + cost;
             END IF;
-            IF NOT j.function_done AND caps[gates[m]] IS NOT NULL THEN
+            IF NOT candidate.function_done AND caps[gates[m]] IS NOT NULL THEN
                 levels[gates[m]] := levels[gates[m]] - least(cost, caps[gates[m]]);
             END IF;
         END LOOP;
-        taken := taken || j.id;
-        spots := spots || j.spot;
-        IF r.rooms[task_index] IS NOT NULL THEN
-            r.rooms[task_index] := r.rooms[task_index] - 1;
+        taken := taken || candidate.id;
+        spots := spots || candidate.spot;
+        IF result.rooms[task_index] IS NOT NULL THEN
+            result.rooms[task_index] := result.rooms[task_index] - 1;
         END IF;
     END LOOP;
-    IF NOT r.stop THEN
-        r.last := r.last + cardinality(chunk);
-        IF in_order AND r.next <= r.last THEN
-            r := skipped_until(r, page, r.last + 1, scan.own_limit);
+    IF NOT result.stop THEN
+        result.last := result.last + cardinality(chunk);
+        IF in_order AND result.next <= result.last THEN
+            result := skipped_until(result, page, result.last + 1, scan.own_limit);
         END IF;
     END IF;
-    r.used_up := used_up;
-    r.levels := levels;
-    r.taken := taken;
-    r.spots := spots;
-    r.blocked_spots := blocked_spots;
-    r.blocked_on := blocked_on;
-    RETURN r;
+    result.used_up := used_up;
+    result.levels := levels;
+    result.taken := taken;
+    result.spots := spots;
+    result.blocked_spots := blocked_spots;
+    result.blocked_on := blocked_on;
+    RETURN result;
 END $$;
 
--- The jobs of a page up to this index are locked, or gone: strict order bars later jobs of their limits.
-CREATE FUNCTION skipped_until(r page_result, page claim_page, here int, own_limit text) RETURNS page_result
+-- Skips the jobs of a page up to this index, which are locked or gone. In strict order, later jobs of their limits are
+-- barred.
+CREATE FUNCTION skipped_until(result page_result, page claim_page, here int, own_limit text) RETURNS page_result
 LANGUAGE plpgsql AS $$
 BEGIN
-    r.barred := r.barred || named_limits(page.wants[r.next : here - 1]) || own_limit;
-    r.passed := true;
-    r.next := here;
-    RETURN r;
+    result.barred := result.barred || named_limits(page.wants[result.next : here - 1]) || own_limit;
+    result.passed := true;
+    result.next := here;
+    RETURN result;
 END $$;
 
--- The first of these gates behind which there is no room for a job; NULL: there is room behind all.
+-- Returns the first of these gates that has no room for a job, or NULL.
 CREATE FUNCTION first_full_gate(gates int[], costs int[], begun boolean, slots int[], used_up bigint[], caps int[],
     levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -213,18 +220,19 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The first of these gates that blocks an earlier job, which needs more room than there is: cheap jobs would starve it.
-CREATE FUNCTION gate_for_earlier(gates int[], j record, heads blocked_heads, slots int[], used_up bigint[], caps int[],
-    levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+-- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Cheap jobs would starve it.
+CREATE FUNCTION gate_for_earlier(gates int[], candidate record, heads blocked_heads, slots int[], used_up bigint[],
+    caps int[], levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     gate int;
     cost int;
 BEGIN
-    FOR m IN 1 .. coalesce(cardinality(j.costs), 0) LOOP
+    FOR m IN 1 .. coalesce(cardinality(candidate.costs), 0) LOOP
         gate := gates[m];
         cost := heads.costs[gate];
-        IF cost > 1 AND NOT (j.begun AND keeps[gate])
-            AND (heads.ranks[gate], heads.positions[gate], heads.ids[gate]) < (-j.rank, j.queue_position, j.id)
+        IF cost > 1 AND NOT (candidate.begun AND keeps[gate])
+            AND (heads.ranks[gate], heads.positions[gate], heads.ids[gate])
+                < (-candidate.rank, candidate.queue_position, candidate.id)
             AND (levels[gate] < least(cost, caps[gate]) - 1e-9 OR NOT (heads.kept[gate]
                 OR coalesce(used_up[gate] + least(cost, slots[gate]) <= slots[gate], true)))
         THEN
@@ -234,18 +242,16 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Strict order: whether an earlier job of one of these limits starts first all the same, although this claim cannot
--- take it.
-CREATE FUNCTION must_yield(gates int[], j record, barred text[], scan queue_scan, counts limit_counts, t float8)
+-- Whether, in strict order, an earlier job of one of these limits must start first, although this claim cannot take it.
+CREATE FUNCTION must_yield(gates int[], candidate record, barred text[], scan queue_scan, counts limit_counts, t float8)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     gate int;
 BEGIN
-    FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(j.costs), 0) LOOP
+    FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(candidate.costs), 0) LOOP
         gate := gates[m];
         IF counts.keeps[gate] AND counts.slots[gate] = 1 AND (counts.keys[gate] = ANY (barred)
-            OR (counts.contested[gate] AND has_earlier_job(counts.keys[gate], scan.queue, j.rank, j.queue_position,
-                j.id, scan.open_tasks, scan.running, t)))
+            OR (counts.contested[gate] AND has_earlier_job(counts.keys[gate], candidate, scan, t)))
         THEN
             RETURN true;
         END IF;
@@ -253,9 +259,9 @@ BEGIN
     RETURN false;
 END $$;
 
--- The first blocked job of a queue by limit; see limit_counts. A job that holds its slot is `kept`: only the rate
--- blocks it. A limit has none if nothing of it is used, because any job starts then, or nothing is left, because none
--- does.
+-- Returns the first blocked job of a queue for each limit, in the order of `counts`. A job that holds its slot is
+-- `kept`: only the rate blocks it. If nothing of a limit is used, any job starts, and if nothing of it is left, none
+-- does; then no job is returned for it.
 CREATE FUNCTION first_blocked(counts limit_counts, line text) RETURNS blocked_heads LANGUAGE plpgsql AS $$
 DECLARE
     heads blocked_heads;
@@ -273,23 +279,25 @@ BEGIN
     RETURN heads;
 END $$;
 
--- The first blocked jobs, after this job of the page was blocked too.
-CREATE FUNCTION with_blocked_job(heads blocked_heads, j record, gate int, cost int, kept boolean) RETURNS blocked_heads
+-- Returns the first blocked jobs, after this job of the page was blocked too.
+CREATE FUNCTION with_blocked_job(heads blocked_heads, candidate record, gate int, cost int, kept boolean)
+RETURNS blocked_heads
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF heads.costs[gate] IS NULL
-        OR (-j.rank, j.queue_position, j.id) < (heads.ranks[gate], heads.positions[gate], heads.ids[gate])
+        OR (-candidate.rank, candidate.queue_position, candidate.id)
+            < (heads.ranks[gate], heads.positions[gate], heads.ids[gate])
     THEN
         heads.costs[gate] := greatest(cost, 1);
-        heads.ranks[gate] := -j.rank;
-        heads.positions[gate] := j.queue_position;
-        heads.ids[gate] := j.id;
+        heads.ranks[gate] := -candidate.rank;
+        heads.positions[gate] := candidate.queue_position;
+        heads.ids[gate] := candidate.id;
         heads.kept[gate] := kept;
     END IF;
     RETURN heads;
 END $$;
 
--- The limits that these texts name.
+-- Returns the limits that these texts name.
 CREATE FUNCTION named_limits(wants text[]) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     keys text[] := '{}';
@@ -301,8 +309,8 @@ BEGIN
     RETURN keys;
 END $$;
 
--- Record what the rates were charged by jobs that start at t: the difference of their levels before, at `counted_at`,
--- and now -> these limits.
+-- Records what the rates are charged for jobs that start at t: the difference between their levels at `counted_at` and
+-- now. Returns the limits that were charged.
 CREATE FUNCTION charge_rates(counts limit_counts, levels float8[], counted_at float8, t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -319,8 +327,8 @@ BEGIN
     RETURN charged.keys;
 END $$;
 
--- Those of these limits of which counted slots are being freed by an open transaction, or were freed since the count.
--- That transaction may have looked for blocked jobs already, and would not see those that this claim is about to block.
+-- Returns the limits of `wanted` whose counted slots an open transaction is freeing, or has freed since the count. That
+-- transaction may have looked for blocked jobs already, and would not see the jobs that this claim is about to block.
 -- The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
 CREATE FUNCTION limits_being_freed(counts limit_counts, wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -332,18 +340,19 @@ BEGIN
         WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
--- Whether a job that this limit blocks, or that was unblocked, is ahead of this one. If something was freed and no job
--- was unblocked yet, that happens now.
-CREATE FUNCTION has_earlier_job(limited text, line text, at_rank smallint, at_position float8, at_id text,
-    tasks text[], running text[], t float8) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, it tries to
+-- unblock it first.
+CREATE FUNCTION has_earlier_job(limited text, candidate record, scan queue_scan, t float8) RETURNS boolean
+LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT (-j.rank, j.return_position, j.id) < (-at_rank, at_position, at_id) FROM job j
-        WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
+    IF (SELECT (-j.rank, j.return_position, j.id) < (-candidate.rank, candidate.queue_position, candidate.id) FROM job j
+        WHERE j.blocked_on = limited AND j.queue = scan.queue AND j.queue_position IS NULL
         ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
     THEN
         PERFORM unblock_limit(limited, t);
     END IF;
-    RETURN EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL
-        AND (-j.rank, j.queue_position, j.id) < (-at_rank, at_position, at_id)
-        AND (tasks IS NULL OR j.task = ANY (tasks)) AND NOT j.id = ANY (running));
+    RETURN EXISTS (SELECT 1 FROM job j
+        WHERE j.blocked_on = limited AND j.queue = scan.queue AND j.queue_position IS NOT NULL
+            AND (-j.rank, j.queue_position, j.id) < (-candidate.rank, candidate.queue_position, candidate.id)
+            AND (scan.open_tasks IS NULL OR j.task = ANY (scan.open_tasks)) AND NOT j.id = ANY (scan.running));
 END $$;

@@ -4,7 +4,7 @@
 -- left for a later call.
 CREATE FUNCTION advance_due(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    d record;
+    due_row record;
     limited text;
     queues text[];
     most int := ${DUE_STEP};
@@ -40,14 +40,14 @@ BEGIN
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
         PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
     END IF;
-    FOR d IN
+    FOR due_row IN
         SELECT * FROM (
             (SELECT id, due_at FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most)
             UNION ALL
             (SELECT id, due_at FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most)
         ) AS due ORDER BY due_at, id
     LOOP
-        PERFORM advance_row(d.id, d.due_at, t);
+        PERFORM advance_row(due_row.id, due_row.due_at, t);
     END LOOP;
     PERFORM unblock_freed_limits('{}', t);
     -- gates held by other transactions are left to those, or to the next call
@@ -66,33 +66,33 @@ $$;
 -- Advance one due row. If another open transaction has locked a row that this needs, the row stays due.
 CREATE FUNCTION advance_row(wanted text, due float8, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
+    job_row job;
 BEGIN
-    SELECT * INTO r FROM job WHERE id = wanted AND due_at = due FOR NO KEY UPDATE SKIP LOCKED;
+    SELECT * INTO job_row FROM job WHERE id = wanted AND due_at = due FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF r.deadline_at <= t AND NOT r.function_done THEN
-        PERFORM lock_with_dependents(ARRAY[r.id], ARRAY[r.id], false);
-        PERFORM end_job(r, 4, 'expired', 'its deadline passed', NULL, t);
-        PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
-    ELSIF r.state = 2 THEN
-        r.lost := r.lost + 1;
-        r.reason := lost_by(r.worker);
-        r.updated_at := t;
-        PERFORM queue_job(r, t);
-        PERFORM note_freed(r.limits);
-    ELSIF r.state = 1 THEN
-        PERFORM queue_job(r, due);
-    ELSIF r.started_at IS NULL AND NOT r.function_done THEN
-        PERFORM lock_with_dependents(ARRAY[r.id], ARRAY[r.id], false);
-        PERFORM end_job(r, 4, 'expired', 'what it waited for did not come in time', NULL, t);
-        PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
-    ELSIF r.task <> '' THEN
-        PERFORM queue_job(r, t);
+    IF job_row.deadline_at <= t AND NOT job_row.function_done THEN
+        PERFORM lock_with_dependents(ARRAY[job_row.id], ARRAY[job_row.id], false);
+        PERFORM end_job(job_row, 4, 'expired', 'its deadline passed', NULL, t);
+        PERFORM count_endings(ARRAY[job_row.id], ARRAY[4], t);
+    ELSIF job_row.state = 2 THEN
+        job_row.lost := job_row.lost + 1;
+        job_row.reason := lost_by(job_row.worker);
+        job_row.updated_at := t;
+        PERFORM queue_job(job_row, t);
+        PERFORM note_freed(job_row.limits);
+    ELSIF job_row.state = 1 THEN
+        PERFORM queue_job(job_row, due);
+    ELSIF job_row.started_at IS NULL AND NOT job_row.function_done THEN
+        PERFORM lock_with_dependents(ARRAY[job_row.id], ARRAY[job_row.id], false);
+        PERFORM end_job(job_row, 4, 'expired', 'what it waited for did not come in time', NULL, t);
+        PERFORM count_endings(ARRAY[job_row.id], ARRAY[4], t);
+    ELSIF job_row.task <> '' THEN
+        PERFORM queue_job(job_row, t);
     ELSE    -- a promise that was claimed: no call runs it, so only its deadline is due
-        r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
-        PERFORM update_job(r);
+        job_row.due_at := CASE WHEN NOT job_row.function_done THEN job_row.deadline_at END;
+        PERFORM update_job(job_row);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM set_config('lock_timeout', '10ms', true);   -- half a second of waiting in all is enough

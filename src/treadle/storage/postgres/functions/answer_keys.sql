@@ -51,17 +51,17 @@ BEGIN
     END IF;
 END $$;
 
--- The same for the jobs of keys that some of them replace, in the order of the call.
+-- Does the same for keys that one of the jobs replaces, in the order of the call.
 CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OUT losers text[], OUT rivals text[],
     OUT denied text[]) LANGUAGE plpgsql AS $$
 DECLARE
-    x record;
+    new_job record;
     named text;
     taken jsonb := '{}';        -- key -> the last job of this call that takes it
 BEGIN
     losers := '{}';
     rivals := '{}';
-    FOR x IN
+    FOR new_job IN
         WITH y AS (
             SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, key text, conflict text))
                 WITH ORDINALITY AS y (id, key, conflict, n)
@@ -70,24 +70,24 @@ BEGIN
             WHERE z.conflict = 'replace')
         ORDER BY y.n
     LOOP
-        CONTINUE WHEN NOT x.id = ANY (fresh);
-        named := taken ->> x.key;
+        CONTINUE WHEN NOT new_job.id = ANY (fresh);
+        named := taken ->> new_job.key;
         IF named IS NULL THEN
-            named := holder_of(x.key, t, leaving);
-            IF named IS NOT NULL AND x.conflict = 'replace' THEN
+            named := holder_of(new_job.key, t, leaving);
+            IF named IS NOT NULL AND new_job.conflict = 'replace' THEN
                 PERFORM lock_row(named, true);
-                named := holder_of(x.key, t, leaving);
+                named := holder_of(new_job.key, t, leaving);
             END IF;
         END IF;
-        IF named IS NOT NULL AND x.conflict = 'raise' THEN
-            denied := ARRAY[json_build_array('held', x.key, named)::text, x.n::text];
+        IF named IS NOT NULL AND new_job.conflict = 'raise' THEN
+            denied := ARRAY[json_build_array('held', new_job.key, named)::text, new_job.n::text];
             RETURN;
         END IF;
-        IF named IS NOT NULL AND (x.conflict = 'keep' OR EXISTS (SELECT 1 FROM ended WHERE id = named)) THEN
-            losers := losers || x.id;
+        IF named IS NOT NULL AND (new_job.conflict = 'keep' OR EXISTS (SELECT 1 FROM ended WHERE id = named)) THEN
+            losers := losers || new_job.id;
             rivals := rivals || named;
         ELSE
-            taken := taken || jsonb_build_object(x.key, x.id);
+            taken := taken || jsonb_build_object(new_job.key, new_job.id);
         END IF;
     END LOOP;
 END $$;

@@ -1,5 +1,5 @@
--- Helpers of all verbs: read and lock a row, write a row, note a topic. Those for rows belong to the per-row path; the
--- bulk paths are in settle_and_claim.sql, settle.sql and enqueue.sql.
+-- Helpers of all verbs: they read, lock and write one row, and note topics. The per-row path uses them; the bulk paths
+-- are in settle_and_claim.sql, settle.sql and enqueue.sql.
 
 -- Collects the topics of a call in two settings of the transaction, one for each channel, as JSON strings. The process
 -- publishes them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
@@ -7,7 +7,7 @@ CREATE FUNCTION publish(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
--- topics: JSON strings separated by commas; too many become a pattern.
+-- Notes topics, which are JSON strings separated by commas. Too many become a pattern.
 CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     before text := coalesce(current_setting('treadle.' || kind, true), '');
@@ -22,7 +22,7 @@ BEGIN
     PERFORM set_config('treadle.' || kind, topics, true);
 END $$;
 
--- The topics to publish after this transaction has committed; NULL: none. say, ends: the channels. Each listening
+-- Returns the topics to publish after this transaction has committed, or NULL. say, ends: the channels. Each listening
 -- session holds a shared lock on the name of its channel; topics without a listener are left out. A user's transaction
 -- keeps all of them, because it may commit much later. The first element is the id of a user's transaction, else null.
 --
@@ -45,20 +45,20 @@ BEGIN
     RETURN '[null,' || nullif(concat_ws(',', of_say, of_ends), '') || ']';
 END $$;
 
--- A job, locked, from either table; NULL if there is none. `ending`: the row will be moved, so the lock also excludes
--- transactions that begin to wait for it.
+-- Locks a job in either table and returns it; NULL if there is none. ending: the row will be moved, so the lock also
+-- excludes transactions that begin to wait for the job.
 CREATE FUNCTION lock_row(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
+    job_row job;
 BEGIN
     LOOP
         IF ending THEN
-            SELECT * INTO r FROM job WHERE id = wanted FOR UPDATE;
+            SELECT * INTO job_row FROM job WHERE id = wanted FOR UPDATE;
         ELSE
-            SELECT * INTO r FROM job WHERE id = wanted FOR NO KEY UPDATE;
+            SELECT * INTO job_row FROM job WHERE id = wanted FOR NO KEY UPDATE;
         END IF;
         EXIT WHEN FOUND;
-        SELECT * INTO r FROM ended WHERE id = wanted FOR UPDATE;
+        SELECT * INTO job_row FROM ended WHERE id = wanted FOR UPDATE;
         EXIT WHEN FOUND;
         -- it may have moved between the two statements
         PERFORM 1 FROM job WHERE id = wanted UNION ALL SELECT 1 FROM ended WHERE id = wanted;
@@ -66,104 +66,107 @@ BEGIN
             RETURN NULL;
         END IF;
     END LOOP;
-    RETURN r;
+    RETURN job_row;
 END $$;
 
--- Write an unfinished row, and the slots it holds.
-CREATE FUNCTION update_job(r job) RETURNS void LANGUAGE plpgsql AS $$
+-- Writes an unfinished row, and the slots that it holds.
+CREATE FUNCTION update_job(job_row job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM note_count(r.queue, r.task, kind_of(j.state, j.queue_position, j.blocked_on),
-        kind_of(r.state, r.queue_position, r.blocked_on)) FROM job j WHERE j.id = r.id;
+    PERFORM note_count(job_row.queue, job_row.task, kind_of(j.state, j.queue_position, j.blocked_on),
+        kind_of(job_row.state, job_row.queue_position, job_row.blocked_on)) FROM job j WHERE j.id = job_row.id;
     UPDATE job SET
-        version = r.version, state = r.state, function_done = r.function_done, checkpoints = r.checkpoints,
-        attempt = r.attempt, lost = r.lost, reopenings = r.reopenings, pending = r.pending,
-        failures_allowed = r.failures_allowed, queue_position = r.queue_position, return_position = r.return_position,
-        due_at = r.due_at, deadline_at = r.deadline_at, started_at = r.started_at, updated_at = r.updated_at,
-        worker = r.worker, key = r.key, blocked_on = r.blocked_on, after = r.after, reason = r.reason, note = r.note,
-        result = r.result, value = r.value, error = r.error
-    WHERE id = r.id;
-    IF r.limits IS NOT NULL THEN
-        IF r.started_at IS NULL THEN
-            DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
+        version = job_row.version, state = job_row.state, function_done = job_row.function_done,
+        checkpoints = job_row.checkpoints, attempt = job_row.attempt, lost = job_row.lost,
+        reopenings = job_row.reopenings, pending = job_row.pending, failures_allowed = job_row.failures_allowed,
+        queue_position = job_row.queue_position, return_position = job_row.return_position, due_at = job_row.due_at,
+        deadline_at = job_row.deadline_at, started_at = job_row.started_at, updated_at = job_row.updated_at,
+        worker = job_row.worker, key = job_row.key, blocked_on = job_row.blocked_on, after = job_row.after,
+        reason = job_row.reason, note = job_row.note, result = job_row.result, value = job_row.value,
+        error = job_row.error
+    WHERE id = job_row.id;
+    IF job_row.limits IS NOT NULL THEN
+        IF job_row.started_at IS NULL THEN
+            DELETE FROM slot WHERE key = ANY (job_row.limits) AND id = job_row.id;
         ELSE
             INSERT INTO slot (key, id, cost, live)
-            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.function_done
-            FROM unnest(r.limits, r.costs) AS u (key, cost)
+            SELECT u.key, job_row.id, greatest(u.cost, 1), job_row.state = 2 AND NOT job_row.function_done
+            FROM unnest(job_row.limits, job_row.costs) AS u (key, cost)
             ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
         END IF;
     END IF;
-    IF r.queue_position IS NOT NULL THEN
-        PERFORM publish('queue:' || r.queue);
+    IF job_row.queue_position IS NOT NULL THEN
+        PERFORM publish('queue:' || job_row.queue);
     END IF;
 END $$;
 
--- Its queue position if it is queued at `moment`.
-CREATE FUNCTION queue_position_of(r job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
+-- Returns the queue position of a job that is queued at `moment`.
+CREATE FUNCTION queue_position_of(job_row job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
-    turn float8 := moment - coalesce((r.words ->> 'aging')::float8 * (r.words ->> 'priority')::int, 0);
+    turn float8 := moment - coalesce((job_row.words ->> 'aging')::float8 * (job_row.words ->> 'priority')::int, 0);
     last float8;
     head float8;
 BEGIN
-    IF r.lane IS NULL THEN
+    IF job_row.lane IS NULL THEN
         RETURN turn;
     END IF;
     SELECT queue_position INTO last FROM job
-    WHERE queue = r.queue AND rank = r.rank AND lane = r.lane AND queue_position IS NOT NULL
+    WHERE queue = job_row.queue AND rank = job_row.rank AND lane = job_row.lane AND queue_position IS NOT NULL
     ORDER BY queue_position DESC LIMIT 1;
     IF FOUND THEN
-        RETURN last + (r.words ->> 'stride')::float8;
+        RETURN last + (job_row.words ->> 'stride')::float8;
     END IF;
     SELECT queue_position INTO head FROM job
-    WHERE queue = r.queue AND rank = r.rank AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
+    WHERE queue = job_row.queue AND rank = job_row.rank AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
     RETURN least(turn, head);
 END $$;
 
--- Queue a job: at its return position, or at a new one as of `moment`.
-CREATE FUNCTION queue_job(r job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Queues a job at its return position; without one, at a new position as of `moment`.
+CREATE FUNCTION queue_job(job_row job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    r.queue_position := coalesce(r.return_position, queue_position_of(r, moment));
-    r.state := 1;
-    r.return_position := r.queue_position;
-    r.blocked_on := NULL;
-    r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
-    PERFORM update_job(r);
+    job_row.queue_position := coalesce(job_row.return_position, queue_position_of(job_row, moment));
+    job_row.state := 1;
+    job_row.return_position := job_row.queue_position;
+    job_row.blocked_on := NULL;
+    job_row.due_at := CASE WHEN NOT job_row.function_done THEN job_row.deadline_at END;
+    PERFORM update_job(job_row);
 END $$;
 
-CREATE FUNCTION schedule_job(r job, run_at float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Schedules a job for a later time.
+CREATE FUNCTION schedule_job(job_row job, run_at float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    r.state := 1;
-    r.pending := 0;
-    r.queue_position := NULL;
-    r.blocked_on := NULL;
-    r.return_position := NULL;
-    r.due_at := least(run_at, CASE WHEN NOT r.function_done THEN r.deadline_at END);
-    PERFORM update_job(r);
-    PERFORM publish('queue:' || r.queue);
+    job_row.state := 1;
+    job_row.pending := 0;
+    job_row.queue_position := NULL;
+    job_row.blocked_on := NULL;
+    job_row.return_position := NULL;
+    job_row.due_at := least(run_at, CASE WHEN NOT job_row.function_done THEN job_row.deadline_at END);
+    PERFORM update_job(job_row);
+    PERFORM publish('queue:' || job_row.queue);
 END $$;
 
--- End a wait: queue the job now, or when its delay is over. A promise keeps waiting until it is settled.
-CREATE FUNCTION end_wait(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Ends a wait: queues the job now, or when its delay is over. A promise keeps waiting until it is settled.
+CREATE FUNCTION end_wait(job_row job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    run_at float8 := r.created_at + (r.words ->> 'delay')::float8;
+    run_at float8 := job_row.created_at + (job_row.words ->> 'delay')::float8;
 BEGIN
-    IF r.task = '' THEN
-        PERFORM update_job(r);
-    ELSIF r.started_at IS NULL AND NOT r.function_done AND run_at > t THEN
-        PERFORM schedule_job(r, run_at);
+    IF job_row.task = '' THEN
+        PERFORM update_job(job_row);
+    ELSIF job_row.started_at IS NULL AND NOT job_row.function_done AND run_at > t THEN
+        PERFORM schedule_job(job_row, run_at);
     ELSE
-        r.pending := 0;
-        PERFORM queue_job(r, t);
+        job_row.pending := 0;
+        PERFORM queue_job(job_row, t);
     END IF;
 END $$;
 
--- The checkpoints of an outcome: of those with the same name, the last one.
+-- Returns the checkpoints of an outcome. If several have the same name, the last one counts.
 CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
     SELECT s.at, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
     WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
 $$;
 
--- Store checkpoints: merged by name, in the order in which each name first came.
+-- Stores checkpoints. They are merged by name, and stay in the order in which each name came first.
 CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO checkpoints (id, name, value)
     SELECT wanted, s.name, s.value FROM checkpoints_of(steps) AS s ORDER BY s.at

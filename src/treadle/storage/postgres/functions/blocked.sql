@@ -1,6 +1,6 @@
 -- Unblocks jobs when a slot is freed or a rate opens. The caller holds the gate of the limit.
 
--- Those of these limits that block a job, or that must be checked when their rate opens.
+-- Returns the limits among `keys` that block a job, or that must be checked when their rate opens.
 CREATE FUNCTION blocking_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
@@ -8,22 +8,23 @@ BEGIN
             OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
 END $$;
 
--- The cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
-CREATE FUNCTION cost_of(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(j.costs[array_position(j.limits, limited)], 1)
+-- Returns the cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
+CREATE FUNCTION cost_of(job_row job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(job_row.costs[array_position(job_row.limits, limited)], 1)
 $$;
 
--- Store when the rate will admit the first blocked job of a queue: of those that hold a slot, or of the others.
--- starting: jobs that were charged already, and whose rows are not written yet
+-- Stores when the rate will admit the first blocked job of any queue. With hold = 'ended', that is the first job that
+-- holds a slot or the first one that does not. starting: jobs that were charged already, but whose rows are not written
+-- yet.
 CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r rule := rule_of(limited);
+    limit_rule rule := rule_of(limited);
     moment float8;
     line text;
     first job;
     ahead int;
 BEGIN
-    IF r.rate IS NOT NULL THEN
+    IF limit_rule.rate IS NOT NULL THEN
         LOOP
             SELECT queue INTO line FROM job
             WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
@@ -33,26 +34,26 @@ BEGIN
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
                 UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
                     AND j.queue_position IS NULL
-                    AND j.started_at IS NOT NULL AND r.hold = 'ended'
+                    AND j.started_at IS NOT NULL AND limit_rule.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
                 UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line
                     AND j.queue_position IS NULL
-                    AND j.started_at IS NULL AND r.hold = 'ended'
+                    AND j.started_at IS NULL AND limit_rule.hold = 'ended'
                     ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
             LOOP
                 -- jobs that were unblocked and not claimed yet start before it
-                SELECT coalesce(sum(least(cost_of(b, limited), capacity(r))), 0) INTO ahead FROM job b
+                SELECT coalesce(sum(least(cost_of(b, limited), capacity(limit_rule))), 0) INTO ahead FROM job b
                 WHERE b.blocked_on = limited AND b.queue = line AND b.queue_position IS NOT NULL
                     AND NOT b.id = ANY (starting)
                     AND (-b.rank, b.return_position, b.id) < (-first.rank, first.return_position, first.id);
-                moment := least(moment, opens_at(limited, r, cost_of(first, limited) + ahead, t));
+                moment := least(moment, opens_at(limited, limit_rule, cost_of(first, limited) + ahead, t));
             END LOOP;
         END LOOP;
     END IF;
     UPDATE gate SET opens = moment WHERE key = limited AND opens IS DISTINCT FROM moment;
 END $$;
 
--- Unblock jobs of these limits while there is room; the caller holds their gates.
+-- Unblocks jobs of these limits while there is room; the caller holds their gates.
 CREATE FUNCTION unblock_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
@@ -65,9 +66,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- `unblock_limit` for all limits of the common kind, in a few statements instead of a dozen for each: slots and no
--- rate, and blocked jobs of one queue that cost 1 and hold no slot yet. -> the limits of other kinds, which are
--- unchanged.
+-- Does the same as `unblock_limit` for all limits of the common kind, in a few statements instead of a dozen for each.
+-- Such a limit has slots and no rate, and its blocked jobs belong to one queue, cost 1 and hold no slot yet. Returns
+-- the limits of other kinds, which it leaves unchanged.
 CREATE FUNCTION unblock_slot_limits(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     alike record;
@@ -131,20 +132,20 @@ BEGIN
     RETURN ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(alike.keys)) || ARRAY(SELECT DISTINCT unnest(unlike));
 END $$;
 
--- Unblock jobs while there is room; the caller holds the gate. It goes queue by queue: an unblocked job of a queue that
--- is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an unblocked job
--- that is not claimed yet takes room only from those behind it. Locked rows are skipped: the transaction that changes
--- them checks the limit itself.
+-- Unblocks jobs while there is room; the caller holds the gate. It goes queue by queue, so that an unblocked job of a
+-- queue that is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an
+-- unblocked job that is not claimed yet takes room only from the jobs behind it. Locked rows are skipped: the
+-- transaction that changes them checks the limit itself.
 CREATE FUNCTION unblock_limit(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r rule := rule_of(limited);
+    limit_rule rule := rule_of(limited);
     line text;
 BEGIN
     LOOP
         SELECT queue INTO line FROM job
         WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
-        IF r.name IS NULL THEN
+        IF limit_rule.name IS NULL THEN
             WITH back AS (
                 UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
@@ -154,23 +155,23 @@ BEGIN
             INSERT INTO count_change SELECT line, task, 'b' || limited, 'q', count(*) FROM back GROUP BY task;
             PERFORM publish('queue:' || line);
         ELSE
-            PERFORM unblock_queue(limited, r, line, t);
+            PERFORM unblock_queue(limited, limit_rule, line, t);
         END IF;
     END LOOP;
     PERFORM set_opening(limited, t, '{}');
 END $$;
 
--- Unblocks the jobs of one queue. Behind the first one without a free slot, only those that hold theirs are unblocked,
--- or expensive jobs would be starved; behind the first one that the rate does not admit, none. It reads the index no
--- further than there is room: sorting all blocked jobs would cost more the more there are.
-CREATE FUNCTION unblock_queue(limited text, r rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Unblocks the jobs of one queue. Behind the first job without a free slot, only jobs that already hold their slot are
+-- unblocked; otherwise expensive jobs would be starved. Behind the first job that the rate does not admit, no job is
+-- unblocked. It reads the index no further than there is room: sorting all blocked jobs costs more the more there are.
+CREATE FUNCTION unblock_queue(limited text, limit_rule rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     -- OFFSET 0: otherwise the planner reads the whole queue to avoid a sort (149 blocks for 6,000 jobs)
     back job[] := ARRAY(SELECT k.j FROM (
             SELECT j, j.rank, j.return_position, j.id FROM job j
             WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL OFFSET 0) AS k
         ORDER BY k.rank DESC, k.return_position, k.id);
-    keepers constant boolean := r.hold = 'ended' AND EXISTS (SELECT 1 FROM job
+    keepers constant boolean := limit_rule.hold = 'ended' AND EXISTS (SELECT 1 FROM job
         WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL);
     room record;
     candidate job;
@@ -178,16 +179,17 @@ DECLARE
     fitting bigint;             -- how many, if each costs the least; NULL: any number
     unblocked text[] := '{}';
 BEGIN
-    SELECT 1 AS next, false AS slots_barred,
-        CASE WHEN r.slots IS NOT NULL THEN slots_in_use(limited, r.hold) END AS taken,
-        CASE WHEN r.rate IS NOT NULL THEN rate_level(limited, r, t) END AS rate, NULL::text AS answer INTO room;
-    fitting := least(CASE WHEN NOT keepers THEN r.slots - room.taken END, floor(room.rate + 1e-9));
+    SELECT 1 AS next, false AS slots_barred, NULL::text AS answer,
+        CASE WHEN limit_rule.slots IS NOT NULL THEN slots_in_use(limited, limit_rule.hold) END AS taken,
+        CASE WHEN limit_rule.rate IS NOT NULL THEN rate_level(limited, limit_rule, t) END AS rate
+    INTO room;
+    fitting := least(CASE WHEN NOT keepers THEN limit_rule.slots - room.taken END, floor(room.rate + 1e-9));
     FOR candidate IN
         SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
         ORDER BY rank DESC, return_position, id LIMIT CASE WHEN fitting < 0 THEN 0 ELSE fitting END
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, room.slots_barred);
+        room := check_room(limited, limit_rule, candidate, back, room.next, room.taken, room.rate, room.slots_barred);
         EXIT WHEN room.answer = 'rate';
         IF room.answer = 'slots' THEN
             barred := candidate;
@@ -202,7 +204,7 @@ BEGIN
                 AND (-rank, return_position, id) > (-barred.rank, barred.return_position, barred.id)
             ORDER BY rank DESC, return_position, id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
-            room := check_room(limited, r, candidate, back, room.next, room.taken, room.rate, true);
+            room := check_room(limited, limit_rule, candidate, back, room.next, room.taken, room.rate, true);
             EXIT WHEN room.answer = 'rate';
             IF room.answer = 'in' THEN
                 unblocked := unblocked || candidate.id;
@@ -218,58 +220,59 @@ BEGIN
     END IF;
 END $$;
 
--- Whether there is room for one job ('in') besides the unblocked jobs ahead of it (those of `back` from `next` on), or
--- what is used up ('slots', 'rate'). barred: no job that needs a slot gets one.
-CREATE FUNCTION check_room(limited text, r rule, j job, back job[], INOUT next int, INOUT taken bigint,
+-- Decides whether there is room for one job ('in') besides the unblocked jobs ahead of it, which are in `back` from
+-- `next` on. Otherwise it returns what is used up ('slots', 'rate'). slots_barred: no job that needs a slot gets one.
+CREATE FUNCTION check_room(limited text, limit_rule rule, candidate job, back job[], INOUT next int, INOUT taken bigint,
     INOUT rate float8, INOUT slots_barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
     next_job job;
     keeps boolean;
-    f record;
+    fit record;
 BEGIN
     LOOP
         next_job := CASE WHEN next <= cardinality(back)
             AND (-back[next].rank, back[next].return_position, back[next].id)
-                < (-j.rank, j.return_position, j.id)
-            THEN back[next] ELSE j END;
-        keeps := r.hold = 'ended' AND next_job.started_at IS NOT NULL;
+                < (-candidate.rank, candidate.return_position, candidate.id)
+            THEN back[next] ELSE candidate END;
+        keeps := limit_rule.hold = 'ended' AND next_job.started_at IS NOT NULL;
         answer := 'slots';
         IF keeps OR NOT slots_barred THEN
-            f := take_room(r, taken, rate, cost_of(next_job, limited), keeps);
-            answer := f.answer;
-            taken := f.taken;
-            rate := f.rate;
+            fit := take_room(limit_rule, taken, rate, cost_of(next_job, limited), keeps);
+            answer := fit.answer;
+            taken := fit.taken;
+            rate := fit.rate;
         END IF;
         slots_barred := slots_barred OR answer = 'slots';
-        EXIT WHEN next_job.id = j.id OR answer = 'rate';
+        EXIT WHEN next_job.id = candidate.id OR answer = 'rate';
         next := next + 1;
     END LOOP;
 END $$;
 
--- Whether one more job fits ('in') or what is used up; and what is then taken and left.
-CREATE FUNCTION take_room(r rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean, OUT answer text)
+-- Decides whether one more job fits ('in') or what is used up, and updates the slots taken and the rest of the rate.
+CREATE FUNCTION take_room(limit_rule rule, INOUT taken bigint, INOUT rate float8, cost int, keeps boolean,
+    OUT answer text)
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF r.slots IS NOT NULL AND NOT keeps AND NOT slots_fit(r, taken, cost) THEN
+    IF limit_rule.slots IS NOT NULL AND NOT keeps AND NOT slots_fit(limit_rule, taken, cost) THEN
         answer := 'slots';
         RETURN;
     END IF;
-    IF r.rate IS NOT NULL THEN
-        IF r.rate = 0 OR rate < least(cost, capacity(r)) - 1e-9 THEN
+    IF limit_rule.rate IS NOT NULL THEN
+        IF limit_rule.rate = 0 OR rate < least(cost, capacity(limit_rule)) - 1e-9 THEN
             answer := 'rate';
             RETURN;
         END IF;
-        rate := rate - least(cost, capacity(r));
+        rate := rate - least(cost, capacity(limit_rule));
     END IF;
-    IF r.slots IS NOT NULL AND NOT keeps THEN
-        taken := taken + least(cost, r.slots);
+    IF limit_rule.slots IS NOT NULL AND NOT keeps THEN
+        taken := taken + least(cost, limit_rule.slots);
     END IF;
     answer := 'in';
 END $$;
 
--- Note that this job may have freed a slot, or was unblocked and has left the queue: other jobs may be unblocked
--- instead. unblock_freed_limits does so at the end of the call, because gates are the last locks of a call. Rolling
--- back to a savepoint also drops the note.
+-- Notes that a job with these limits may have freed a slot, or has left the queue after it was unblocked. Other jobs
+-- may be unblocked instead. unblock_freed_limits does so at the end of the call, because gates are the last locks of a
+-- call. Rolling back to a savepoint also drops the note.
 CREATE FUNCTION note_freed(limits text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF limits IS NOT NULL THEN
@@ -278,8 +281,8 @@ BEGIN
     END IF;
 END $$;
 
--- Free the slots of ended jobs, all at once: each with the limits it names, as text, and all these limits. For few
--- limits two arrays take half the time; with many, older servers would try each id with each of them.
+-- Frees the slots of ended jobs, all at once. named: the limits of each job, as text; gates: all these limits. For few
+-- limits two arrays take half the time; with many, older servers would try each id with each limit.
 CREATE FUNCTION free_slots(ids text[], named text[], gates text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(gates) <= 4 THEN
@@ -292,9 +295,9 @@ BEGIN
     END IF;
 END $$;
 
--- Unblock jobs of the limits that this call has freed: those it noted and `also`. The limits whose gates other
--- transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that advances
--- due rows checks them again.
+-- Unblocks jobs of the limits that this call has freed: the ones that it noted, and `also`. The limits whose gates
+-- other transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that
+-- advances due rows checks them again.
 CREATE FUNCTION unblock_freed_limits(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
@@ -325,8 +328,9 @@ BEGIN
         FROM unnest(wanted) AS k;
 END $$;
 
--- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
--- that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks them.
+-- Checks the limits that got room while other transactions held their gates. A limit may be noted twice. A note of a
+-- call that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks
+-- them.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];
@@ -337,14 +341,14 @@ BEGIN
     END IF;
 END $$;
 
--- The caller holds the gates of these limits.
+-- Deletes the notes of these limits, whose gates the caller holds, and unblocks their jobs.
 CREATE FUNCTION unblock_noted_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM recheck WHERE key = ANY (keys);
     PERFORM unblock_limits(keys, t);
 END $$;
 
--- Check all limits that block a job.
+-- Checks all limits that block a job.
 CREATE FUNCTION unblock_all_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text := '';

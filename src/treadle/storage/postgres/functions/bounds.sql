@@ -5,7 +5,7 @@
 -- takes. No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last
 -- lock that an enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
 
--- Derive the row of `meta` from the facts.
+-- Derives the row of `meta` from the facts.
 CREATE FUNCTION derive_bounds() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM meta WHERE name = 'bounds';
@@ -16,14 +16,14 @@ BEGIN
     ) AS f HAVING count(f.max_waiting) > 0;
 END $$;
 
--- The bound of a queue: [max_waiting, when_full]; NULL: none.
+-- Returns the bound of a queue as [max_waiting, when_full], or NULL.
 CREATE FUNCTION bound_of(bounds json, line text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN b.bound ->> 0 IS NOT NULL THEN b.bound END
     FROM (SELECT coalesce(bounds -> ('queue:' || line), bounds -> 'queue') AS bound) AS b
 $$;
 
--- Lock the bounded ones of these queues until the transaction ends, unless it is a user's -> these queues. The wait has
--- no limit of its own: each holder only counts, sheds and commits.
+-- Locks the queues among `lines` that have a bound until the transaction ends, unless it is a user's. Returns these
+-- queues. The wait has no limit of its own: each holder only counts, sheds and commits.
 CREATE FUNCTION lock_bounds(bounds json, lines text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     bounded text[] := ARRAY(
@@ -54,8 +54,8 @@ CREATE FUNCTION count_waiting(line text) RETURNS bigint LANGUAGE sql AS $$
     ) AS a
 $$;
 
--- For the bulk paths: lock the bounded ones of these queues -> whether they have room for the jobs that this call has
--- inserted.
+-- Locks the queues that have a bound. Returns whether they have room for the jobs that this call has inserted. The bulk
+-- paths call it.
 CREATE FUNCTION has_room(bounds json, lines text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     line text;
@@ -68,13 +68,13 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make room for the new jobs of a call, which `prepare_jobs` has inserted: raise a refusal, or shed queued jobs ->
--- these. Their endings are still to be counted.
+-- Makes room for the new jobs of a call, which `prepare_jobs` has inserted: it raises a refusal, or sheds queued jobs
+-- and returns their ids. Their endings are still to be counted.
 CREATE FUNCTION make_room(bounds json, jobs json, t float8, requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
-    x record;
+    need record;
     bound json;
     waiting bigint;
     excess bigint;
@@ -82,31 +82,31 @@ DECLARE
     gone text[];
     chosen text[] := '{}';
 BEGIN
-    FOR x IN
+    FOR need IN
         SELECT n.queue, count(*) AS jobs, min(n.rank) AS lowest FROM jobs_needing_room(bounds, jobs, t, fresh) AS n
         GROUP BY n.queue ORDER BY min(n.n)
     LOOP
-        bound := bound_of(bounds, x.queue);
-        waiting := count_waiting(x.queue)
-            - (SELECT count(*) FROM job j WHERE j.id = ANY (fresh) AND j.queue = x.queue AND j.state = 1);
-        excess := least(x.jobs, waiting + x.jobs - (bound ->> 0)::int);
+        bound := bound_of(bounds, need.queue);
+        waiting := count_waiting(need.queue)
+            - (SELECT count(*) FROM job j WHERE j.id = ANY (fresh) AND j.queue = need.queue AND j.state = 1);
+        excess := least(need.jobs, waiting + need.jobs - (bound ->> 0)::int);
         CONTINUE WHEN excess <= 0;
         gone := '{}';
         IF bound ->> 1 <> 'refuse' THEN
             needed := coalesce(needed, rows_in_use(jobs, requested, answers, fresh));
-            gone := shed_jobs(x.queue, bound, excess::int, x.lowest, needed, t);
+            gone := shed_jobs(need.queue, bound, excess::int, need.lowest, needed, t);
         END IF;
         IF cardinality(gone) < excess THEN
             RAISE EXCEPTION 'full' USING ERRCODE = 'TR001',
-                DETAIL = json_build_array('full', x.queue, bound ->> 0, waiting::text, x.jobs::text);
+                DETAIL = json_build_array('full', need.queue, bound ->> 0, waiting::text, need.jobs::text);
         END IF;
         chosen := chosen || gone;
     END LOOP;
     RETURN chosen;
 END $$;
 
--- The new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue: an
--- earlier one of the call, or the stored holder of its key.
+-- Returns the new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue:
+-- an earlier one of the call, or the stored holder of its key.
 CREATE FUNCTION jobs_needing_room(bounds json, jobs json, t float8, fresh text[])
 RETURNS TABLE (queue text, rank smallint, n bigint) LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
@@ -128,7 +128,7 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
             AND j.queue = r.queue) END, false)
 $$;
 
--- The rows that the call returns, supersedes or waits for.
+-- Returns the rows that the call returns, supersedes or waits for; none of these may be shed.
 CREATE FUNCTION rows_in_use(jobs json, requested text[], answers text[], fresh text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT ARRAY(
@@ -141,34 +141,37 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
             LEFT JOIN unnest(requested, answers) AS a (id, answer) ON a.id = u.up)
 $$;
 
--- End up to `wanted` queued jobs of a queue -> their ids. First a short look, because the first jobs nearly always fit;
--- a longer one begins with the same jobs. A row that another transaction has locked is being claimed, and is skipped.
+-- Ends up to `wanted` queued jobs of a queue, and returns their ids. It looks at few jobs first, because the first ones
+-- nearly always fit; a longer look begins with the same jobs. A row that another transaction has locked is being
+-- claimed, and is skipped.
 CREATE FUNCTION shed_jobs(line text, bound json, wanted int, below smallint, needed text[], t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     lowest boolean := bound ->> 1 = 'drop_lowest';
     depth int;
-    x record;
-    r job;
+    candidate record;
+    job_row job;
     gone text[] := '{}';
 BEGIN
     FOREACH depth IN ARRAY ARRAY[wanted + 16, wanted + ${SHED_LOOK}] LOOP
-        FOR x IN SELECT * FROM shedding_candidates(line, lowest, needed || gone, depth - cardinality(gone)) LOOP
-            EXIT WHEN cardinality(gone) = wanted OR (lowest AND x.rank >= below);
-            CONTINUE WHEN NOT x.fit;
-            SELECT * INTO r FROM job j WHERE j.id = x.id AND j.state = 1 AND j.queue_position IS NOT NULL
+        FOR candidate IN SELECT * FROM shedding_candidates(line, lowest, needed || gone, depth - cardinality(gone)) LOOP
+            EXIT WHEN cardinality(gone) = wanted OR (lowest AND candidate.rank >= below);
+            CONTINUE WHEN NOT candidate.fit;
+            SELECT * INTO job_row FROM job j WHERE j.id = candidate.id AND j.state = 1 AND j.queue_position IS NOT NULL
                 AND j.started_at IS NULL
             FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND OR NOT lock_dependents(x.id);
-            PERFORM end_job(r, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0), NULL, t);
-            gone := gone || x.id;
+            CONTINUE WHEN NOT FOUND OR NOT lock_dependents(candidate.id);
+            PERFORM end_job(job_row, 5, 'shed', 'queue ' || line || ' was full: max_waiting is ' || (bound ->> 0),
+                NULL, t);
+            gone := gone || candidate.id;
         END LOOP;
         EXIT WHEN cardinality(gone) = wanted;
     END LOOP;
     RETURN gone;
 END $$;
 
--- The first queued jobs by (position, id), of any rank; `lowest`: the last in queue order, the last one first.
+-- Returns the first queued jobs by (position, id), of any rank. lowest: the last jobs in queue order, the last one
+-- first.
 CREATE FUNCTION shedding_candidates(line text, lowest boolean, needed text[], depth int)
 RETURNS TABLE (id text, rank smallint, fit boolean) LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -195,8 +198,8 @@ BEGIN
     END IF;
 END $$;
 
--- Lock the jobs that an ending of this job may change -> false if another transaction has locked one of them. It does
--- not wait: this call has locked rows and ids already.
+-- Locks the jobs that an ending of this job may change. Returns false if another transaction has locked one of them. It
+-- does not wait, because this call has locked rows and ids already.
 CREATE FUNCTION lock_dependents(above text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM edge e WHERE e.up = above AND e.open) THEN

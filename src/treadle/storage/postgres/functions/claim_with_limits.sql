@@ -11,15 +11,16 @@
 -- After `max_blocked` blocked jobs, or half a second, it ends, reports this, and is repeated. Its changes are then
 -- committed, no other claim waits longer for it, and the time limit of a call never undoes it. Result: see
 -- settle_and_claim.sql.
-CREATE FUNCTION claim_with_limits(c claim_request, moment float8) RETURNS SETOF stored_row LANGUAGE plpgsql AS $$
+CREATE FUNCTION claim_with_limits(claim claim_request, moment float8) RETURNS SETOF stored_row LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     max_blocked constant int := 1000;
     max_incomplete constant int := 6;   -- pages of a queue with missing gates
     max_page constant int := 256;       -- jobs of a page
     -- every eighth claim reads all; 1,000 rows read past for other tasks, once a task has no room left
-    read_past constant int := CASE WHEN c.rooms IS NOT NULL AND c.slot < 64 AND c.slot % 8 <> 0 THEN 1000 END;
-    scan queue_scan := start_scan(c);
+    read_past constant int := CASE WHEN claim.rooms IS NOT NULL AND claim.slot < 64 AND claim.slot % 8 <> 0
+        THEN 1000 END;
+    scan queue_scan := start_scan(claim);
     turn record;
     page claim_page;
     result page_result;
@@ -39,10 +40,10 @@ BEGIN
         unfinished := NOT await_turn(patience());
         PERFORM recheck_limits(t);
     END IF;
-    FOR turn IN SELECT * FROM claim_turns(c, scan.ruled) WHERE NOT unfinished LOOP
+    FOR turn IN SELECT * FROM claim_turns(claim, scan.ruled) WHERE NOT unfinished LOOP
         CONTINUE WHEN turn.queue = ANY (done) OR (cardinality(claimed) > 0 AND turn.queue = ANY (incomplete));
-        EXIT WHEN cardinality(claimed) >= c."limit";
-        missing := least(turn.share, c."limit" - cardinality(claimed));
+        EXIT WHEN cardinality(claimed) >= claim."limit";
+        missing := least(turn.share, claim."limit" - cardinality(claimed));
         pages := max_incomplete;
         scan.queue := turn.queue;
         scan.own_limit := turn.own_limit;
@@ -52,12 +53,12 @@ BEGIN
         WHILE missing > 0 AND pages > 0 AND NOT unfinished LOOP
             IF scan.rooms IS NOT NULL THEN
                 scan.open_tasks := ARRAY(
-                    SELECT u.task FROM unnest(c.tasks, scan.rooms) AS u (task, room)
+                    SELECT u.task FROM unnest(claim.tasks, scan.rooms) AS u (task, room)
                     WHERE u.room IS NULL OR u.room > 0);
                 EXIT WHEN cardinality(scan.open_tasks) = 0;
             END IF;
             scan.read_past := CASE WHEN NOT scan.named AND cardinality(claimed) > 0
-                AND cardinality(scan.open_tasks) < cardinality(c.tasks) THEN read_past END;
+                AND cardinality(scan.open_tasks) < cardinality(claim.tasks) THEN read_past END;
             scan.share := missing;
             -- if some are blocked, more than is wanted: otherwise strict order cost the server 5 % more for a job
             scan.size := least(greatest(CASE WHEN blocked > 0 THEN 2 * missing ELSE missing END, 8), max_page);
@@ -71,8 +72,8 @@ BEGIN
             END IF;
             EXIT WHEN page.ids IS NULL;
             single := page.from_head AND scan.read_past IS NULL AND cardinality(page.ids) < scan.size;
-            IF cardinality(c.running) > 32 THEN
-                scan.running := ARRAY(SELECT unnest(c.running) INTERSECT SELECT unnest(page.ids));
+            IF cardinality(claim.running) > 32 THEN
+                scan.running := ARRAY(SELECT unnest(claim.running) INTERSECT SELECT unnest(page.ids));
             END IF;
             scan.max_blocked := max_blocked - blocked;
             result := admit_page(page, scan, moment, t);
@@ -88,8 +89,9 @@ BEGIN
             IF cardinality(result.taken) > 0 THEN
                 RETURN QUERY WITH begun AS (
                     UPDATE job SET state = 2, version = job.version + 1, queue_position = NULL, blocked_on = NULL,
-                        worker = c.worker, started_at = t, updated_at = t, due_at = t
-                            + coalesce(nullif(job.lease, 0), c.leases[array_position(c.tasks, job.task)], c.lease),
+                        worker = claim.worker, started_at = t, updated_at = t, due_at = t
+                            + coalesce(nullif(job.lease, 0), claim.leases[array_position(claim.tasks, job.task)],
+                                claim.lease),
                         key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL
                             ELSE key END
                     WHERE ctid = ANY (result.spots)
@@ -126,45 +128,45 @@ BEGIN
             done := done || turn.queue;     -- it had less than its share: nothing is left for the second half
         END IF;
     END LOOP;
-    PERFORM note_claim(c, claimed, t);
+    PERFORM note_claim(claim, claimed, t);
     RETURN NEXT claim_summary(CASE WHEN unfinished OR (passed AND cardinality(claimed) = 0) THEN 2 ELSE 0 END, blocked,
-        least(next_due_time(c.queues, c.ids, t, true, false), CASE WHEN moving THEN t + 0.05 END), t);
+        least(next_due_time(claim.queues, claim.ids, t, true, false), CASE WHEN moving THEN t + 0.05 END), t);
 END $$;
 
--- The scan of the first queue of a claim, which has read nothing yet.
-CREATE FUNCTION start_scan(c claim_request) RETURNS queue_scan LANGUAGE plpgsql AS $$
+-- Makes the scan of a claim that has read nothing yet.
+CREATE FUNCTION start_scan(claim claim_request) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     scan queue_scan;
 BEGIN
     scan.ruled := EXISTS (SELECT 1 FROM rule);
-    scan.named := cardinality(c.ids) > 0;
-    scan.ids := c.ids;
-    scan.running := c.running;
-    scan.tasks := c.tasks;
-    scan.open_tasks := c.tasks;
-    scan.rooms := c.rooms;
+    scan.named := cardinality(claim.ids) > 0;
+    scan.ids := claim.ids;
+    scan.running := claim.running;
+    scan.tasks := claim.tasks;
+    scan.open_tasks := claim.tasks;
+    scan.rooms := claim.rooms;
     scan.barred := '{}';
     scan.until := clock_timestamp() + interval '500 ms';
     RETURN scan;
 END $$;
 
--- The queues to read, in order: each up to its share, then each as far as there is room. A single queue counts twice,
--- and takes all at once. For named ids: their queues.
-CREATE FUNCTION claim_turns(c claim_request, ruled boolean)
+-- Returns the queues to read, in order: each up to its share, then each as far as there is room. A single queue takes
+-- all at once. For named ids these are their queues.
+CREATE FUNCTION claim_turns(claim claim_request, ruled boolean)
 RETURNS TABLE (queue text, share int, last boolean, own_limit text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF cardinality(c.ids) > 0 THEN
-        RETURN QUERY SELECT j.queue, c."limit", true, own_limit_of(j.queue, ruled)
-        FROM unnest(c.ids) WITH ORDINALITY AS i (id, n)
+    IF cardinality(claim.ids) > 0 THEN
+        RETURN QUERY SELECT j.queue, claim."limit", true, own_limit_of(j.queue, ruled)
+        FROM unnest(claim.ids) WITH ORDINALITY AS i (id, n)
         JOIN LATERAL (SELECT x.queue FROM job x WHERE x.id = i.id
             UNION ALL SELECT x.queue FROM ended x WHERE x.id = i.id OFFSET 0) AS j ON true
         GROUP BY j.queue ORDER BY min(i.n);
     ELSE
         -- all shares before the rest, however the join is planned
-        RETURN QUERY SELECT q.line, CASE WHEN half = 0 AND count(*) OVER () > 2 THEN q.share ELSE c."limit" END,
+        RETURN QUERY SELECT q.line, CASE WHEN half = 0 AND count(*) OVER () > 2 THEN q.share ELSE claim."limit" END,
             half = 1, own_limit_of(q.line, ruled)
-        FROM generate_series(0, 1) AS half, unnest(c.queues, c.shares) WITH ORDINALITY AS q (line, share, n)
+        FROM generate_series(0, 1) AS half, unnest(claim.queues, claim.shares) WITH ORDINALITY AS q (line, share, n)
         WHERE EXISTS (SELECT 1 FROM job x WHERE x.queue = q.line AND x.queue_position IS NOT NULL)
         ORDER BY half, q.n;
     END IF;
@@ -177,8 +179,8 @@ BEGIN
         THEN 'queue:' || line END;
 END $$;
 
--- Unblock jobs of a limit, and read the queue again from the first of them, if it is before the last job checked. From
--- the head, each blocked job would cost another read past all jobs that this claim cannot take.
+-- Unblocks jobs of a limit, and lets the scan read the queue again from the first of them, if that is before the last
+-- job checked. Reading again from the head would pass all jobs that this claim cannot take, once for each blocked job.
 CREATE FUNCTION return_to_unblocked(scan queue_scan, freed text, t float8) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     first record;
@@ -196,11 +198,12 @@ BEGIN
     RETURN scan;
 END $$;
 
--- Note which jobs a claim id has claimed.
-CREATE FUNCTION note_claim(c claim_request, claimed text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Stores which jobs a claim id has claimed.
+CREATE FUNCTION note_claim(claim claim_request, claimed text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(claimed) > 0 THEN
-        INSERT INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (c.name, c.slot, c.worker, claimed, t)
+        INSERT INTO recent_claim (worker, slot, claim_id, jobs, at)
+        VALUES (claim.name, claim.slot, claim.worker, claimed, t)
         ON CONFLICT (worker, slot) DO UPDATE
         SET claim_id = excluded.claim_id, at = excluded.at, jobs = excluded.jobs;
     END IF;

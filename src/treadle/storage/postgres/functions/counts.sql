@@ -21,7 +21,7 @@ BEGIN
     END IF;
 END $$;
 
--- Delete unfinished rows that were not to be stored after all.
+-- Deletes unfinished rows that were not to be stored after all.
 CREATE FUNCTION delete_jobs(ids text[]) RETURNS void LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM job WHERE id = ANY (ids) RETURNING queue, task, kind_of(state, queue_position, blocked_on) AS was
@@ -29,7 +29,7 @@ CREATE FUNCTION delete_jobs(ids text[]) RETURNS void LANGUAGE sql AS $$
     INSERT INTO count_change SELECT queue, task, was, NULL, count(*) FROM gone GROUP BY queue, task, was
 $$;
 
--- Add up the changes, one call at a time and never in a user's transaction, which may last for minutes. No call waits
+-- Adds up the changes, one call at a time and never in a user's transaction, which may last for minutes. No call waits
 -- for this one: only a call that has this lock writes `job_count` or deletes changes.
 CREATE FUNCTION fold_counts() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -48,7 +48,7 @@ BEGIN
     ON CONFLICT (queue, task, kind) DO UPDATE SET jobs = c.jobs + excluded.jobs;
 END $$;
 
--- Delete the numbers of groups without jobs, for example of a limit's partitions.
+-- Deletes the numbers of groups without jobs, for example of a limit's partitions.
 CREATE FUNCTION drop_empty_counts() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_try_advisory_xact_lock(hashtextextended(current_schema() || ' counts', 0)) THEN

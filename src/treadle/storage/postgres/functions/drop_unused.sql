@@ -30,27 +30,29 @@ END $$;
 
 -- Whether a limit holds anything that a claim needs: slots, blocked jobs, starts within the window, a bucket that is
 -- not full. Starts and tokens that no rule counts are kept for 30 days, in case the rule comes back.
-CREATE FUNCTION is_used(g gate, t float8) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION is_used(gate_row gate, t float8) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
     month constant float8 := 30 * 86400;
-    r rule;
+    limit_rule rule;
     last float8;
 BEGIN
-    IF g.opens IS NOT NULL OR EXISTS (SELECT 1 FROM slot WHERE key = g.key)
-        OR EXISTS (SELECT 1 FROM job WHERE blocked_on = g.key AND queue_position IS NULL)
+    IF gate_row.opens IS NOT NULL OR EXISTS (SELECT 1 FROM slot WHERE key = gate_row.key)
+        OR EXISTS (SELECT 1 FROM job WHERE blocked_on = gate_row.key AND queue_position IS NULL)
     THEN
         RETURN true;
     END IF;
-    SELECT s.at INTO last FROM start s WHERE s.key = g.key ORDER BY s.at DESC LIMIT 1;
-    IF last IS NULL AND g.tokens IS NULL THEN
+    SELECT s.at INTO last FROM start s WHERE s.key = gate_row.key ORDER BY s.at DESC LIMIT 1;
+    IF last IS NULL AND gate_row.tokens IS NULL THEN
         RETURN false;
     END IF;
-    r := rule_of(g.key);
-    IF last + (CASE WHEN r.rate IS NOT NULL AND r.how <> 'bucket' THEN r.per ELSE month END) > t THEN
+    limit_rule := rule_of(gate_row.key);
+    IF last + (CASE WHEN limit_rule.how <> 'bucket' AND limit_rule.rate IS NOT NULL
+        THEN limit_rule.per ELSE month END) > t
+    THEN
         RETURN true;
     END IF;
-    IF r.rate IS NOT NULL AND r.how = 'bucket' THEN
-        RETURN rate_level(g.key, r, t) < capacity(r);
+    IF limit_rule.rate IS NOT NULL AND limit_rule.how = 'bucket' THEN
+        RETURN rate_level(gate_row.key, limit_rule, t) < capacity(limit_rule);
     END IF;
-    RETURN g.tokens IS NOT NULL AND g.at + month > t;
+    RETURN gate_row.tokens IS NOT NULL AND gate_row.at + month > t;
 END $$;

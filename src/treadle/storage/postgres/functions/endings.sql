@@ -5,80 +5,85 @@
 -- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead
 -- (lock_upstreams).
 
-CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(r.created_at + (r.words ->> 'window')::float8 > t, false)
+-- Whether an ended job still holds its key, because its key window is open.
+CREATE FUNCTION keeps_key(job_row job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(job_row.created_at + (job_row.words ->> 'window')::float8 > t, false)
 $$;
 
-CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+-- When the row of an ended job may be deleted.
+CREATE FUNCTION expires(job_row job, state smallint, ended_at float8, keep float8) RETURNS float8
+LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(
-        ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), ${KEEP_LEAST}),
-        r.created_at + (r.words ->> 'window')::float8)
+        ended_at + greatest(
+            coalesce(keep, CASE WHEN state = 4 THEN job_row.keep_failed ELSE job_row.keep END), ${KEEP_LEAST}),
+        job_row.created_at + (job_row.words ->> 'window')::float8)
 $$;
 
--- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
-CREATE FUNCTION end_job(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
+-- Ends a job. Before the call is over, count_endings must count the ending for the jobs that wait for it.
+CREATE FUNCTION end_job(job_row job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     was text;
 BEGIN
-    r.version := r.version + 1;
-    r.state := state;
-    r.reason := reason;
-    r.error := error;
-    r.queue_position := NULL;
-    r.blocked_on := NULL;
-    r.pending := 0;
-    r.due_at := NULL;
-    r.updated_at := t;
-    r.ended_at := t;
-    r.expires_at := expires(r, r.state, t, keep);
-    DELETE FROM job j WHERE j.id = r.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
-    INSERT INTO ended SELECT (r).*;
-    PERFORM note_count(r.queue, r.task, was, kind_of(r.state, NULL, NULL));
-    PERFORM publish('job:' || r.id);
-    IF r.limits IS NOT NULL THEN
-        DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
-        PERFORM note_freed(r.limits);
+    job_row.version := job_row.version + 1;
+    job_row.state := state;
+    job_row.reason := reason;
+    job_row.error := error;
+    job_row.queue_position := NULL;
+    job_row.blocked_on := NULL;
+    job_row.pending := 0;
+    job_row.due_at := NULL;
+    job_row.updated_at := t;
+    job_row.ended_at := t;
+    job_row.expires_at := expires(job_row, job_row.state, t, keep);
+    DELETE FROM job j WHERE j.id = job_row.id RETURNING kind_of(j.state, j.queue_position, j.blocked_on) INTO was;
+    INSERT INTO ended SELECT (job_row).*;
+    PERFORM note_count(job_row.queue, job_row.task, was, kind_of(job_row.state, NULL, NULL));
+    PERFORM publish('job:' || job_row.id);
+    IF job_row.limits IS NOT NULL THEN
+        DELETE FROM slot WHERE key = ANY (job_row.limits) AND id = job_row.id;
+        PERFORM note_freed(job_row.limits);
     END IF;
 END $$;
 
--- Count one ending for one waiting job -> whether that job is doomed and has ended too.
+-- Counts one ending for one waiting job. Returns true if that job is doomed, and has therefore ended too.
 CREATE FUNCTION count_down(above text, below text, ended_as int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
-    e edge;
+    job_row job;
+    wait edge;
 BEGIN
-    SELECT * INTO r FROM job WHERE id = below FOR NO KEY UPDATE;
-    UPDATE edge SET open = false WHERE up = above AND down = below AND open RETURNING * INTO e;
-    IF NOT FOUND OR r.state IS DISTINCT FROM 0 OR r.version <> e.version THEN
+    SELECT * INTO job_row FROM job WHERE id = below FOR NO KEY UPDATE;
+    UPDATE edge SET open = false WHERE up = above AND down = below AND open RETURNING * INTO wait;
+    IF NOT FOUND OR job_row.state IS DISTINCT FROM 0 OR job_row.version <> wait.version THEN
         RETURN false;
     END IF;
-    IF e.soft OR r.failures_allowed IS NULL OR ended_as = 3 THEN
-        r.pending := r.pending - 1;
+    IF wait.soft OR job_row.failures_allowed IS NULL OR ended_as = 3 THEN
+        job_row.pending := job_row.pending - 1;
     ELSE
-        r.failures_allowed := r.failures_allowed - 1;
+        job_row.failures_allowed := job_row.failures_allowed - 1;
     END IF;
-    IF r.pending <= 0 THEN
-        PERFORM end_wait(r, t);
-    ELSIF r.failures_allowed IS NULL OR r.failures_allowed >= 0 THEN
-        PERFORM update_job(r);
-    ELSIF r.started_at IS NULL AND NOT r.function_done THEN
-        PERFORM end_job(r, 5, 'upstream', above || ', which it waited for, ended as '
+    IF job_row.pending <= 0 THEN
+        PERFORM end_wait(job_row, t);
+    ELSIF job_row.failures_allowed IS NULL OR job_row.failures_allowed >= 0 THEN
+        PERFORM update_job(job_row);
+    ELSIF job_row.started_at IS NULL AND NOT job_row.function_done THEN
+        PERFORM end_job(job_row, 5, 'upstream', above || ', which it waited for, ended as '
             || CASE ended_as WHEN 4 THEN 'failed' ELSE 'cancelled' END, NULL, t);
         RETURN true;
     ELSE
-        PERFORM queue_job(r, t);
+        PERFORM queue_job(job_row, t);
     END IF;
     RETURN false;
 END $$;
 
--- Keeps a list instead of recursing: a chain of any length may be doomed.
+-- Counts these endings for the jobs that wait for them. It keeps a list instead of recursing, because a chain of any
+-- length may be doomed.
 CREATE FUNCTION count_endings(ups text[], states int[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     n int := coalesce(cardinality(ups), 0);
     above text;
     ended_as int;
-    e record;
+    wait record;
 BEGIN
     WHILE n > 0 LOOP
         above := ups[n];
@@ -89,10 +94,10 @@ BEGIN
             SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
             ORDER BY id FOR NO KEY UPDATE
         ) AS locked;
-        FOR e IN SELECT down FROM edge WHERE up = above AND open ORDER BY num LOOP
-            IF count_down(above, e.down, ended_as, t) THEN
+        FOR wait IN SELECT down FROM edge WHERE up = above AND open ORDER BY num LOOP
+            IF count_down(above, wait.down, ended_as, t) THEN
                 n := n + 1;
-                ups[n] := e.down;
+                ups[n] := wait.down;
                 states[n] := 5;
             END IF;
         END LOOP;
@@ -101,8 +106,8 @@ END $$;
 
 -- --- waiting
 
--- Lock the jobs that are about to be waited for, in either table -> the unknown ids. These are held in the unique
--- index: a row inserted and deleted again makes any transaction that stores that id wait for this one.
+-- Locks the jobs that are about to be waited for, in either table. Returns the unknown ids. They are held in the unique
+-- index: a row is inserted and deleted again, so any transaction that stores that id waits for this one.
 CREATE FUNCTION lock_upstreams(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     missing text[];
@@ -131,62 +136,63 @@ BEGIN
     RETURN unknown;
 END $$;
 
--- Count the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
--- index of `awaited`. gone: upstreams without a row that count as successes. -> the jobs that this dooms, and how they
--- ended: the jobs that wait for them are not counted yet.
+-- Counts the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
+-- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that are doomed by
+-- this, and the states in which they ended; the jobs that wait for these are not counted yet.
 CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], t float8,
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
 DECLARE
-    e record;
+    ending record;
 BEGIN
     ended_ups := '{}';
     ended_states := '{}';
-    FOR e IN
+    FOR ending IN
         SELECT w.up, w.down, coalesce(d.state, 3) AS state
         FROM unnest(awaited, waiting) WITH ORDINALITY AS w (up, down, n)
         LEFT JOIN LATERAL (SELECT state FROM ended WHERE id = w.up OFFSET 0) AS d ON true
         WHERE d.state IS NOT NULL OR w.up = ANY (gone)
         ORDER BY w.n
     LOOP
-        IF count_down(e.up, e.down, e.state, t) THEN
-            ended_ups := ended_ups || e.down;
+        IF count_down(ending.up, ending.down, ending.state, t) THEN
+            ended_ups := ended_ups || ending.down;
             ended_states := ended_states || 5;
         END IF;
     END LOOP;
 END $$;
 
--- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
--- still to be counted (`ups`, `states`). gone: upstreams without a row that count as successes.
-CREATE FUNCTION wait_for_upstreams(r job, t float8, ups text[], states int[], gone text[]) RETURNS void
+-- Makes a job wait for its upstreams, which are locked. Upstreams that have ended count at once, then the endings that
+-- are still to be counted (`ups`, `states`). gone: upstreams without a row, which count as successes.
+CREATE FUNCTION wait_for_upstreams(job_row job, t float8, ups text[], states int[], gone text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     awaited text[];
-    x record;
+    past record;
 BEGIN
     SELECT array_agg(a.up ORDER BY a.n) INTO awaited
-    FROM (SELECT u.up, min(u.n) AS n FROM unnest(r.after) WITH ORDINALITY AS u (up, n) GROUP BY u.up) AS a;
+    FROM (SELECT u.up, min(u.n) AS n FROM unnest(job_row.after) WITH ORDINALITY AS u (up, n) GROUP BY u.up) AS a;
     IF awaited IS NOT NULL THEN
         INSERT INTO edge (up, down, version)
-        SELECT a.up, r.id, r.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
+        SELECT a.up, job_row.id, job_row.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
         ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
-        SELECT * INTO x FROM count_past_endings(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), gone, t);
-        ups := ups || x.ended_ups;
-        states := states || x.ended_states;
+        SELECT * INTO past
+        FROM count_past_endings(awaited, array_fill(job_row.id, ARRAY[cardinality(awaited)]), gone, t);
+        ups := ups || past.ended_ups;
+        states := states || past.ended_states;
     END IF;
     PERFORM count_endings(ups, states, t);
-    SELECT * INTO r FROM job WHERE id = r.id;
-    IF r.state = 0 AND r.pending <= 0 THEN
-        PERFORM end_wait(r, t);
+    SELECT * INTO job_row FROM job WHERE id = job_row.id;
+    IF job_row.state = 0 AND job_row.pending <= 0 THEN
+        PERFORM end_wait(job_row, t);
     END IF;
 END $$;
 
 -- --- the order of locks: keys, then rows, each sorted and for the whole call; gates last
 
--- Lock the rows that will change with these: jobs that wait for them, and for a failed one all that wait for those in
--- turn. They are locked together with `own`, sorted by id. patient: wait for locked rows; otherwise a locked row raises
--- an error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY
--- SHARE), which do not wait for the rows locked here.
+-- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and behind a
+-- failed one also the jobs that wait for these in turn. patient: wait for locked rows; otherwise a locked row raises an
+-- error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY SHARE),
+-- which do not wait for the rows locked here.
 CREATE FUNCTION lock_with_dependents(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
@@ -212,12 +218,13 @@ BEGIN
     END IF;
 END $$;
 
+-- The key of the lock that `waiting_for` needs.
 CREATE FUNCTION circle_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' circles', 0)
 $$;
 
--- The first locks of a call: the keys of its new jobs and of those it reopens, then the rows it changes. jobs: new
--- ones; own, failing: the jobs whose outcomes it settles, and those of them that do not succeed.
+-- Takes the first locks of a call: the keys of its new jobs and of the jobs that it reopens, then the rows that it
+-- changes. jobs: the new jobs; own: the jobs whose outcomes it settles; failing: the ones that do not succeed.
 CREATE FUNCTION lock_keys_and_rows(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
@@ -259,7 +266,7 @@ END $$;
 
 -- --- keys
 
--- Lock these keys until the end of the transaction.
+-- Locks these keys until the end of the transaction.
 CREATE FUNCTION lock_keys(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     -- missing and known keys in one order; WHERE false updates none, but locks them all
@@ -267,28 +274,30 @@ BEGIN
     ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
 END $$;
 
--- The holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended since t counts
--- as well, because a new job, created at t, would be a second one. An end that is later than the current time
--- (`moment`, or the clock) was written while the clock was ahead, and does not count.
+-- Returns the holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended after
+-- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An end that is later
+-- than the current time (`moment`, or the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := (SELECT id FROM holder WHERE key = wanted);
-    r job;
+    job_row job;
 BEGIN
     IF named IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO r FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
-    IF r.id IS NULL OR r.key IS NULL OR ((r.state > 2 OR r.id = leaving) AND NOT keeps_key(r, t)
-        AND NOT coalesce(since AND r.ended_at > t AND r.ended_at <= instant(moment), false))
+    SELECT * INTO job_row
+    FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
+    IF job_row.id IS NULL OR job_row.key IS NULL
+        OR ((job_row.state > 2 OR job_row.id = leaving) AND NOT keeps_key(job_row, t)
+        AND NOT coalesce(since AND job_row.ended_at > t AND job_row.ended_at <= instant(moment), false))
     THEN
         RETURN NULL;
     END IF;
     RETURN named;
 END $$;
 
--- Those of the rows `among` that are the job `self` or wait for it, directly or through others; none without `self`.
+-- Returns the ids of `among` that are the job `self` or wait for it, directly or through others; none without `self`.
 -- Two outcomes that check at the same time would not see each other's edges, so only one at a time has the circle lock
 -- (see lock_keys_and_rows). It is requested without waiting, because rows are locked.
 CREATE FUNCTION waiting_for(self text, among text[]) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -311,30 +320,31 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Take the key -> the job to wait for: the holder, if it has begun, or the job that the superseded holder waited for.
--- Never `origin`, whose outcome created the job and which may wait for it, and never a job that waits for `origin`.
+-- Takes the key for `new`. Returns the job to wait for: the holder, if it has begun, or the job that the superseded
+-- holder waited for. It never returns `origin`, whose outcome created the job and which may wait for it, or a job that
+-- waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);
-    r job;
+    held_by job;
     before job;
 BEGIN
     UPDATE holder SET id = new.id WHERE key = new.key;
     IF named IS NULL OR named = origin THEN
         RETURN NULL;
     END IF;
-    r := lock_row(named, true);
-    IF r.state > 2 THEN     -- it ended while this call waited for its row
+    held_by := lock_row(named, true);
+    IF held_by.state > 2 THEN     -- it ended while this call waited for its row
         RETURN NULL;
     END IF;
-    IF r.function_done OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
+    IF held_by.function_done OR held_by.state = 2 OR (held_by.state = 0 AND held_by.started_at IS NOT NULL) THEN
         IF cardinality(waiting_for(origin, ARRAY[named])) > 0 THEN
             RETURN NULL;
         END IF;
         INSERT INTO behind (id, first) VALUES (new.id, named);
         RETURN named;
     END IF;
-    PERFORM end_job(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
+    PERFORM end_job(held_by, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
     PERFORM count_endings(ups || named, states || 5, t);
     SELECT j.* INTO before FROM behind b, lock_row(b.first) AS j WHERE b.id = named;
     IF before.id IS NULL OR before.state > 2 OR cardinality(waiting_for(origin, ARRAY[before.id])) > 0 THEN

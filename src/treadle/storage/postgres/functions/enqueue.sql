@@ -77,13 +77,7 @@ BEGIN
         WHERE ids[n] NOT IN (SELECT unnest(stored)) ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(stored) > 0 THEN
-        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position,
-            j.return_position, j.due_at, j.created_at, j.started_at, j.updated_at, row_details(j)
-        FROM job j WHERE j.id = ANY (stored)
-        UNION ALL
-        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.queue_position, e.return_position,
-            e.due_at, e.created_at, e.started_at, e.updated_at, row_details(ROW(e.*)::job)
-        FROM ended e WHERE e.id = ANY (stored);
+        RETURN QUERY SELECT * FROM returned_rows(stored, stored);
     END IF;
     IF cardinality(fresh) > 0 THEN
         PERFORM publish('queue:' || q) FROM (SELECT DISTINCT unnest(queues)) AS queues (q);
@@ -102,7 +96,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    p record;
+    prepared record;
     refusal text;
     bounds text;
     gone text[] := '{}';        -- jobs that were shed
@@ -115,12 +109,12 @@ BEGIN
     BEGIN
         PERFORM lock_keys_and_rows(jobs, '{}', NULL);
         t := instant(moment);       -- the holder of a key may have ended while this call waited
-        SELECT * INTO p FROM prepare_jobs(jobs, moment, t, NULL, NULL, NULL);
+        SELECT * INTO prepared FROM prepare_jobs(jobs, moment, t, NULL, NULL, NULL);
         IF bounds IS NOT NULL THEN
             PERFORM lock_bounds(bounds::json, ARRAY(SELECT y.queue FROM json_to_recordset(jobs) AS y (queue text)));
-            gone := make_room(bounds::json, jobs, t, p.requested, p.answers, p.fresh);
+            gone := make_room(bounds::json, jobs, t, prepared.requested, prepared.answers, prepared.fresh);
         END IF;
-        PERFORM place_new_jobs(jobs, t, p.requested, p.answers, p.fresh, NULL, gone,
+        PERFORM place_new_jobs(jobs, t, prepared.requested, prepared.answers, prepared.fresh, NULL, gone,
             array_fill(5, ARRAY[cardinality(gone)]));
         PERFORM unblock_freed_limits('{}', t);
     EXCEPTION WHEN SQLSTATE 'TR001' THEN
@@ -128,7 +122,7 @@ BEGIN
         RETURN NEXT first_row(t, refusal);
         RETURN;
     END;
-    RETURN QUERY SELECT * FROM returned_rows(p.requested, p.answers);
+    RETURN QUERY SELECT * FROM returned_rows(prepared.requested, prepared.answers);
 END $$;
 
 -- The ids of those jobs that would wait for a lock of another transaction: each is stored alone, and undone. The caller
@@ -137,15 +131,15 @@ CREATE FUNCTION locked_jobs(moment float8, jobs json, most int) RETURNS SETOF te
 SET search_path FROM CURRENT SET jit = off SET lock_timeout = '5ms' AS $$
 DECLARE
     began constant timestamptz := clock_timestamp();
-    x json;
+    new_job json;
 BEGIN
-    FOR x IN SELECT value FROM json_array_elements(jobs) LOOP
+    FOR new_job IN SELECT value FROM json_array_elements(jobs) LOOP
         BEGIN
-            PERFORM enqueue_any(moment, json_build_array(x), NULL);
+            PERFORM enqueue_any(moment, json_build_array(new_job), NULL);
             RAISE SQLSTATE 'TR004';
         EXCEPTION
             WHEN lock_not_available THEN
-                RETURN NEXT x ->> 'id';
+                RETURN NEXT new_job ->> 'id';
             WHEN OTHERS THEN        -- it was stored; or it is refused without a wait
                 NULL;
         END;

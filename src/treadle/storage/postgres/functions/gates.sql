@@ -7,22 +7,24 @@
 -- The setting `treadle.gates` controls what this transaction may do: unset, it holds none; 'held', it holds some;
 -- 'never', it is a user's, may last for minutes, and must not hold any.
 
+-- Whether this transaction may wait for gates.
 CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
--- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20, because others may wait for
--- the rows that it has locked.
+-- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20. It is short because others
+-- may wait for the rows that it has locked.
 CREATE FUNCTION patience() RETURNS int LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('treadle.patience', true), ''), '20')::int
 $$;
 
--- The advisory lock for inserting a missing gate: a uniqueness check waits, even under SKIP LOCKED. One of 1,024,
--- because the server's table of such locks is small.
+-- The key of the advisory lock for inserting a missing gate, because a uniqueness check waits, even under SKIP LOCKED.
+-- There are 1,024 such locks; the server's table of locks is small.
 CREATE FUNCTION gate_guard(limited text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' gate ' || (hashtext(limited) & 1023), 0)
 $$;
 
+-- Locks these gates, and inserts the missing ones.
 CREATE FUNCTION lock_gates(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     wanted text[] := ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k);
@@ -45,7 +47,7 @@ BEGIN
     END IF;
 END $$;
 
--- -> those of these gates that this transaction now holds. It waits for none.
+-- Locks the free ones of these gates without waiting. Returns the gates that this transaction now holds.
 CREATE FUNCTION try_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     held text[] := ARRAY(SELECT key FROM gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
@@ -70,13 +72,15 @@ BEGIN
     RETURN held;
 END $$;
 
--- Not by NOT EXISTS: if the planner believes the table empty, that reads all of it for each key (60 us a key).
+-- Returns the gates that do not exist. Not by NOT EXISTS: if the planner believes the table empty, that reads all of it
+-- for each key (60 us a key).
 CREATE FUNCTION missing_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT unnest(keys) COLLATE "C" EXCEPT SELECT key FROM gate WHERE key = ANY (keys));
 END $$;
 
--- -> all of these gates, after a wait; or the free ones, if one of them is not free within 0.1 s.
+-- Waits for all of these gates. If one of them is not free within 0.1 s, it takes only the free ones. Returns the gates
+-- that are held.
 CREATE FUNCTION wait_for_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -92,7 +96,7 @@ BEGIN
     RETURN try_gates(keys);
 END $$;
 
--- -> whether all of these gates are held, after a wait.
+-- Waits for all of these gates, as long as lock_timeout allows. Returns whether they are held.
 CREATE FUNCTION try_wait_for_gates(keys text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_gates(keys);
@@ -101,12 +105,12 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- The gates of a page: that of its queue, if it has a rule, and those of the limits that its jobs name. missing: those
--- that other transactions hold; NULL: none. Without the gate of its queue no job of a page can start; without any of
--- the others, no job that names limits. `patient`: wait for them in that case, if this transaction may. Without a gate
--- of `shared`, the limits that all its jobs name, no job can start either, and usually none of the pages behind it: the
--- transaction waits for these, if it may. Reading six pages of such jobs in vain cost a claim twice the server's work
--- for a job. busy: the wait was in vain, or this call has settled and must not wait.
+-- Takes the gates of a page: the gate of its queue, if that has a rule, and the gates of the limits that its jobs name.
+-- missing: the gates that other transactions hold; NULL: none. Without the gate of its queue no job of a page can
+-- start; without any of the others, no job that names limits. patient: wait for them in that case, if this transaction
+-- may. shared: the limits that all jobs of the page name. Without a gate of these no job can start either, and usually
+-- no job of the pages behind it; the transaction waits for them, if it may. Reading six pages of such jobs in vain cost
+-- a claim twice the server's work for a job. busy: the wait was in vain, or this call has settled and must not wait.
 CREATE FUNCTION take_page_gates(own text, keys text[], shared text[], patient boolean, OUT held text[],
     OUT missing text[], OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
@@ -145,8 +149,8 @@ END $$;
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
 --
--- most: ms to wait. 0: the turn now or never, see `settle_and_claim`. A transaction waits once.
--- -> whether to go on; false: `most` is 0, and another transaction has the turn.
+-- most: ms to wait; with 0 it does not wait, see `settle_and_claim`. A transaction waits once. Returns false if `most`
+-- is 0 and another transaction has the turn; otherwise true.
 CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -167,11 +171,12 @@ BEGIN
     RETURN true;
 END $$;
 
+-- The key of the lock of the turn.
 CREATE FUNCTION turn_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' turn', 0)
 $$;
 
--- -> whether this transaction has the turn now.
+-- Returns whether this transaction has the turn now.
 CREATE FUNCTION try_turn() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_try_advisory_xact_lock(turn_lock()) THEN
@@ -181,13 +186,13 @@ BEGIN
     RETURN false;
 END $$;
 
--- The lock of rules: claims that check rules share it, a change of rules takes it exclusively.
+-- The key of the lock of rules: claims that check rules share it, a change of rules takes it exclusively.
 CREATE FUNCTION rules_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' rules', 0)
 $$;
 
--- Prevent changes of rules until the end of this transaction. -> false: a change is in progress. With the turn, or a
--- gate, it does not wait: a change of rules may wait for these.
+-- Prevents changes of rules until the end of this transaction. Returns false if a change is in progress. A transaction
+-- with the turn or a gate does not wait, because a change of rules may wait for these.
 CREATE FUNCTION share_rules() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_try_advisory_xact_lock_shared(rules_lock()) THEN

@@ -10,7 +10,7 @@ SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
-    h record;
+    renewal record;
 BEGIN
     PERFORM begin_call('closing');
     -- a new worker is compared with all workers: a machine whose clock was corrected is often restarted
@@ -35,15 +35,16 @@ BEGIN
         RETURNING j.id
     ) SELECT array_agg(beaten.id) INTO done FROM beaten;
     IF coalesce(cardinality(done), 0) < json_array_length(holds) THEN
-        FOR h IN
+        FOR renewal IN
             SELECT * FROM json_to_recordset(holds) AS x (id text, version int, checkpoints json, note text,
                 reach text[])
             ORDER BY x.id
         LOOP
-            CONTINUE WHEN h.id = ANY (done);
-            held := renew_lease(h.id, h.version, h.checkpoints, h.note, h.reach, lease, t);
+            CONTINUE WHEN renewal.id = ANY (done);
+            held := renew_lease(renewal.id, renewal.version, renewal.checkpoints, renewal.note, renewal.reach,
+                lease, t);
             IF held IS NOT NULL THEN
-                job_id := h.id;
+                job_id := renewal.id;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -57,8 +58,8 @@ BEGIN
     END IF;
 END $$;
 
--- The clock was ahead of t: starts that it recorded count as now, and due rows keep the time they had left. Locked rows
--- are skipped, because their transactions write them anew.
+-- Corrects rows after the clock was ahead of t: starts that it recorded count as now, and due rows keep the time that
+-- they had left. Locked rows are skipped, because their transactions write them anew.
 CREATE FUNCTION correct_clock(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[] := ARRAY(
@@ -76,38 +77,38 @@ BEGIN
             AND j.queue_position IS NULL AND j.blocked_on IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
 
--- One renewal with a checkpoint or a note, or of an expired lease -> NULL: it was written; otherwise whether the job is
--- still held.
+-- Makes one renewal that has a checkpoint or a note, or whose lease has expired. Returns NULL if it was written,
+-- otherwise whether the job is still held.
 CREATE FUNCTION renew_lease(wanted text, of_version int, steps json, new_note text, reach text[], lease float8,
     t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
+    job_row job;
     limited text;
     of_limit rule;
     cost int;
     keys text[];
     costs int[];
 BEGIN
-    SELECT * INTO r FROM job WHERE id = wanted FOR NO KEY UPDATE SKIP LOCKED;
+    SELECT * INTO job_row FROM job WHERE id = wanted FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN EXISTS (SELECT 1 FROM job WHERE id = wanted AND version = of_version AND state IN (1, 2)
             AND worker IS NOT NULL AND (reach IS NULL OR queue = ANY (reach)));
     END IF;
-    IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2)
-        OR NOT coalesce(r.queue = ANY (reach), true)
+    IF job_row.version <> of_version OR job_row.worker IS NULL OR job_row.state NOT IN (1, 2)
+        OR NOT coalesce(job_row.queue = ANY (reach), true)
     THEN
         RETURN false;
     END IF;
-    IF r.state = 1 AND NOT r.function_done THEN   -- its lease expired, and no claim has taken it
-        keys := ('queue:' || r.queue) || coalesce(r.limits, '{}');
-        costs := 1 || coalesce(r.costs, '{}');
+    IF job_row.state = 1 AND NOT job_row.function_done THEN   -- its lease expired, and no claim has taken it
+        keys := ('queue:' || job_row.queue) || coalesce(job_row.limits, '{}');
+        costs := 1 || coalesce(job_row.costs, '{}');
         IF EXISTS (SELECT 1 FROM rule) THEN
             IF cardinality(try_gates(keys)) < cardinality(keys) THEN
                 RETURN true;    -- unknown: the next heartbeat decides
             END IF;
             FOR n IN 1 .. cardinality(keys) LOOP
                 of_limit := rule_of(keys[n]);
-                IF of_limit.name IS NOT NULL AND NOT (of_limit.hold = 'ended' AND r.started_at IS NOT NULL)
+                IF of_limit.name IS NOT NULL AND NOT (of_limit.hold = 'ended' AND job_row.started_at IS NOT NULL)
                     AND NOT slots_fit(of_limit, slots_in_use(keys[n], of_limit.hold), greatest(costs[n], 1))
                 THEN
                     RETURN false;
@@ -117,18 +118,18 @@ BEGIN
     END IF;
     IF json_array_length(steps) > 0 THEN
         PERFORM store_checkpoints(wanted, steps);
-        r.checkpoints := true;
+        job_row.checkpoints := true;
     END IF;
-    IF new_note IS DISTINCT FROM r.note AND new_note IS NOT NULL THEN
+    IF new_note IS DISTINCT FROM job_row.note AND new_note IS NOT NULL THEN
         PERFORM publish('job:' || wanted);
-        r.note := new_note;
+        job_row.note := new_note;
     END IF;
-    r.state := 2;
-    r.queue_position := NULL;
-    r.blocked_on := NULL;
-    r.due_at := t + least(nullif(r.lease, 0), lease);
-    r.updated_at := t;
-    PERFORM update_job(r);
+    job_row.state := 2;
+    job_row.queue_position := NULL;
+    job_row.blocked_on := NULL;
+    job_row.due_at := t + least(nullif(job_row.lease, 0), lease);
+    job_row.updated_at := t;
+    PERFORM update_job(job_row);
     RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
     RETURN true;                -- the gate of a limit is locked: unknown

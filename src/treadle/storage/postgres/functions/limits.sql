@@ -5,17 +5,17 @@ CREATE FUNCTION instant(moment float8) RETURNS float8 LANGUAGE sql VOLATILE AS $
     SELECT coalesce(moment, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
--- The rule of a limit: its own, else that of the name before the colon.
+-- Returns the rule of a limit: its own, otherwise the rule of the name before the colon.
 CREATE FUNCTION rule_of(limited text) RETURNS rule LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    r rule;
+    limit_rule rule;
 BEGIN
-    SELECT * INTO r FROM rule WHERE name IN (limited, split_part(limited, ':', 1))
+    SELECT * INTO limit_rule FROM rule WHERE name IN (limited, split_part(limited, ':', 1))
     ORDER BY name = limited DESC LIMIT 1;
-    RETURN r;
+    RETURN limit_rule;
 END $$;
 
--- Slots in use. Those of a queue are counted from its jobs: a slot row for every job would slow down the many queues
+-- Returns the slots in use. For a queue, its jobs are counted: a slot row for every job would slow down the many queues
 -- that have no limit.
 CREATE FUNCTION slots_in_use(limited text, hold text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -35,63 +35,70 @@ BEGIN
     RETURN of_jobs + of_queue;
 END $$;
 
-CREATE FUNCTION slots_fit(r rule, taken bigint, cost int) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT r.slots IS NULL OR (r.slots > 0 AND taken + least(cost, r.slots) <= r.slots)
+-- Whether a job of this cost gets its slots.
+CREATE FUNCTION slots_fit(limit_rule rule, taken bigint, cost int) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT limit_rule.slots IS NULL
+        OR (limit_rule.slots > 0 AND taken + least(cost, limit_rule.slots) <= limit_rule.slots)
 $$;
 
-CREATE FUNCTION capacity(r rule) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN r.how = 'bucket' THEN coalesce(nullif(r.burst, 0), r.rate, 0) ELSE coalesce(r.rate, 0) END
+-- The most that the rate admits at once.
+CREATE FUNCTION capacity(limit_rule rule) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN limit_rule.how = 'bucket' THEN coalesce(nullif(limit_rule.burst, 0), limit_rule.rate, 0)
+        ELSE coalesce(limit_rule.rate, 0) END
 $$;
 
--- How much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at, or the
--- last bit would differ. The wider comparison next to it is for the index.
-CREATE FUNCTION rate_level(limited text, r rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
+-- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at,
+-- or the last bit would differ. The wider comparison next to it is for the index.
+CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
-    g gate;
+    gate_row gate;
     gone int;
 BEGIN
-    SELECT * INTO g FROM gate WHERE key = limited;
-    IF r.how = 'bucket' THEN
-        RETURN least(capacity(r)::float8,
-            coalesce(g.tokens + greatest(0, t - g.at) * coalesce(r.rate, 0) / r.per, capacity(r)));
+    SELECT * INTO gate_row FROM gate WHERE key = limited;
+    IF limit_rule.how = 'bucket' THEN
+        RETURN least(capacity(limit_rule)::float8,
+            coalesce(gate_row.tokens + greatest(0, t - gate_row.at) * coalesce(limit_rule.rate, 0) / limit_rule.per,
+                capacity(limit_rule)));
     END IF;
     SELECT coalesce(sum(cost), 0) INTO gone FROM start
-    WHERE key = limited AND at <= t - r.per + 0.001 AND at + r.per <= t;
-    RETURN coalesce(r.rate, 0) - (coalesce(g.spent, 0) - gone);
+    WHERE key = limited AND at <= t - limit_rule.per + 0.001 AND at + limit_rule.per <= t;
+    RETURN coalesce(limit_rule.rate, 0) - (coalesce(gate_row.spent, 0) - gone);
 END $$;
 
-CREATE FUNCTION rate_fits(limited text, r rule, cost int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION rate_fits(limited text, limit_rule rule, cost int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN r.rate IS NULL OR (r.rate > 0 AND rate_level(limited, r, t) >= least(cost, capacity(r)) - 1e-9);
+    RETURN limit_rule.rate IS NULL
+        OR (limit_rule.rate > 0 AND rate_level(limited, limit_rule, t) >= least(cost, capacity(limit_rule)) - 1e-9);
 END $$;
 
--- When the rate will admit `cost`; NULL if it does now, or never will by itself.
-CREATE FUNCTION opens_at(limited text, r rule, cost int, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
+-- Returns when the rate will admit `cost`, or NULL if it does now, or never will by itself.
+CREATE FUNCTION opens_at(limited text, limit_rule rule, cost int, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     missing float8;
-    s record;
+    started record;
 BEGIN
-    IF coalesce(r.rate, 0) = 0 OR rate_fits(limited, r, cost, t) THEN
+    IF coalesce(limit_rule.rate, 0) = 0 OR rate_fits(limited, limit_rule, cost, t) THEN
         RETURN NULL;
     END IF;
-    missing := least(cost, capacity(r)) - rate_level(limited, r, t);
-    IF r.how = 'bucket' THEN
-        RETURN t + missing * r.per / r.rate;
+    missing := least(cost, capacity(limit_rule)) - rate_level(limited, limit_rule, t);
+    IF limit_rule.how = 'bucket' THEN
+        RETURN t + missing * limit_rule.per / limit_rule.rate;
     END IF;
-    FOR s IN SELECT start.at, start.cost FROM start
-        WHERE key = limited AND start.at > t - r.per - 0.001 AND start.at + r.per > t ORDER BY start.at
+    FOR started IN SELECT start.at, start.cost FROM start
+        WHERE key = limited AND start.at > t - limit_rule.per - 0.001 AND start.at + limit_rule.per > t
+        ORDER BY start.at
     LOOP
-        missing := missing - s.cost;
+        missing := missing - started.cost;
         IF missing <= 0 THEN
-            RETURN s.at + r.per;
+            RETURN started.at + limit_rule.per;
         END IF;
     END LOOP;
     RETURN NULL;
 END $$;
 
--- For each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now, or never
--- by itself. One statement: `rate_level` and `opens_at` for each limit took four times as long, and every `stats` reads
--- this.
+-- Returns how much each limit with a rate admits now, and when it admits one job; NULL: now, or never by itself. Limits
+-- that have started no jobs are left out. One statement: `rate_level` and `opens_at` took four times as long for each
+-- limit, and every `stats` reads this.
 CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
@@ -115,7 +122,7 @@ SET search_path FROM CURRENT SET jit = off AS $$
     FROM counted c
 $$;
 
--- The state of these limits at t. line: the queue that jobs are claimed from.
+-- Counts the state of these limits at t. line: the queue that jobs are claimed from.
 CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_counts LANGUAGE plpgsql AS $$
 DECLARE
     counts limit_counts;
@@ -154,8 +161,8 @@ BEGIN
     RETURN counts;
 END $$;
 
--- Record starts: the costs that these limits were charged at t. pers, gone: as counted by limit_states at `counted_at`;
--- levels: what is left of that.
+-- Records starts: the costs that these limits were charged at t. pers, gone: as limit_states counted them at
+-- `counted_at`; levels: what the rates admit after these starts.
 CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
     t float8)
 RETURNS void LANGUAGE plpgsql AS $$

@@ -6,20 +6,21 @@ CREATE FUNCTION store_metrics(stored json, removed json) RETURNS void LANGUAGE p
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_bitmapscan = off AS $$
 DECLARE
-    x record;
+    metric record;
 BEGIN
     PERFORM begin_call('closing');
-    FOR x IN
+    FOR metric IN
         SELECT s.span, s.at, s.source, s.data
         FROM json_to_recordset(stored) AS s (at float8, span float8, source text, data text)
         UNION ALL
         SELECT r.span, r.at, r.source, NULL FROM json_to_recordset(removed) AS r (at float8, span float8, source text)
         ORDER BY 1, 2, 3
     LOOP
-        IF x.data IS NULL THEN
-            DELETE FROM metrics m WHERE m.span = x.span AND m.at = x.at AND m.source = x.source;
+        IF metric.data IS NULL THEN
+            DELETE FROM metrics m WHERE m.span = metric.span AND m.at = metric.at AND m.source = metric.source;
         ELSE
-            INSERT INTO metrics (span, at, source, data) VALUES (x.span, x.at, x.source, decode(x.data, 'hex'))
+            INSERT INTO metrics (span, at, source, data)
+            VALUES (metric.span, metric.at, metric.source, decode(metric.data, 'hex'))
             ON CONFLICT (span, at, source) DO UPDATE SET data = excluded.data;
         END IF;
     END LOOP;

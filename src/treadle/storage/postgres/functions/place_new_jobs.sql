@@ -1,15 +1,16 @@
 -- Handles the waits, keys and queue positions of new jobs that are stored (prepare_jobs.sql).
 
 -- Makes stored jobs wait, take their keys and join their queues, in one pass for each of these. Only jobs that replace
--- the holder of their key, or whose position in a lane depends on their age, go one by one. `ups`, `states`: endings
--- still to be counted; they are, before the first of these jobs is released. `origin`: the unfinished job that creates
--- them.
+-- the holder of their key, or whose position in a lane depends on their age, go one by one. ups, states: endings that
+-- are still to be counted, which happens before the first of these jobs is released. origin: the unfinished job that
+-- creates them.
 CREATE FUNCTION place_new_jobs(jobs json, t float8, requested text[], answers text[], fresh text[], origin text,
     ups text[], states int[])
 RETURNS void LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
-    x record;
-    r job;
+    new_job record;
+    doomed record;
+    job_row job;
     all_fresh boolean := cardinality(fresh) = cardinality(requested);   -- the usual case, without lookups
     in_lanes boolean := mentions(jobs, 'lane');
     by_turns boolean := in_lanes AND lanes_by_turns(jobs);
@@ -24,9 +25,9 @@ BEGIN
         IF NOT all_fresh THEN
             PERFORM redirect_waits(jobs, requested, answers, fresh);
         END IF;
-        SELECT * INTO x FROM start_waits(jobs, t, requested, answers, fresh) AS w;
-        ups := ups || x.ended_ups;
-        states := states || x.ended_states;
+        SELECT * INTO doomed FROM start_waits(jobs, t, requested, answers, fresh);
+        ups := ups || doomed.ended_ups;
+        states := states || doomed.ended_states;
     END IF;
     PERFORM count_endings(ups, states, t);
     IF in_lanes AND NOT by_turns THEN
@@ -35,29 +36,30 @@ BEGIN
     IF NOT (by_turns OR waits OR mentions(jobs, 'conflict')) THEN
         RETURN;
     END IF;
-    FOR x IN
+    FOR new_job IN
         SELECT y.id, y.required, y.conflict = 'replace' AS replaces
         FROM json_to_recordset(jobs) AS y (id text, required int, conflict text, lane text, after text[])
         WHERE (y.conflict = 'replace' OR (y.after IS NOT NULL AND y.required <= 0) OR (by_turns AND y.lane IS NOT NULL))
             AND (all_fresh OR y.id IN (SELECT unnest(fresh)))
     LOOP
-        SELECT * INTO r FROM job WHERE id = x.id;
-        IF x.replaces THEN
-            PERFORM replace_holder(r, x.required, t, origin);
-        ELSIF r.state = 0 AND r.pending <= 0 THEN
-            PERFORM end_wait(r, t);
+        SELECT * INTO job_row FROM job WHERE id = new_job.id;
+        IF new_job.replaces THEN
+            PERFORM replace_holder(job_row, new_job.required, t, origin);
+        ELSIF job_row.state = 0 AND job_row.pending <= 0 THEN
+            PERFORM end_wait(job_row, t);
         END IF;
     END LOOP;
 END $$;
 
--- Whether jobs of the call move a lane other than by its stride, so that each finds another head of the queue.
+-- Whether jobs of the call change the order of a lane in another way than by its stride. Then each job finds another
+-- head of the queue, and they must go one by one.
 CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
     SELECT (mentions(jobs, 'aging') OR strpos(jobs::text, '"replace"') > 0) AND EXISTS (
         SELECT FROM json_to_recordset(jobs) AS x (conflict text, lane text, words jsonb)
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Jobs that name others of the call in `after` for which another row was returned: they wait for that row.
+-- Some jobs name others of the call in `after` for which another row is returned: makes them wait for that row.
 CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
@@ -76,7 +78,8 @@ SET jit = off SET enable_hashjoin = on AS $$
 $$;
 
 -- Makes the jobs with `after` wait, all at once, except those that replace a holder. Upstreams that have ended count at
--- once. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
+-- once. Returns the jobs that are doomed by this, and the states in which they ended; the jobs that wait for these are
+-- not counted yet.
 CREATE FUNCTION start_waits(jobs json, t float8, requested text[], answers text[], fresh text[], OUT ended_ups text[],
     OUT ended_states int[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
@@ -103,7 +106,8 @@ BEGIN
     SELECT * INTO ended_ups, ended_states FROM count_past_endings(awaited, waiting, '{}', t);
 END $$;
 
--- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as queue_position_of for each.
+-- Queues the jobs of the call that are in lanes and wait for nothing, in the order of the call. Their positions are
+-- those that queue_position_of would compute one by one.
 CREATE FUNCTION join_lanes(jobs json, t float8, fresh text[], all_fresh boolean) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     WITH y AS MATERIALIZED (
@@ -138,20 +142,20 @@ SET jit = off SET enable_hashjoin = on AS $$
     INSERT INTO count_change SELECT queue, task, 'w', 'q', count(*) FROM queued GROUP BY queue, task
 $$;
 
--- A job takes the key of its holder, and waits for the holder if that has begun.
-CREATE FUNCTION replace_holder(r job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
+-- Gives a job the key of its holder. The job waits for the holder if that has begun.
+CREATE FUNCTION replace_holder(job_row job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    awaited bigint := (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up));
-    soft text := take_key(r, t, origin, '{}', '{}');
+    awaited bigint := (SELECT count(DISTINCT up) FROM unnest(job_row.after) AS a (up));
+    soft text := take_key(job_row, t, origin, '{}', '{}');
 BEGIN
-    IF soft = ANY (r.after) THEN
+    IF soft = ANY (job_row.after) THEN
         soft := NULL;   -- it waits for the holder by name already, with its own condition
     END IF;
-    r.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
-    UPDATE job SET pending = r.pending WHERE id = r.id;
+    job_row.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
+    UPDATE job SET pending = job_row.pending WHERE id = job_row.id;
     IF soft IS NOT NULL THEN
-        INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)
+        INSERT INTO edge (up, down, version, soft) VALUES (soft, job_row.id, 0, true)
         ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = true;
     END IF;
-    PERFORM wait_for_upstreams(r, t, '{}', '{}', '{}');
+    PERFORM wait_for_upstreams(job_row, t, '{}', '{}', '{}');
 END $$;

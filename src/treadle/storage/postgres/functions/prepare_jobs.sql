@@ -8,9 +8,9 @@ CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMU
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
 
--- Insert the jobs whose ids are new -> these ids. Jobs that affect no others get their final state at once; a key does
--- not matter, because a job that does not get it is deleted again. The others wait for place_new_jobs. No other
--- transaction sees them yet, and none can store these ids from here on.
+-- Inserts the jobs whose ids are new, and returns these ids. Jobs that affect no others get their final state at once.
+-- A key does not matter here, because a job that does not get its key is deleted again. The other jobs get their state
+-- in place_new_jobs. No other transaction sees the rows yet, and none can store these ids from here on.
 CREATE FUNCTION insert_jobs(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     fresh text[];
@@ -62,29 +62,29 @@ BEGIN
     RETURN coalesce(fresh, '{}');
 END $$;
 
--- How many failures are tolerated: one more would leave fewer endings than are required.
+-- Returns how many failures are tolerated: one more would leave fewer endings than are required.
 CREATE FUNCTION allowed_failures(failures_allowed int, required int, awaited bigint) RETURNS int
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL
         THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
--- The payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The pattern
--- cannot match inside an earlier text, because quotes are escaped there.
+-- Returns the payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The
+-- pattern cannot match inside an earlier text, because quotes are escaped there.
 CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
 $$;
 
--- Refuse the first job with a nonce, so with a chosen id, whose row has another task or payload and was not stored by
--- the same call; and the first with an id of Treadle's own whose row has another queue, root or parent. The rows that
--- this call stored are there already.
+-- Refuses the first job with a chosen id (it has a nonce) whose row has another task or payload and was not stored by
+-- the same call; and the first job with an id of Treadle's own whose row has another queue, root or parent. The rows
+-- that this call stored are there already.
 CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    x record;
+    refused record;
 BEGIN
-    SELECT y.id, r.task AS found, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
+    SELECT y.id, r.task AS stored_task, y.task AS requested, payload_of(r.spec) <> payload_of(y.spec) AS other,
         y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent) AS misplaced
-    INTO x
+    INTO refused
     FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text,
         spec text))
         WITH ORDINALITY AS y (id, task, queue, root, parent, nonce, spec, n)
@@ -96,22 +96,24 @@ BEGIN
             AND (r.task <> y.task OR payload_of(r.spec) <> payload_of(y.spec)))
         OR (y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent))
     ORDER BY y.n LIMIT 1;
-    IF FOUND AND x.misplaced THEN
-        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.requested);
+    IF FOUND AND refused.misplaced THEN
+        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001',
+            DETAIL = json_build_array('beyond', refused.id, refused.requested);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'taken' USING ERRCODE = 'TR001',
-            DETAIL = json_build_array('taken', x.id, x.found, x.requested, CASE WHEN x.other THEN 'other' ELSE '' END);
+            DETAIL = json_build_array('taken', refused.id, refused.stored_task, refused.requested,
+                CASE WHEN refused.other THEN 'other' ELSE '' END);
     END IF;
 END $$;
 
--- -> the requested ids, the row that is returned for each, and which of them are new. `leaving` gives up its key
--- meanwhile; `ups`: other jobs about to be waited for, which must be known. t: when the new jobs are created; moment:
--- the time of the test's clock, or NULL.
+-- Stores the new jobs. Returns the requested ids, the row that is returned for each, and the ids that are new. leaving:
+-- a job that gives up its key meanwhile. ups: other jobs that are about to be waited for, which must be known. t: when
+-- the new jobs are created; moment: the time of the test's clock, or NULL.
 CREATE FUNCTION prepare_jobs(jobs json, moment float8, t float8, leaving text, self text, ups text[],
     OUT requested text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
-    x record;
+    new_job record;
     keys text[];
     unknown text[];
     all_ups text[];
@@ -138,9 +140,8 @@ BEGIN
     SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO requested FROM json_to_recordset(jobs) AS y (id text);
     answers := requested;
     IF keys IS NOT NULL THEN
-        SELECT * INTO x FROM answer_keys(jobs, moment, t, leaving, requested, fresh);
-        answers := x.answers;
-        fresh := x.kept;
+        SELECT a.answers, a.kept INTO answers, fresh
+        FROM answer_keys(jobs, moment, t, leaving, requested, fresh) AS a;
     END IF;
     all_fresh := cardinality(fresh) = cardinality(requested);
     IF NOT all_fresh THEN
@@ -163,7 +164,7 @@ BEGIN
     IF cardinality(all_ups) > 0 THEN
         unknown := lock_upstreams(all_ups);
         IF cardinality(unknown) > 0 THEN
-            FOR x IN
+            PERFORM refuse_up(first.up, first.id) FROM (
                 SELECT w.id, w.up FROM (
                     SELECT y.id, u.up, y.n, u.n AS nth
                     FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[], timeout float8))
@@ -171,26 +172,23 @@ BEGIN
                     CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
                     WHERE y.timeout IS NULL AND y.id IN (SELECT unnest(fresh)) AND u.up IN (SELECT unnest(unknown))
                     UNION ALL SELECT self, u.up, NULL, NULL FROM unnest(ups) AS u (up) WHERE u.up = ANY (unknown)
-                ) AS w ORDER BY w.n, w.nth LIMIT 1
-            LOOP
-                RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', x.up, x.id);
-            END LOOP;
+                ) AS w ORDER BY w.n, w.nth LIMIT 1) AS first;
         END IF;
     END IF;
     IF bound THEN
-        FOR x IN
+        FOR new_job IN
             SELECT y.id, y.after || coalesce(y.parent, y.root) AS named, y.parent, y.root, y.reach
             FROM json_to_recordset(jobs) AS y (id text, after text[], parent text, root text, reach text[])
             WHERE y.reach IS NOT NULL AND y.id = ANY (fresh)
         LOOP
-            PERFORM refuse_ups(x.id, array_remove(x.named, NULL), ARRAY(
-                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)),
-                    x.reach);
-            IF x.parent IS NOT NULL AND x.root IS DISTINCT FROM (
-                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = x.parent
-                    UNION ALL SELECT id, root FROM ended WHERE id = x.parent) AS r)
+            PERFORM refuse_ups(new_job.id, array_remove(new_job.named, NULL), ARRAY(
+                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text)
+                WHERE y.queue = ANY (new_job.reach)), new_job.reach);
+            IF new_job.parent IS NOT NULL AND new_job.root IS DISTINCT FROM (
+                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = new_job.parent
+                    UNION ALL SELECT id, root FROM ended WHERE id = new_job.parent) AS r)
             THEN
-                PERFORM refuse_up(coalesce(x.root, x.parent), x.id);
+                PERFORM refuse_up(coalesce(new_job.root, new_job.parent), new_job.id);
             END IF;
         END LOOP;
     END IF;
@@ -205,7 +203,7 @@ BEGIN
     ) AS q;
 END $$;
 
--- The stored rows that new jobs name in `after`; `fresh`: only these jobs.
+-- Returns the stored rows that new jobs name in `after`; with `fresh`, only of these jobs.
 CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -213,9 +211,9 @@ CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS t
         EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
 $$;
 
--- Of the rows returned for the jobs of an outcome, or named by them, those that are its job (`self`) or wait for it,
--- directly or through others. Refuses a job that `self` would wait for, directly or through others, and that would wait
--- for such a row.
+-- The jobs of an outcome are answered by rows, or name rows. Returns the rows among these that are the outcome's own
+-- job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such a row while
+-- `self` waits for that job, directly or through others.
 CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql AS $$
@@ -223,13 +221,13 @@ DECLARE
     stored text[] := ARRAY(
         (SELECT unnest(answers) UNION SELECT unnest(stored_upstreams(jobs, fresh))) EXCEPT SELECT unnest(fresh));
     circle text[] := '{}';
-    x record;
+    wait record;
 BEGIN
     IF cardinality(stored) > 0 THEN
         circle := waiting_for(self, stored);
     END IF;
     IF cardinality(circle) > 0 THEN
-        FOR x IN
+        FOR wait IN
             WITH RECURSIVE waits (id, answer) AS (
                 SELECT y.id, coalesce(answers[array_position(requested, u.up)], u.up)
                 FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -244,13 +242,15 @@ BEGIN
             WHERE y.id IN (SELECT r.id FROM reached r) AND y.id = ANY (fresh) AND a.answer = ANY (circle)
             ORDER BY y.n, u.m LIMIT 1
         LOOP
-            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001', DETAIL = json_build_array('circle', x.id, x.answer, self);
+            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001',
+                DETAIL = json_build_array('circle', wait.id, wait.answer, self);
         END LOOP;
     END IF;
     RETURN circle;
 END $$;
 
--- The rows that a job waits for if it names `ups`: each once, or the row returned for it, but none of `circle`.
+-- Returns the rows that a job waits for if it names `ups`, each once. For a new job it is the row that is returned for
+-- it. Rows of `circle` are left out.
 CREATE FUNCTION awaited_rows(ups text[], requested text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT array_agg(x.up ORDER BY x.n) FROM (
@@ -260,30 +260,31 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     ) AS x WHERE NOT x.up = ANY (circle)
 $$;
 
--- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
+-- Refuses the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
 -- are there already, and the keys are locked.
 CREATE FUNCTION refuse_foreign(jobs json, moment float8, fresh text[], t float8, leaving text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    x record;
+    new_job record;
     named text;
 BEGIN
-    FOR x IN
+    FOR new_job IN
         SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, key text, reach text[]))
             WITH ORDINALITY AS y (id, task, key, reach, n)
         WHERE y.reach IS NOT NULL ORDER BY y.n
     LOOP
-        IF NOT queue_of(x.id) = ANY (x.reach) THEN
-            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.task);
+        IF NOT queue_of(new_job.id) = ANY (new_job.reach) THEN
+            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001',
+                DETAIL = json_build_array('beyond', new_job.id, new_job.task);
         END IF;
-        CONTINUE WHEN x.key IS NULL OR NOT x.id = ANY (fresh);
-        named := holder_of(x.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
-        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (x.reach)) OR EXISTS (
+        CONTINUE WHEN new_job.key IS NULL OR NOT new_job.id = ANY (fresh);
+        named := holder_of(new_job.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
+        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (new_job.reach)) OR EXISTS (
             SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
                 WITH ORDINALITY AS y (queue, key, n)
-            WHERE y.n < x.n AND y.key = x.key AND NOT y.queue = ANY (x.reach))
+            WHERE y.n < new_job.n AND y.key = new_job.key AND NOT y.queue = ANY (new_job.reach))
         THEN
-            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', x.key, '');
+            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', new_job.key, '');
         END IF;
     END LOOP;
 END $$;
@@ -292,7 +293,7 @@ CREATE FUNCTION queue_of(wanted text) RETURNS text LANGUAGE sql AS $$
     SELECT queue FROM job WHERE id = wanted UNION ALL SELECT queue FROM ended WHERE id = wanted
 $$;
 
--- Refuse a job that names others outside its reach. `but`: ids that it may name.
+-- Refuses a job that names others outside its reach. but: ids that it may name.
 CREATE FUNCTION refuse_ups(waiting text, ups text[], but text[], reach text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     up text;

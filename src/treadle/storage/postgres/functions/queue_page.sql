@@ -1,57 +1,61 @@
 -- The next jobs of a queue: of the open tasks, of the named ids, or, if the queue is closed, those that may be exempt.
 -- With `read_past` only so many rows of the queue are read. Otherwise, when a batch is full, each claim would read all
 -- of the queue behind it: 54 jobs/s with 16,000 rows instead of 1,000 and more. wants: the limits they name, as text.
-CREATE FUNCTION queue_page(s queue_scan)
+CREATE FUNCTION queue_page(scan queue_scan)
 RETURNS TABLE (id text, spot tid, rank smallint, queue_position float8, wants text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF s.named THEN
+    IF scan.named THEN
         RETURN QUERY SELECT j.id, j.ctid, j.rank, j.queue_position, j.limits::text FROM job j
-        WHERE j.id = ANY (s.ids) AND j.queue = s.queue AND j.queue_position + 0 IS NOT NULL
-            AND (s.at_id IS NULL OR (-j.rank, j.queue_position, j.id) > (-s.at_rank, s.at_position, s.at_id))
-        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT s.size;
+        WHERE j.id = ANY (scan.ids) AND j.queue = scan.queue AND j.queue_position + 0 IS NOT NULL
+            AND (scan.at_id IS NULL
+                OR (-j.rank, j.queue_position, j.id) > (-scan.at_rank, scan.at_position, scan.at_id))
+        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT scan.size;
         RETURN;
     END IF;
-    IF s.read_past IS NOT NULL THEN
+    IF scan.read_past IS NOT NULL THEN
         RETURN QUERY SELECT k.id, k.spot, k.rank, k.queue_position, k.wants FROM (
             SELECT j.id, j.ctid AS spot, j.rank, j.queue_position, j.limits::text AS wants, j.task,
                 j.function_done OR j.started_at IS NOT NULL AS exempt
-            FROM job j WHERE j.queue = s.queue AND j.queue_position IS NOT NULL
-                AND (s.at_id IS NULL OR (j.rank = s.at_rank AND (j.queue_position, j.id) > (s.at_position, s.at_id)))
-            ORDER BY j.rank DESC, j.queue_position, j.id LIMIT s.read_past) AS k
-        WHERE k.task = ANY (s.open_tasks) AND (NOT s.closed OR k.exempt) LIMIT s.size;
-        IF s.at_id IS NULL OR FOUND THEN
+            FROM job j WHERE j.queue = scan.queue AND j.queue_position IS NOT NULL
+                AND (scan.at_id IS NULL
+                    OR (j.rank = scan.at_rank AND (j.queue_position, j.id) > (scan.at_position, scan.at_id)))
+            ORDER BY j.rank DESC, j.queue_position, j.id LIMIT scan.read_past) AS k
+        WHERE k.task = ANY (scan.open_tasks) AND (NOT scan.closed OR k.exempt) LIMIT scan.size;
+        IF scan.at_id IS NULL OR FOUND THEN
             RETURN;
         END IF;
     END IF;
-    IF s.at_id IS NOT NULL AND s.read_past IS NULL THEN
+    IF scan.at_id IS NOT NULL AND scan.read_past IS NULL THEN
         RETURN QUERY SELECT j.id, j.ctid, j.rank, j.queue_position, j.limits::text FROM job j
-        WHERE j.queue = s.queue AND j.queue_position IS NOT NULL
-            AND j.rank = s.at_rank AND (j.queue_position, j.id) > (s.at_position, s.at_id)
-            AND (s.open_tasks IS NULL OR j.task = ANY (s.open_tasks))
-            AND (NOT s.closed OR j.function_done OR j.started_at IS NOT NULL)
-        ORDER BY j.queue_position, j.id LIMIT s.size;
+        WHERE j.queue = scan.queue AND j.queue_position IS NOT NULL
+            AND j.rank = scan.at_rank AND (j.queue_position, j.id) > (scan.at_position, scan.at_id)
+            AND (scan.open_tasks IS NULL OR j.task = ANY (scan.open_tasks))
+            AND (NOT scan.closed OR j.function_done OR j.started_at IS NOT NULL)
+        ORDER BY j.queue_position, j.id LIMIT scan.size;
         IF FOUND THEN
             RETURN;     -- a short page is not the end: the next one begins behind it
         END IF;
     END IF;
-    IF s.read_past IS NOT NULL THEN
+    IF scan.read_past IS NOT NULL THEN
         RETURN QUERY SELECT k.id, k.spot, k.rank, k.queue_position, k.wants FROM (
             SELECT j.id, j.ctid AS spot, j.rank, j.queue_position, j.limits::text AS wants, j.task,
                 j.function_done OR j.started_at IS NOT NULL AS exempt
-            FROM job j WHERE j.queue = s.queue AND j.queue_position IS NOT NULL AND j.rank < s.at_rank
-            ORDER BY j.rank DESC, j.queue_position, j.id LIMIT s.read_past) AS k
-        WHERE k.task = ANY (s.open_tasks) AND (NOT s.closed OR k.exempt) LIMIT s.size;
-    ELSIF s.closed THEN
+            FROM job j WHERE j.queue = scan.queue AND j.queue_position IS NOT NULL AND j.rank < scan.at_rank
+            ORDER BY j.rank DESC, j.queue_position, j.id LIMIT scan.read_past) AS k
+        WHERE k.task = ANY (scan.open_tasks) AND (NOT scan.closed OR k.exempt) LIMIT scan.size;
+    ELSIF scan.closed THEN
         RETURN QUERY SELECT j.id, j.ctid, j.rank, j.queue_position, j.limits::text FROM job j
-        WHERE j.queue = s.queue AND j.queue_position IS NOT NULL AND (j.function_done OR j.started_at IS NOT NULL)
-            AND (s.at_id IS NULL OR j.rank < s.at_rank) AND (s.open_tasks IS NULL OR j.task = ANY (s.open_tasks))
-        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT s.size;
+        WHERE j.queue = scan.queue AND j.queue_position IS NOT NULL AND (j.function_done OR j.started_at IS NOT NULL)
+            AND (scan.at_id IS NULL OR j.rank < scan.at_rank)
+            AND (scan.open_tasks IS NULL OR j.task = ANY (scan.open_tasks))
+        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT scan.size;
     ELSE
         RETURN QUERY SELECT j.id, j.ctid, j.rank, j.queue_position, j.limits::text FROM job j
-        WHERE j.queue = s.queue AND j.queue_position IS NOT NULL
-            AND (s.at_id IS NULL OR j.rank < s.at_rank) AND (s.open_tasks IS NULL OR j.task = ANY (s.open_tasks))
-        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT s.size;
+        WHERE j.queue = scan.queue AND j.queue_position IS NOT NULL
+            AND (scan.at_id IS NULL OR j.rank < scan.at_rank)
+            AND (scan.open_tasks IS NULL OR j.task = ANY (scan.open_tasks))
+        ORDER BY j.rank DESC, j.queue_position, j.id LIMIT scan.size;
     END IF;
 END $$;
 

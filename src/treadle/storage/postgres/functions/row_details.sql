@@ -1,31 +1,28 @@
 -- Whether an unfinished row has nothing that `row_details` would return. Inlined into the statements that call it, it
 -- makes reading a plain row 3 us cheaper than a call of `row_details`.
-CREATE FUNCTION has_no_details(r job) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(r.after IS NULL AND r.failures_allowed = 0 AND r.pending = 0 AND NOT r.function_done
-        AND NOT r.checkpoints AND r.reopenings = 0 AND r.deadline_at IS NULL AND r.blocked_on IS NULL
-        AND r.result IS NULL AND r.value IS NULL AND r.error IS NULL AND r.reason IS NULL AND r.note IS NULL
-        AND r.state < 3, false)
+CREATE FUNCTION has_no_details(job_row job) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(job_row.after IS NULL AND job_row.failures_allowed = 0 AND job_row.pending = 0
+        AND NOT job_row.function_done AND NOT job_row.checkpoints AND job_row.reopenings = 0
+        AND job_row.deadline_at IS NULL AND job_row.blocked_on IS NULL AND job_row.result IS NULL
+        AND job_row.value IS NULL AND job_row.error IS NULL AND job_row.reason IS NULL AND job_row.note IS NULL
+        AND job_row.state < 3, false)
 $$;
 
--- The columns that are not returned for every row, as JSON; NULL if all of them are as in a plain job. rows.py reads
--- it. queries.py calls it without our schema on the search path, so it can call no function of ours.
-CREATE FUNCTION details_of(r job, steps json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+-- The columns that are not returned for a plain job, as JSON, which rows.py reads. Pages call it without our schema on
+-- the search path, so it can call no function of ours.
+CREATE FUNCTION details_of(job_row job, steps json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF r.state < 3 AND r.after IS NULL AND r.failures_allowed = 0 AND r.pending = 0 AND NOT r.function_done
-        AND NOT r.checkpoints AND r.reopenings = 0 AND r.deadline_at IS NULL AND r.blocked_on IS NULL
-        AND r.result IS NULL AND r.value IS NULL AND r.error IS NULL AND r.reason IS NULL AND r.note IS NULL
-    THEN
-        RETURN NULL;
-    END IF;
-    RETURN json_build_array(r.after, r.pending, r.failures_allowed, r.function_done, r.deadline_at, r.blocked_on,
-        r.reopenings, r.result, r.value, r.error, r.reason, r.note, r.ended_at, r.expires_at, steps)::text;
+    RETURN json_build_array(job_row.after, job_row.pending, job_row.failures_allowed, job_row.function_done,
+        job_row.deadline_at, job_row.blocked_on, job_row.reopenings, job_row.result, job_row.value, job_row.error,
+        job_row.reason, job_row.note, job_row.ended_at, job_row.expires_at, steps)::text;
 END $$;
 
 -- The same, with the checkpoints read from their table.
-CREATE FUNCTION row_details(r job) RETURNS text LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION row_details(job_row job) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN details_of(r, CASE WHEN r.checkpoints THEN
-        (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) FROM checkpoints m WHERE m.id = r.id) END);
+    RETURN details_of(job_row, CASE WHEN job_row.checkpoints THEN
+        (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num)
+            FROM checkpoints m WHERE m.id = job_row.id) END);
 END $$;
 
 -- For each of these ids, the row that is returned for it. One SELECT without settings, so that the planner inlines it.

@@ -38,28 +38,29 @@ END $$;
 -- Apply one change -> whether anything has changed.
 CREATE FUNCTION apply_change(change json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    c limit_fact := json_populate_record(NULL::limit_fact, change);
+    fact limit_fact := json_populate_record(NULL::limit_fact, change);
     paused text := change ->> 'why';
     changed int;
     opened int;
 BEGIN
     CASE change ->> 'do'
     WHEN 'remove' THEN
-        DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind IN ('set', 'declared');
+        DELETE FROM limit_fact f WHERE f.name = fact.name AND f.kind IN ('set', 'declared');
     WHEN 'resume' THEN
-        DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind = paused AND (c.until IS NULL OR f.until <= c.until);
+        DELETE FROM limit_fact f WHERE f.name = fact.name AND f.kind = paused
+            AND (fact.until IS NULL OR f.until <= fact.until);
         GET DIAGNOSTICS opened = ROW_COUNT;
         IF paused = 'paused' THEN
             DELETE FROM limit_fact f
-            WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0 AND f.max_waiting IS NULL;
+            WHERE f.name = fact.name AND f.kind IN ('set', 'declared') AND f.slots = 0 AND f.max_waiting IS NULL;
             GET DIAGNOSTICS changed = ROW_COUNT;
             opened := opened + changed;
             UPDATE limit_fact f SET slots = NULL, rate = NULL, per = 1, how = 'window', burst = NULL, hold = 'running'
-            WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
+            WHERE f.name = fact.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
         END IF;
     ELSE
-        c.kind := CASE change ->> 'do' WHEN 'pause' THEN paused WHEN 'declare' THEN 'declared' ELSE 'set' END;
-        INSERT INTO limit_fact AS f SELECT c.*
+        fact.kind := CASE change ->> 'do' WHEN 'pause' THEN paused WHEN 'declare' THEN 'declared' ELSE 'set' END;
+        INSERT INTO limit_fact AS f SELECT fact.*
         ON CONFLICT (name, kind) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
             how = excluded.how, burst = excluded.burst, hold = excluded.hold, max_waiting = excluded.max_waiting,
             when_full = excluded.when_full, until = excluded.until
@@ -73,18 +74,18 @@ END $$;
 -- count.
 CREATE FUNCTION derive_rule(limited text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    f limit_fact;
+    fact limit_fact;
 BEGIN
-    SELECT * INTO f FROM limit_fact WHERE name = limited AND kind IN ('set', 'declared') ORDER BY kind DESC LIMIT 1;
+    SELECT * INTO fact FROM limit_fact WHERE name = limited AND kind IN ('set', 'declared') ORDER BY kind DESC LIMIT 1;
     IF EXISTS (SELECT FROM limit_fact WHERE name = limited AND kind IN ('paused', 'held')) THEN
-        f.slots := 0;
-    ELSIF f.name IS NULL THEN
+        fact.slots := 0;
+    ELSIF fact.name IS NULL THEN
         DELETE FROM rule WHERE name = limited;
         RETURN;
     END IF;
     INSERT INTO rule (name, slots, rate, per, how, burst, hold)
-    VALUES (limited, f.slots, f.rate, coalesce(f.per, 1), coalesce(f.how, 'window'), f.burst,
-        coalesce(f.hold, 'running'))
+    VALUES (limited, fact.slots, fact.rate, coalesce(fact.per, 1), coalesce(fact.how, 'window'), fact.burst,
+        coalesce(fact.hold, 'running'))
     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
         how = excluded.how, burst = excluded.burst, hold = excluded.hold;
 END $$;

@@ -7,7 +7,7 @@
 -- outcomes: an array of job_outcome, in the order of their ids. number: how many, because counting them in the text
 -- takes 2 % of a trip of 128. slow: some are not fast.
 --
--- -> for each that was not simply applied: n, status ('stale', 'refused'), and the reason.
+-- Returns a row for each outcome that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outcomes json, number int, slow boolean)
 RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -23,7 +23,7 @@ DECLARE
     notified text[];        -- workers that ran one of those
     others text[];              -- jobs that acts changed in another way
     alone boolean;              -- this call changes no other jobs
-    o job_outcome;
+    outcome job_outcome;
     settled record;
 BEGIN
     LOOP
@@ -105,17 +105,17 @@ BEGIN
         RETURN;
     END IF;
     -- other jobs change too: then each in its turn, because the first that joins a lane is ahead
-    FOR o IN SELECT * FROM json_populate_recordset(NULL::job_outcome, outcomes) AS x ORDER BY x.n LOOP
-        CONTINUE WHEN o.id = ANY (others);
-        IF o.fast AND o.id = ANY (done) THEN
-            IF o.id = ANY (awaited) THEN
-                PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
+    FOR outcome IN SELECT * FROM json_populate_recordset(NULL::job_outcome, outcomes) AS x ORDER BY x.n LOOP
+        CONTINUE WHEN outcome.id = ANY (others);
+        IF outcome.fast AND outcome.id = ANY (done) THEN
+            IF outcome.id = ANY (awaited) THEN
+                PERFORM count_endings(ARRAY[outcome.id], ARRAY[outcome.state::int], t);
             END IF;
             CONTINUE;
         END IF;
-        settled := settle_one(o, moment, t);
+        settled := settle_one(outcome, moment, t);
         IF settled.status <> 'applied' THEN
-            RETURN QUERY SELECT o.n, settled.status, settled.why;
+            RETURN QUERY SELECT outcome.n, settled.status, settled.why;
         END IF;
     END LOOP;
     PERFORM unblock_freed_limits(gates, t);
@@ -141,15 +141,15 @@ BEGIN
     END IF;
 END $$;
 
--- -> status: 'applied', 'stale' or 'refused', and the reason.
-CREATE FUNCTION settle_one(o job_outcome, moment float8, t float8, OUT status text, OUT why text)
+-- Settles one outcome in a subtransaction. Returns the status ('applied', 'stale' or 'refused') and the reason.
+CREATE FUNCTION settle_one(outcome job_outcome, moment float8, t float8, OUT status text, OUT why text)
 LANGUAGE plpgsql AS $$
 BEGIN
-    o.delay := coalesce(o.delay, 0);
-    o.function_done := coalesce(o.function_done, false);
-    o.after := coalesce(o.after, '{}');
-    o.followups := coalesce(o.followups, '[]');
-    SELECT s.status, s.why INTO status, why FROM settle_row(o, moment, t) AS s;
+    outcome.delay := coalesce(outcome.delay, 0);
+    outcome.function_done := coalesce(outcome.function_done, false);
+    outcome.after := coalesce(outcome.after, '{}');
+    outcome.followups := coalesce(outcome.followups, '[]');
+    SELECT s.status, s.why INTO status, why FROM settle_row(outcome, moment, t) AS s;
 EXCEPTION
     WHEN SQLSTATE 'TR001' THEN
         status := 'refused';
@@ -160,139 +160,149 @@ EXCEPTION
         PERFORM set_config('lock_timeout', '10ms', true);   -- one second of waiting in all is enough
 END $$;
 
-CREATE FUNCTION settle_row(o job_outcome, moment float8, t float8, OUT status text, OUT why text)
+-- Settles one outcome on the per-row path.
+CREATE FUNCTION settle_row(outcome job_outcome, moment float8, t float8, OUT status text, OUT why text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    r job := lock_row(o.id, o.state > 2);
-    p record;
+    job_row job := lock_row(outcome.id, outcome.state > 2);
+    prepared record;
     circle text[] := '{}';      -- rows it must not wait for
     alone boolean;              -- it creates no jobs, and does not wait
 BEGIN
     status := 'applied';
-    IF r.id IS NULL OR NOT coalesce(r.queue = ANY (o.reach), true) THEN
+    IF job_row.id IS NULL OR NOT coalesce(job_row.queue = ANY (outcome.reach), true) THEN
         status := 'stale';
         why := json_build_array('gone');
         RETURN;
-    ELSIF is_repetition(o, r) THEN
+    ELSIF is_repetition(outcome, job_row) THEN
         RETURN;
-    ELSIF r.version <> o.version THEN
+    ELSIF job_row.version <> outcome.version THEN
         status := 'stale';
-        why := json_build_array('moved', r.state, r.version);
+        why := json_build_array('moved', job_row.state, job_row.version);
         RETURN;
-    ELSIF r.state > 2 THEN
-        SELECT s.status, s.why INTO status, why FROM settle_ended(r, o, t) AS s;
+    ELSIF job_row.state > 2 THEN
+        SELECT s.status, s.why INTO status, why FROM settle_ended(job_row, outcome, t) AS s;
         RETURN;
     END IF;
-    IF o.state > 2 AND cardinality(o.after) > 0 THEN
-        why := stale_because_reopened(r, o.after);
+    IF outcome.state > 2 AND cardinality(outcome.after) > 0 THEN
+        why := stale_because_reopened(job_row, outcome.after);
         IF why IS NOT NULL THEN
             status := 'stale';
             RETURN;
         END IF;
-        o.after := '{}';
+        outcome.after := '{}';
     END IF;
-    alone := o.state <> 0 AND json_array_length(o.followups) = 0;   -- skipping the rest saves about a third of a cancel
+    -- skipping the rest saves about a third of a cancel
+    alone := outcome.state <> 0 AND json_array_length(outcome.followups) = 0;
     IF NOT alone THEN
-        SELECT * INTO p FROM prepare_jobs(o.followups, moment, t, CASE WHEN o.state > 2 THEN o.id END, o.id, o.after);
-        IF o.state = 0 AND (cardinality(p.fresh) < cardinality(p.requested) OR mentions(o.followups, 'after')) THEN
-            circle := waiting_circle(o.id, o.followups, o.after, p.requested, p.answers, p.fresh);
+        SELECT * INTO prepared FROM prepare_jobs(outcome.followups, moment, t,
+            CASE WHEN outcome.state > 2 THEN outcome.id END, outcome.id, outcome.after);
+        IF outcome.state = 0 AND (cardinality(prepared.fresh) < cardinality(prepared.requested)
+            OR mentions(outcome.followups, 'after'))
+        THEN
+            circle := waiting_circle(outcome.id, outcome.followups, outcome.after, prepared.requested,
+                prepared.answers, prepared.fresh);
         END IF;
-        IF o.reach IS NOT NULL THEN
-            PERFORM refuse_ups(o.id, o.after, coalesce(r.after, '{}') || p.requested, o.reach);
+        IF outcome.reach IS NOT NULL THEN
+            PERFORM refuse_ups(outcome.id, outcome.after, coalesce(job_row.after, '{}') || prepared.requested,
+                outcome.reach);
         END IF;
     END IF;
-    IF r.state = 2 AND o.reason IN ('asked', 'superseded') THEN
-        PERFORM notify_worker(r.worker);
+    IF job_row.state = 2 AND outcome.reason IN ('asked', 'superseded') THEN
+        PERFORM notify_worker(job_row.worker);
     END IF;
-    IF json_array_length(o.checkpoints) > 0 THEN
-        PERFORM store_checkpoints(o.id, o.checkpoints);
-        r.checkpoints := true;
+    IF json_array_length(outcome.checkpoints) > 0 THEN
+        PERFORM store_checkpoints(outcome.id, outcome.checkpoints);
+        job_row.checkpoints := true;
     END IF;
-    r.attempt := o.attempt;
-    r.result := o.result;
-    r.value := o.value;
-    r.error := o.error;
-    r.reason := o.reason;
-    r.note := coalesce(o.note, r.note);
-    r.updated_at := t;
-    r.function_done := r.function_done OR o.function_done;
-    IF o.state > 2 THEN
-        IF r.state <> 2 THEN
-            r.worker := NULL;
+    job_row.attempt := outcome.attempt;
+    job_row.result := outcome.result;
+    job_row.value := outcome.value;
+    job_row.error := outcome.error;
+    job_row.reason := outcome.reason;
+    job_row.note := coalesce(outcome.note, job_row.note);
+    job_row.updated_at := t;
+    job_row.function_done := job_row.function_done OR outcome.function_done;
+    IF outcome.state > 2 THEN
+        IF job_row.state <> 2 THEN
+            job_row.worker := NULL;
         END IF;
-        PERFORM end_job(r, o.state, o.reason, o.error, o.keep, t);
+        PERFORM end_job(job_row, outcome.state, outcome.reason, outcome.error, outcome.keep, t);
         IF alone THEN
-            PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
+            PERFORM count_endings(ARRAY[outcome.id], ARRAY[outcome.state::int], t);
         ELSE
-            PERFORM place_new_jobs(o.followups, t, p.requested, p.answers, p.fresh, NULL, ARRAY[o.id],
-                ARRAY[o.state::int]);
+            PERFORM place_new_jobs(outcome.followups, t, prepared.requested, prepared.answers, prepared.fresh, NULL,
+                ARRAY[outcome.id], ARRAY[outcome.state::int]);
         END IF;
         RETURN;
     END IF;
-    IF o.result IS NOT NULL THEN
-        PERFORM publish('job:' || o.id);
+    IF outcome.result IS NOT NULL THEN
+        PERFORM publish('job:' || outcome.id);
     END IF;
-    r.version := r.version + 1;
-    r.worker := NULL;
-    r.queue_position := NULL;
-    r.blocked_on := NULL;
-    r.due_at := NULL;
-    r.state := 0;
-    PERFORM update_job(r);
+    job_row.version := job_row.version + 1;
+    job_row.worker := NULL;
+    job_row.queue_position := NULL;
+    job_row.blocked_on := NULL;
+    job_row.due_at := NULL;
+    job_row.state := 0;
+    PERFORM update_job(job_row);
     IF NOT alone THEN
-        PERFORM place_new_jobs(o.followups, t, p.requested, p.answers, p.fresh, o.id, '{}', '{}');
+        PERFORM place_new_jobs(outcome.followups, t, prepared.requested, prepared.answers, prepared.fresh, outcome.id,
+            '{}', '{}');
     END IF;
-    IF o.state = 1 AND o.delay <= 0 THEN
-        PERFORM queue_job(r, t);
-    ELSIF o.state = 1 THEN
-        PERFORM schedule_job(r, t + o.delay);
+    IF outcome.state = 1 AND outcome.delay <= 0 THEN
+        PERFORM queue_job(job_row, t);
+    ELSIF outcome.state = 1 THEN
+        PERFORM schedule_job(job_row, t + outcome.delay);
     ELSE
-        IF cardinality(p.fresh) = cardinality(p.requested) THEN
-            SELECT array_agg(u.up ORDER BY u.n) INTO r.after
-            FROM (SELECT up, min(n) AS n FROM unnest(o.after) WITH ORDINALITY AS a (up, n) GROUP BY up) AS u;
+        IF cardinality(prepared.fresh) = cardinality(prepared.requested) THEN
+            SELECT array_agg(u.up ORDER BY u.n) INTO job_row.after
+            FROM (SELECT up, min(n) AS n FROM unnest(outcome.after) WITH ORDINALITY AS a (up, n) GROUP BY up) AS u;
         ELSE
-            r.after := awaited_rows(o.after, p.requested, p.answers, circle);
+            job_row.after := awaited_rows(outcome.after, prepared.requested, prepared.answers, circle);
         END IF;
-        r.pending := least(o.required, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
-        r.failures_allowed := o.failures_allowed;
-        r.due_at := least(CASE WHEN NOT r.function_done THEN r.deadline_at END,
-            CASE WHEN o.delay > 0 THEN t + o.delay END);
-        PERFORM update_job(r);
-        PERFORM wait_for_upstreams(r, t, '{}', '{}', '{}');
+        job_row.pending := least(outcome.required, (SELECT count(DISTINCT u.up) FROM unnest(job_row.after) AS u (up)));
+        job_row.failures_allowed := outcome.failures_allowed;
+        job_row.due_at := least(CASE WHEN NOT job_row.function_done THEN job_row.deadline_at END,
+            CASE WHEN outcome.delay > 0 THEN t + outcome.delay END);
+        PERFORM update_job(job_row);
+        PERFORM wait_for_upstreams(job_row, t, '{}', '{}', '{}');
     END IF;
-    PERFORM note_freed(r.limits);
+    PERFORM note_freed(job_row.limits);
 END $$;
 
--- Whether this very outcome has been applied, and the row has not changed since. Of a person's acts only the same one
--- is a repetition, whatever another one assigned.
-CREATE FUNCTION is_repetition(o job_outcome, r job) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Whether this very outcome has been applied, and the row has not changed since. A person's act is a repetition only if
+-- its nonce is stored, whatever values another act has assigned.
+CREATE FUNCTION is_repetition(outcome job_outcome, job_row job) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     nonce text;
 BEGIN
-    IF r.version <> o.version + 1 OR r.state = 2 THEN
+    IF job_row.version <> outcome.version + 1 OR job_row.state = 2 THEN
         RETURN false;
     END IF;
-    nonce := act_nonce(o.checkpoints);
+    nonce := act_nonce(outcome.checkpoints);
     IF nonce IS NOT NULL THEN
-        RETURN EXISTS (SELECT 1 FROM checkpoints m WHERE m.id = r.id AND m.name = 'treadle:act' AND m.value = nonce);
+        RETURN EXISTS (SELECT 1 FROM checkpoints m WHERE m.id = job_row.id AND m.name = 'treadle:act'
+            AND m.value = nonce);
     END IF;
-    RETURN (r.state = o.state OR (o.state = 0 AND r.state = 1 AND r.function_done = o.function_done))
-        AND r.attempt = o.attempt AND r.result IS NOT DISTINCT FROM o.result AND r.value IS NOT DISTINCT FROM o.value
-        AND r.error IS NOT DISTINCT FROM o.error AND r.reason IS NOT DISTINCT FROM o.reason
-        AND has_checkpoints(r.id, o.checkpoints);
+    RETURN (job_row.state = outcome.state
+        OR (outcome.state = 0 AND job_row.state = 1 AND job_row.function_done = outcome.function_done))
+        AND job_row.attempt = outcome.attempt AND job_row.result IS NOT DISTINCT FROM outcome.result
+        AND job_row.value IS NOT DISTINCT FROM outcome.value AND job_row.error IS NOT DISTINCT FROM outcome.error
+        AND job_row.reason IS NOT DISTINCT FROM outcome.reason AND has_checkpoints(job_row.id, outcome.checkpoints);
 END $$;
 
 -- Why an ending that names failed jobs is stale: one of them was reopened, and is open or has succeeded since. NULL:
 -- none was, and none is reopened before the end of this transaction. Raises an error if one is just being reopened,
 -- because that transaction may wait for the row of this job.
-CREATE FUNCTION stale_because_reopened(r job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION stale_because_reopened(job_row job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     up text;
 BEGIN
     FOREACH up IN ARRAY ups LOOP
-        IF NOT up = ANY (r.after) THEN
-            PERFORM refuse_up(up, r.id);
+        IF NOT up = ANY (job_row.after) THEN
+            PERFORM refuse_up(up, job_row.id);
         END IF;
     END LOOP;
     PERFORM 1 FROM (SELECT 1 FROM ended WHERE id = ANY (ups) ORDER BY id FOR KEY SHARE NOWAIT) AS locked;
@@ -302,8 +312,8 @@ BEGIN
         ORDER BY u.n LIMIT 1);
 END $$;
 
--- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait
--- meanwhile. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
+-- Locks the jobs that wait for these, which are deleted by now. Only jobs that began to wait meanwhile are not locked
+-- already. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
 CREATE FUNCTION lock_late_dependents(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);

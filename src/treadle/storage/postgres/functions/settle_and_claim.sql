@@ -34,7 +34,7 @@ SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8;
-    c claim_request;
+    claim claim_request;
     earlier text[];
     missing int;                -- how many jobs it still wants
     got int;
@@ -57,23 +57,23 @@ BEGIN
     IF request IS NULL THEN
         RETURN;
     END IF;
-    c := json_populate_record(NULL::claim_request, request);
-    c.ids := CASE WHEN c.reach IS NULL THEN c.ids ELSE ids_in_reach(c.ids, c.reach) END;
+    claim := json_populate_record(NULL::claim_request, request);
+    claim.ids := CASE WHEN claim.reach IS NULL THEN claim.ids ELSE ids_in_reach(claim.ids, claim.reach) END;
     -- the same claim twice at once, over two connections: the second one finds what the first has taken
-    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || c.worker, 0));
+    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || claim.worker, 0));
     t := instant(moment);       -- after the wait, which must not shorten the lease
-    SELECT jobs INTO earlier FROM recent_claim k WHERE k.worker = c.name AND k.slot = c.slot AND k.claim_id = c.worker;
+    SELECT jobs INTO earlier FROM recent_claim k WHERE k.worker = claim.name AND k.slot = claim.slot
+        AND k.claim_id = claim.worker;
     IF FOUND THEN
-        RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position,
-            j.return_position, j.due_at, j.created_at, j.started_at, j.updated_at, row_details(j)
-        FROM job j WHERE j.id = ANY (earlier) AND j.state = 2 AND j.worker = c.worker;
+        RETURN QUERY SELECT r.* FROM rows_of(earlier) AS r WHERE r.state = 2 AND r.worker = claim.worker;
         IF FOUND THEN
-            RETURN NEXT claim_summary(1, 0, next_due_time(c.queues, c.ids, t, true, false), t);
+            RETURN NEXT claim_summary(1, 0, next_due_time(claim.queues, claim.ids, t, true, false), t);
             RETURN;
         END IF;
     END IF;
-    -- with a floor this is between two full scans, and due rows wait for the next: their indexes hold dead rows too
-    IF c.floors IS NULL AND (EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
+    -- a claim with a floor is between two full scans; due rows wait for the next one, as their indexes hold dead rows
+    -- too
+    IF claim.floors IS NULL AND (EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
         OR EXISTS (SELECT 1 FROM gate WHERE opens <= t) OR EXISTS (SELECT 1 FROM recheck))
     THEN
@@ -82,42 +82,43 @@ BEGIN
     END IF;
     -- whether jobs of these queues must be checked
     SELECT EXISTS (SELECT 1 FROM rule), EXISTS (
-        SELECT 1 FROM job j WHERE j.queue = ANY (c.queues) AND j.queue_position IS NOT NULL AND j.limits IS NOT NULL)
+        SELECT 1 FROM job j
+        WHERE j.queue = ANY (claim.queues) AND j.queue_position IS NOT NULL AND j.limits IS NOT NULL)
     INTO ruled, checked;
-    checked := checked OR c.rooms IS NOT NULL OR cardinality(c.ids) > 0;
+    checked := checked OR claim.rooms IS NOT NULL OR cardinality(claim.ids) > 0;
     IF checked OR ruled THEN
         PERFORM set_config('lock_timeout', '500ms', true);
     END IF;
     IF ruled AND NOT checked THEN
-        SELECT * INTO open_queues, rooms, checked, passed FROM queue_rooms(c.queues, c."limit");
+        SELECT * INTO open_queues, rooms, checked, passed FROM queue_rooms(claim.queues, claim."limit");
     END IF;
     IF checked THEN
         IF outcomes IS NULL THEN
             PERFORM set_config('treadle.patience', '80', true);
         END IF;
-        RETURN QUERY SELECT * FROM claim_with_limits(c, moment);
+        RETURN QUERY SELECT * FROM claim_with_limits(claim, moment);
         RETURN;
     END IF;
-    missing := c."limit";
-    FOR n IN 0 .. 2 * cardinality(c.queues) - 1 LOOP    -- each up to its share, then again as far as there is room
-        line := c.queues[n % cardinality(c.queues) + 1];
-        share := CASE WHEN n < cardinality(c.queues) THEN least(c.shares[n + 1], missing) ELSE missing END;
+    missing := claim."limit";
+    FOR n IN 0 .. 2 * cardinality(claim.queues) - 1 LOOP    -- each up to its share, then again as far as there is room
+        line := claim.queues[n % cardinality(claim.queues) + 1];
+        share := CASE WHEN n < cardinality(claim.queues) THEN least(claim.shares[n + 1], missing) ELSE missing END;
         share := least(share, rooms[array_position(open_queues, line)]);
         CONTINUE WHEN share <= 0;
-        picked := CASE WHEN c.floors -> line IS NOT NULL THEN lock_from_floor(c, line, share) END;
+        picked := CASE WHEN claim.floors -> line IS NOT NULL THEN lock_from_floor(claim, line, share) END;
         RETURN QUERY WITH clock AS MATERIALIZED (SELECT instant(moment) AS began), taken AS (
             UPDATE job SET state = 2, version = job.version + 1, queue_position = NULL, blocked_on = NULL,
-                worker = c.worker, started_at = (SELECT began FROM clock), updated_at = (SELECT began FROM clock),
+                worker = claim.worker, started_at = (SELECT began FROM clock), updated_at = (SELECT began FROM clock),
                 due_at = (SELECT began FROM clock)
-                    + coalesce(nullif(job.lease, 0), c.leases[array_position(c.tasks, task)], c.lease),
+                    + coalesce(nullif(job.lease, 0), claim.leases[array_position(claim.tasks, task)], claim.lease),
                 key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
             WHERE ctid = ANY (coalesce(picked, ARRAY(
                 SELECT ctid FROM job j
                 WHERE j.queue = line AND j.queue_position IS NOT NULL AND j.limits IS NULL
                     AND (line = ANY (open_queues)
                         OR NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line)))
-                    AND (c.tasks IS NULL OR j.task = ANY (c.tasks))
-                    AND j.id NOT IN (SELECT unnest(c.running))   -- a hash: <> ALL would compare each with each
+                    AND (claim.tasks IS NULL OR j.task = ANY (claim.tasks))
+                    AND j.id NOT IN (SELECT unnest(claim.running))   -- a hash: <> ALL would compare each with each
                 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT share
                 FOR NO KEY UPDATE SKIP LOCKED)))
             RETURNING id, rank, task, spec, state, version, attempt, lost, worker, queue_position, return_position,
@@ -125,7 +126,7 @@ BEGIN
                 CASE WHEN NOT has_no_details(job) THEN row_details(job) END AS details
         ), kept AS (
             INSERT INTO recent_claim (worker, slot, claim_id, jobs, at)
-            SELECT c.name, c.slot, c.worker, array_agg(id), t FROM taken HAVING count(*) > 0
+            SELECT claim.name, claim.slot, claim.worker, array_agg(id), t FROM taken HAVING count(*) > 0
             ON CONFLICT (worker, slot) DO UPDATE SET claim_id = excluded.claim_id, at = excluded.at,
                 jobs = CASE WHEN recent_claim.claim_id = excluded.claim_id THEN recent_claim.jobs || excluded.jobs
                     ELSE excluded.jobs END
@@ -141,35 +142,36 @@ BEGIN
             rooms[array_position(open_queues, line)] := rooms[array_position(open_queues, line)] - got;
         END IF;
     END LOOP;
-    RETURN NEXT claim_summary(CASE WHEN passed AND missing = c."limit" THEN 2 ELSE 0 END, 0,
-        next_due_time(c.queues, c.ids, t, ruled, picked IS NOT NULL AND missing <= 0), t);
+    RETURN NEXT claim_summary(CASE WHEN passed AND missing = claim."limit" THEN 2 ELSE 0 END, 0,
+        next_due_time(claim.queues, claim.ids, t, ruled, picked IS NOT NULL AND missing <= 0), t);
 END $$;
 
--- Those of these ids whose jobs are in these queues; never empty, because that would be a claim of the queues.
+-- Returns the ids whose jobs are in these queues. The result is never empty: an empty one would claim from the queues.
 CREATE FUNCTION ids_in_reach(ids text[], reach text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT j.id FROM unnest(ids) WITH ORDINALITY AS i (id, n) JOIN job j ON j.id = i.id
         WHERE j.queue = ANY (reach) ORDER BY i.n) || ''::text;
 END $$;
 
--- The row of an outcome that was not simply applied; n: its index in the call.
+-- Makes the row of an outcome that was not simply applied. n: its index in the call.
 CREATE FUNCTION outcome_row(n int, status text, why text) RETURNS stored_row LANGUAGE sql IMMUTABLE AS $$
     SELECT (status, -1, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, why)::stored_row
 $$;
 
--- The last row of a claim. again: 1 if this claim id was used before, 2 if more is left to scan (see claim_with_limits)
--- or this call has settled and gets no turn. blocked: how many jobs were blocked. due_at: the next due time.
+-- Makes the last row of a claim. again: 1 if this claim id was used before, 2 if more is left to scan (see
+-- claim_with_limits) or this call has settled and gets no turn. blocked: how many jobs were blocked. due_at: the next
+-- due time.
 CREATE FUNCTION claim_summary(again int, blocked int, due_at float8, t float8) RETURNS stored_row
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (NULL, NULL, again, blocked, NULL, NULL, NULL, NULL, due_at, t, NULL, NULL, NULL)::stored_row
 $$;
 
--- Queues whose rule has slots and nothing else, and how many of their jobs may start: the usual limit of a queue, for
--- which no job needs to be checked. The gates of these limits are held then. checked: the jobs must be checked after
--- all (claim_with_limits.sql), because a rule has a rate or an order to keep, rules are being changed, or there is less
--- room than `wanted` and some jobs need none. passed: other transactions hold the gates of some queues, which are left
--- out like queues without room. Six such queues cost 115 us of the server for a job when each was checked, at 100 jobs
--- a claim; now 56.
+-- Returns the queues whose rule has slots and nothing else, and how many of their jobs may start. This is the usual
+-- limit of a queue, for which no job needs to be checked; the gates of these limits are then held. checked: the jobs
+-- must be checked after all (claim_with_limits.sql), because a rule has a rate or strict order, because rules are being
+-- changed, or because there is less room than `wanted` and some jobs need no slot. passed: other transactions hold the
+-- gates of some queues, which are left out like queues without room. Six such queues cost 115 us of the server for a
+-- job when each was checked, at 100 jobs a claim; now 56.
 CREATE FUNCTION queue_rooms(queues text[], wanted int, OUT open_queues text[], OUT rooms int[], OUT checked boolean,
     OUT passed boolean)
 LANGUAGE plpgsql AS $$
@@ -207,17 +209,17 @@ BEGIN
     ) AS f;
 END $$;
 
--- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it; NULL: there are too
--- few, scan the whole queue.
-CREATE FUNCTION lock_from_floor(c claim_request, line text, share int) RETURNS tid[] LANGUAGE plpgsql AS $$
+-- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: there are too
+-- few of them, so the whole queue must be scanned.
+CREATE FUNCTION lock_from_floor(claim claim_request, line text, share int) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
-    at_rank constant smallint := c.floors -> line ->> 0;
-    at_position constant float8 := c.floors -> line ->> 1;
+    at_rank constant smallint := claim.floors -> line ->> 0;
+    at_position constant float8 := claim.floors -> line ->> 1;
     locked tid[] := ARRAY(
         SELECT ctid FROM job j
         WHERE j.queue = line AND j.queue_position IS NOT NULL AND j.rank > at_rank AND j.limits IS NULL
             AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
-            AND (c.tasks IS NULL OR j.task = ANY (c.tasks)) AND j.id NOT IN (SELECT unnest(c.running))
+            AND (claim.tasks IS NULL OR j.task = ANY (claim.tasks)) AND j.id NOT IN (SELECT unnest(claim.running))
         ORDER BY j.rank DESC, j.queue_position, j.id LIMIT share FOR NO KEY UPDATE SKIP LOCKED);
 BEGIN
     IF cardinality(locked) < share THEN
@@ -226,14 +228,14 @@ BEGIN
             WHERE j.queue = line AND j.queue_position IS NOT NULL AND j.rank = at_rank
                 AND j.queue_position >= at_position AND j.limits IS NULL
                 AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
-                AND (c.tasks IS NULL OR j.task = ANY (c.tasks)) AND j.id NOT IN (SELECT unnest(c.running))
+                AND (claim.tasks IS NULL OR j.task = ANY (claim.tasks)) AND j.id NOT IN (SELECT unnest(claim.running))
             ORDER BY j.queue_position, j.id LIMIT share - cardinality(locked) FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
     RETURN CASE WHEN cardinality(locked) = share THEN locked END;
 END $$;
 
--- The next time that any row is due, or that a rate admits the next job of one of these queues. `ruled`: there may be
--- rules. `brief`: leases are not read, because a claim that got all it asked for does not wait.
+-- Returns the next time at which any row is due, or a rate admits the next job of one of these queues. ruled: there may
+-- be rules. brief: leases are not read, because a claim that got all that it wanted does not wait.
 CREATE FUNCTION next_due_time(queues text[], ids text[], t float8, ruled boolean, brief boolean) RETURNS float8
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -44,7 +44,7 @@ function Admission.usage_of(key)
   return usage
 end
 
--- the starts that have left the window since it was last cleaned up
+-- Returns the cost of the starts that have left the window since it was last cleaned up.
 local function starts_gone(rule, key, usage)
   if not usage.gone_cost then
     usage.gone_cost, usage.gone_starts = 0, {}
@@ -65,10 +65,8 @@ function Admission.slots_fit(rule, key, cost)
     and Admission.slots_in_use(key, rule) + math.min(cost, rule.slots) <= rule.slots)
 end
 
-local function nonzero_or(x, y) if x and x ~= 0 then return x end return y end
-
 function Admission.capacity(rule)
-  if rule.how == 'bucket' then return nonzero_or(rule.burst, rule.rate or 0) end
+  if rule.how == 'bucket' and rule.burst and rule.burst ~= 0 then return rule.burst end
   return rule.rate or 0
 end
 
@@ -106,11 +104,12 @@ function Admission.opens_at(rule, key, cost)
     end
     offset = offset + 100
   end
-  if Admission.usage_of(key).new_cost >= missing and Admission.usage_of(key).new_cost > 0 then return now + rule.per end
-  return nil
+  local new_cost = Admission.usage_of(key).new_cost
+  if new_cost >= missing and new_cost > 0 then return now + rule.per end
 end
 
--- `kept`: the job holds its slots of rules with hold="ended" since an earlier claim
+-- Whether a limit admits a job now. `kept`: since an earlier claim the job has held its slots of rules with
+-- hold="ended".
 function Admission.fits(key, cost, kept)
   local rule = Admission.rule(key)
   if not rule then return true end
@@ -146,8 +145,8 @@ function Admission.write()
         fresh = fresh + tonumber(string.match(same, '^%d+'))
       end
       call('ZADD', starts, num(now), fresh .. ':' .. num(now))
-      usage.sum, usage.gone_cost, usage.new_cost, usage.gone_starts = usage.sum - usage.gone_cost + usage.new_cost, 0,
-        0, {}
+      usage.sum = usage.sum - usage.gone_cost + usage.new_cost
+      usage.gone_cost, usage.new_cost, usage.gone_starts = 0, 0, {}
       call('HSET', ns .. ':spent', key, usage.sum)
     end
   end
@@ -181,7 +180,7 @@ function Admission.blocked_jobs(limit, queue, kind)
   end
 end
 
--- the queues with jobs that a limit has blocked
+-- Returns the queues with jobs that a limit has blocked, in order.
 function Admission.blocked_queues(key)
   local queues = call('SMEMBERS', ns .. ':queues:' .. key)
   table.sort(queues, earlier)
@@ -190,9 +189,7 @@ end
 
 function Admission.cost_of(id, key)
   local row, rule = Unit.get(id), Admission.rule(key)
-  local cost = 1
-  for _, limit in ipairs(row.job.limits) do if limit[1] == key then cost = limit[2] end end
-  return cost, rule and rule.hold == 'ended' and row.started_at ~= nil
+  return cost_of(row.job, key), rule and rule.hold == 'ended' and row.started_at ~= nil
 end
 
 local function comes_first(x, y)
@@ -201,7 +198,7 @@ local function comes_first(x, y)
   return earlier(x.id, y.id)
 end
 
--- whether any limit blocks a job
+-- Whether any limit blocks a job.
 function Admission.any_blocked()
   if Unit.any_blocked == nil then Unit.any_blocked = call('EXISTS', ns .. ':asides') == 1 end
   return Unit.any_blocked
@@ -227,7 +224,7 @@ end
 local function holds_back(key, cost, kept, queue, turn)
   local rule = Admission.rule(key)
   if not rule or (kept and rule.hold == 'ended') then return false end
-  -- no row is read where every cost fits that can be blocked: nothing is used, or nothing costs more than this job
+  -- No row is read if there is room for any cost: nothing of the limit is used, or no job may cost more than this one.
   local scarce = rule.slots and rule.slots > cost and Admission.slots_in_use(key, rule) > 0
   if not scarce and rule.rate then
     local capacity = Admission.capacity(rule)
@@ -239,7 +236,7 @@ local function holds_back(key, cost, kept, queue, turn)
   return not Admission.fits(key, first.cost, first.kept)
 end
 
--- the first of these limits that holds a job back, though each of them admits it
+-- Returns the first of these limits that holds a job back, although each of them admits it.
 function Admission.held_back_by(limits, kept, queue, turn)
   for _, limit in ipairs(limits) do
     if holds_back(limit[1], limit[2], kept, queue, turn) then return limit[1] end
@@ -343,7 +340,7 @@ function Admission.unblock_limits(row)
   for _, limit in ipairs(row.job.limits) do Admission.unblock_limit(limit[1]) end
 end
 
--- how much of a rate the jobs ahead of this one will take that are queued again and not claimed yet
+-- Returns how much of a rate is taken by the jobs ahead of this one that are queued again and not claimed yet.
 local function ahead_of(id, rule, unblocked)
   local row, sum = Unit.get(id), 0
   local first = { id = id, rank = row.job.rank, queue_position = row.return_position or 0 }

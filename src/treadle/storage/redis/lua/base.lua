@@ -36,7 +36,7 @@ local function has_pointer(ids)
   return is_known
 end
 
--- tostring writes only 14 digits
+-- A number as text with all its digits: tostring writes only 14.
 local function num(x) return string.format('%.17g', x) end
 
 -- Whether one id sorts before another: by bytes, as in sorted sets and in every storage. `<` follows the server's
@@ -74,7 +74,7 @@ local function drop_if_empty(kind, key, rank, list)
   return true
 end
 
--- append an answer, after its length
+-- Append an answer, after its length.
 local function append_answer(answers, answer)
   local n, count = #answers, #answer
   answers[n + 1] = count
@@ -103,16 +103,15 @@ local function write_slots()
 end
 
 -- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks
--- (claim_queues.lua). A
--- job that is queued before that spot moves the spot to its position.
+-- (claim_queues.lua). A job that is queued before that spot moves the spot to its position.
 local has_skips                           -- whether there are such spots
 local function adjust_skips(rank, queue, position)
   if has_skips == nil then has_skips = call('EXISTS', SKIPS) == 1 end
   local stored = has_skips and call('HGET', SKIPS, rank .. ':' .. queue)
   if not stored then return end
   local spots, changed = cmsgpack.unpack(stored), false
-  for set, recounting in pairs(spots) do
-    if recounting[1] > position or (recounting[1] == position and recounting[2] ~= '') then
+  for set, spot in pairs(spots) do
+    if spot[1] > position or (spot[1] == position and spot[2] ~= '') then
       spots[set], changed = { position, '' }, true
     end
   end
@@ -127,13 +126,13 @@ local function fetch(key, fields)
   local n = #fields
   if n == 0 then return {} end
   if n <= STEP then return call('HMGET', key, unpack(fields)) end
-  local values_found = {}
+  local values = {}
   for from = 1, n, STEP do
     for _, value in ipairs(call('HMGET', key, unpack(fields, from, math.min(from + STEP - 1, n)))) do
-      values_found[#values_found + 1] = value
+      values[#values + 1] = value
     end
   end
-  return values_found
+  return values
 end
 
 -- The kept counts: COUNTS maps "<kind>:<queue>\0<task>" to the number of these jobs. Changes are collected here, and
@@ -142,7 +141,7 @@ end
 local counts = {}
 local recounting                               -- the recount in progress (recount.lua); false: there is none
 
--- -> the recount in progress. Changes of rows that it has read must also go into its own counts.
+-- Returns the recount in progress. Changes of rows that it has read must also go into its own counts.
 local function recount()
   if recounting == nil then
     local stored = not nothing_rare and call('HGET', RECOUNT, '')

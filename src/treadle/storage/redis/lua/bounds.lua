@@ -5,7 +5,7 @@ if has_bounds then
   local FACTS = ns .. ':facts'
   local rules = {}
 
-  -- the rule that bounds a queue, pauses aside; false: it has no bound
+  -- Returns the rule that bounds a queue, whether or not the queue is paused; false: it has no bound.
   function bound_of(queue)
     local rule = rules[queue]
     if rule == nil then
@@ -20,7 +20,7 @@ if has_bounds then
     return rule
   end
 
-  -- the queued, scheduled and blocked jobs: the sizes of their sets, so that no row is read
+  -- Returns how many jobs are queued, scheduled or blocked. It adds the sizes of their sets and reads no row.
   function count_waiting(queue)
     local jobs = call('ZCARD', ns .. ':of:scheduled:' .. queue) + call('ZCARD', ns .. ':of:blocked:' .. queue)
     for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do
@@ -31,7 +31,7 @@ if has_bounds then
 
   function excess(rule, waiting, wanted) return math.max(0, math.min(wanted, waiting + wanted - rule.max_waiting)) end
 
-  -- the refusal of a call that asks for room for so many jobs
+  -- Returns the refusal of a call that needs room for so many jobs.
   function refusal_of(queue, rule, waiting, wanted)
     return { '', 'full', queue, string.format('%d\0%d\0%d', rule.max_waiting, waiting, wanted) }
   end

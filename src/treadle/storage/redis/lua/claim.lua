@@ -3,11 +3,9 @@
 -- Returns { now, next due time or '', again, body, row, ... }, the times as 8 bytes.
 -- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
 -- has looked, which the next call passes as `passed`.
-do
-  if nothing_rare == nil then nothing_rare = call('EXISTS', MOVE, RULES, OPENS, RECOUNT) == 0 end
-  local mark = stopped_by_move()
-  if mark then return mark end
-end
+if nothing_rare == nil then nothing_rare = call('EXISTS', MOVE, RULES, OPENS, RECOUNT) == 0 end
+local stopped = stopped_by_move()
+if stopped then return stopped end
 Unit = nil                                  -- a settle earlier in this script has flushed its rows
 local request = open_claim or cmsgpack.unpack(ARGV[#ARGV])
 local PASSED_MOST = open_claim and 100 or 5000  -- rows of other tasks that one call passes; Python then calls again
@@ -33,7 +31,7 @@ local function count(key, cost)
   end
 end
 
--- no hand-off while limits exist or rows are due: an enqueue must stay cheap
+-- There is no hand-off while limits exist or rows are due, because an enqueue must stay cheap.
 if open_claim and not (nothing_due and not has_rules) then return {} end
 
 local function earliest(a, b)

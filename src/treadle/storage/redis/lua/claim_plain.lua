@@ -45,14 +45,15 @@ local function lease_times_of(task)
   return times
 end
 
--- jobs of a queue whose values are equal up to the payload
+-- Returns what the jobs of a queue have in common whose bodies are equal up to the payload.
 local function kind_of(body, kinds)
-  local tl, ql, hl = struct.unpack('>HHI4', body, 20)
-  local begin = sub(body, 1, 27 + tl + ql + hl)
+  local task_length, queue_length, head_length = struct.unpack('>HHI4', body, 20)
+  local begin = sub(body, 1, 27 + task_length + queue_length + head_length)
   local kind = kinds[begin]
   if not kind then
-    kind = { begin = begin, length = #begin, plain = byte(body) == PLAIN, task = sub(body, 28, 27 + tl),
-             asks = sub(begin, 28 + tl + ql), taken = 0, tail = nil }
+    kind = { begin = begin, length = #begin, plain = byte(body) == PLAIN,
+             task = sub(body, 28, 27 + task_length), asks = sub(begin, 28 + task_length + queue_length), taken = 0,
+             tail = nil }
     kinds[begin] = kind
   end
   return kind

@@ -65,7 +65,7 @@ local function claim_rank(queue, rank, share, rule)
   local field, is_mixed, page = rank .. ':' .. queue, false, math.min(share, 500)
   local only_others, jumped, saved = true, false, 0      -- only_others: all jobs before `offset` are of other tasks
   while share > 0 and passed_count < PASSED_MOST and blocked_count < BLOCKED_MOST and not no_room do
-    -- if the limit of the queue is shut, only jobs that need no slot of it can start
+    -- If the limit of the queue is shut, only jobs that need no slot of it can start.
     local list_kind = rule and not Admission.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     list = ns .. ':' .. list_kind .. ':' .. rank .. ':' .. queue
     if spot and ((Unit and Unit.unblocked) or list_kind ~= previous_list) then

@@ -2,7 +2,7 @@
 Endings = {}
 local KEEP_LEAST = ${KEEP_LEAST}
 
--- whether any job waits for another
+-- Whether any job waits for another.
 local function any_parent()
   if Endings.any_parents == nil then Endings.any_parents = call('EXISTS', PARENTS) == 1 end
   return Endings.any_parents
@@ -15,7 +15,7 @@ local function earliest(a, b)
   return a or b
 end
 
--- each id once, in order
+-- Returns each id once, in order.
 local function distinct(after)
   if #after < 2 then return after end
   local list, seen = {}, {}
@@ -28,7 +28,7 @@ local function distinct(after)
   return list
 end
 
--- the number of endings it waits for; a row that `after` names twice ends once
+-- Returns how many endings a job waits for. A row that `after` names twice ends once.
 function Endings.endings_needed(required, after)
   local ups = #distinct(after)
   return required and math.min(required, ups) or ups
@@ -51,7 +51,7 @@ function Endings.holder_of(key, leaving)
   return row.id
 end
 
--- not before its key_window is over, because the row holds the key
+-- Returns when a row expires: not before its key_window is over, because the row holds the key.
 function Endings.expires_at(row, state, ended_at, keep)
   if not keep then keep = state == FAILED and row.job.keep_failed or row.job.keep end
   return math.max(ended_at + math.max(keep, KEEP_LEAST), row.created_at + (row.job.key_window or 0))
@@ -90,8 +90,9 @@ function Endings.end_wait(row)
   end
 end
 
--- an edge: open (the ending is not counted yet), soft (any ending counts as success), the version when the wait began
-local function edge(up, down, open, soft, version)
+-- Store that `down` waits for `up`. `open`: the ending of `up` is not counted yet; `soft`: any ending counts as a
+-- success; `version`: the version of `down` when its wait began.
+function Endings.set_edge(up, down, open, soft, version)
   call('HSET', dependents_key(up), down, (open and '1' or '0') .. (soft and '1' or '0') .. version)
   call('SADD', PARENTS, up)
   Endings.any_parents = true
@@ -102,10 +103,6 @@ function Endings.edge_of(up, down)
   if edge then return byte(edge) == 49, byte(edge, 2) == 49, tonumber(sub(edge, 3)) end
 end
 
-function Endings.set_edge(up, down, open, soft, version) edge(up, down, open, soft, version) end
-
-function Endings.reopen_edge(up, down, soft, version) edge(up, down, true, soft, version) end
-
 function Endings.drop_edge(up, down)
   if call('HDEL', dependents_key(up), down) == 1 and call('EXISTS', dependents_key(up)) == 0 then
     call('SREM', PARENTS, up)
@@ -115,7 +112,7 @@ end
 local function count_down(up, down, state)
   local open, soft, version = Endings.edge_of(up, down)
   if not open then return end
-  edge(up, down, false, soft, version)
+  Endings.set_edge(up, down, false, soft, version)
   local row = Unit.get(down)
   if not row or row.state ~= WAITING or row.version ~= version then return end
   if soft or not row.failures_allowed or state == SUCCEEDED then
@@ -148,7 +145,7 @@ function Endings.count_endings()
   end
 end
 
--- the number of failures it tolerates, lowered so that enough endings remain for `required`
+-- Returns how many failures a job tolerates: fewer than it allows if too few endings would remain for `required`.
 function Endings.failures_tolerated(failures_allowed, required, after)
   if not failures_allowed or failures_allowed == 0 or not required then return failures_allowed end
   return math.min(failures_allowed, #distinct(after) - Endings.endings_needed(required, after))
@@ -159,7 +156,7 @@ function Endings.dependents(up)
   return call('HKEYS', dependents_key(up))
 end
 
--- this job, and all jobs that wait for it, directly or through others
+-- Returns the set of this job and of all jobs that wait for it, directly or through others.
 function Endings.waiting_for(id)
   local waiting, unread = { [id] = true }, { id }
   while #unread > 0 do
@@ -181,7 +178,7 @@ end
 -- row count as successes: nothing says otherwise, and none of them will end.
 function Endings.wait_for_upstreams(row, after, again)
   after = distinct(after)
-  for _, up in ipairs(after) do edge(up, row.id, true, false, row.version) end
+  for _, up in ipairs(after) do Endings.set_edge(up, row.id, true, false, row.version) end
   Unit.load(after)
   for _, up in ipairs(after) do
     local upstream = Unit.get(up)
@@ -192,7 +189,7 @@ function Endings.wait_for_upstreams(row, after, again)
   if row.state == WAITING and row.pending <= 0 then Endings.end_wait(row) end
 end
 
--- whether a caller that reaches only these queues reaches this one; without any it reaches all
+-- Whether a caller that reaches only these queues reaches this one. A caller without any reaches all.
 function Endings.is_within(reach, queue)
   for _, allowed in ipairs(reach or {}) do
     if allowed == queue then return true end

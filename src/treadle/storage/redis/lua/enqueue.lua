@@ -31,8 +31,8 @@ local function kind_of(body, queue_list, lanes)
   return kind
 end
 
--- the position: after the last job of its lane, otherwise that of the first job of the queue; see
--- `Unit.queue_position_of`
+-- Returns the position of a new job: behind the last job of its lane, or in an empty lane the position of the first job
+-- of the queue. See `Unit.queue_position_of`.
 local function place_in(kind, queue_list)
   local lane = kind.lane
   if lane.last then

@@ -1,20 +1,18 @@
 -- ARGV: now, worker, gone ('1'), presence, lease, the renewals as msgpack: { id, version, checkpoints, note, reach },
 -- ... Returns the ids whose lease is lost.
-do
-  local mark = stopped_by_move(CLOSING)
-  if mark then return mark end
-end
+local stopped = stopped_by_move(CLOSING)
+if stopped then return stopped end
 define_shared()
-local lost_ids, lease = {}, tonumber(ARGV[5])
+local lost_ids, lease, WORKERS = {}, tonumber(ARGV[5]), ns .. ':workers'
 write_without_memory()
 local CORRECTED_MOST = 10000                  -- rows corrected when the clock was set back: 0.1 s of the server's time
 
 -- Correct what a clock ahead of `now` wrote: starts count as now, and rows keep the time they had left.
 local function correct_clock()
-  local workers = call('HGETALL', ns .. ':workers')
+  local workers = call('HGETALL', WORKERS)
   for k = 1, #workers, 2 do
     if struct.unpack('>d', workers[k + 1]) > now then
-      call('HSET', ns .. ':workers', workers[k], NOW_BYTES .. sub(workers[k + 1], 9))
+      call('HSET', WORKERS, workers[k], NOW_BYTES .. sub(workers[k + 1], 9))
     end
   end
   for _, key in ipairs(call('HKEYS', ns .. ':spent')) do
@@ -44,7 +42,6 @@ local function correct_clock()
   end
 end
 
-local WORKERS = ns .. ':workers'
 local own_presence, latest_time = call('HGET', WORKERS, ARGV[2]), 0
 -- A new worker checks the heartbeats of all, because a machine is often restarted when its clock is corrected.
 for _, presence in ipairs(own_presence and { own_presence } or call('HVALS', WORKERS)) do
@@ -52,20 +49,16 @@ for _, presence in ipairs(own_presence and { own_presence } or call('HVALS', WOR
 end
 if latest_time > now + 1 then correct_clock() end
 if ARGV[3] == '1' then
-  call('HDEL', ns .. ':workers', ARGV[2])
+  call('HDEL', WORKERS, ARGV[2])
 else
-  call('HSET', ns .. ':workers', ARGV[2], NOW_BYTES .. ARGV[4])
+  call('HSET', WORKERS, ARGV[2], NOW_BYTES .. ARGV[4])
 end
 
 local function may_go_on(row)
-  local kept = row.started_at ~= nil
-  local function fits(key, cost)
-    local rule = Admission.rule(key)
-    return not rule or (kept and rule.hold == 'ended') or Admission.slots_fit(rule, key, cost)
-  end
-  if not fits('queue:' .. row.job.queue, 1) then return false end
-  for _, cost in ipairs(row.job.limits) do
-    if not fits(cost[1], cost[2]) then return false end
+  for _, limit in ipairs({ { 'queue:' .. row.job.queue, 1 }, unpack(row.job.limits) }) do
+    local rule = Admission.rule(limit[1])
+    local keeps_slots = rule and rule.hold == 'ended' and row.started_at
+    if rule and not keeps_slots and not Admission.slots_fit(rule, limit[1], limit[2]) then return false end
   end
   return true
 end
@@ -77,21 +70,14 @@ local function renew_lease(renewal)
     return false
   end
   if row.state == READY and not row.function_done and not may_go_on(row) then return false end
-  local checkpoints, places = {}, {}
-  for _, list in ipairs({ row.checkpoints, renewal[3] }) do
-    for _, pair in ipairs(list) do
-      local place = places[pair[1]] or #checkpoints + 1
-      checkpoints[place], places[pair[1]] = pair, place
-    end
-  end
   if renewal[4] and renewal[4] ~= row.note then
     Unit.topics['job:' .. row.id] = true
     row.note = renewal[4]
   end
   local seconds = row.job.lease
   if not seconds or seconds == 0 or seconds > lease then seconds = lease end
-  row.checkpoints, row.state, row.queue_position, row.blocked_on, row.due_at, row.updated_at =
-    checkpoints, RUNNING, nil, nil, now + seconds, now
+  row.checkpoints = Row.merged_checkpoints(row.checkpoints, renewal[3])
+  row.state, row.queue_position, row.blocked_on, row.due_at, row.updated_at = RUNNING, nil, nil, now + seconds, now
   Unit.put(row)
   return true
 end

@@ -3,7 +3,7 @@
 Kinds = { names = {} }
 local OF, SYSTEM = ns .. ':of', ns .. ':system'
 
--- -> the kind and the score of a row, or of the values that its views have; nil if no list has it
+-- Returns the kind and the score of a row, or of the values that its views have; nil if no list has it.
 function Kinds.entry_of(row, created_at)
   local state = row.state
   if state == READY then
@@ -19,7 +19,7 @@ function Kinds.entry_of(row, created_at)
   end
 end
 
--- -> the kind as which a row, or the values that its views have, is counted
+-- Returns the kind as which a row, or the values that its views have, is counted.
 function Kinds.counted_as(row)
   if row.state ~= READY then return STATES[row.state] end
   return row.queue_position and 'queued' or row.blocked_on and 'blocked' or 'scheduled'

@@ -8,7 +8,7 @@ local function turn_of(id, rank, position)
   return turn
 end
 
--- the time at which the rate of a claimed queue admits its next job
+-- Returns when the rate of one of the claimed queues admits its next job.
 function Leasing.next_start()
   local queues, moment = {}, nil
   for _, queue_share in ipairs(request.queues) do queues[queue_share[1]] = true end
@@ -87,7 +87,7 @@ function Leasing.admit_plain(limits, queue, rank, id, body, raw)
   return true
 end
 
--- the number of members of a list up to and including a spot
+-- Returns the number of members of a list up to and including a spot.
 function Leasing.offset_after(list, score, id)
   local added = call('ZADD', list, 'NX', num(score), id)
   local rank = call('ZRANK', list, id)

@@ -14,7 +14,7 @@ local function put(kind, name, value)
   return true
 end
 
--- -> whether a rule has 0 slots, and the rule without them: only a bound stays
+-- Returns whether a rule has 0 slots, and the rule without them, of which only a bound stays.
 local function without_slots(stored)
   local rule = stored and cmsgpack.unpack(stored)
   if not rule or rule.slots ~= 0 then return false end
@@ -68,7 +68,7 @@ function Facts.store(kind, name, value)
   Facts.store_acting(name)
 end
 
--- the facts of a limit and the number of the last change, for the other shards
+-- Returns the facts of a limit and the number of the last change, for the other shards.
 function Facts.of_limit(name)
   local values = { name, call('HGET', ns .. ':facts:at', '') or '0' }
   for _, kind in ipairs(KINDS) do

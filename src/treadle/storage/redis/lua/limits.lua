@@ -1,10 +1,8 @@
 -- ARGV: now, then for each change: do, name, rule as msgpack, why, until; or "copy", name, number, four facts
 -- (limit_facts.lua). If something changed, or without arguments: queues all blocked jobs that have room, and publishes
 -- all queues. Returns the facts of the changed limits.
-do
-  local mark = stopped_by_move()
-  if mark then return mark end
-end
+local stopped = stopped_by_move()
+if stopped then return stopped end
 define_shared()
 local is_changed, k, changed_names = #ARGV == 1, 2, {}
 while k <= #ARGV do

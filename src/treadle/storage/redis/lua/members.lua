@@ -1,5 +1,5 @@
--- ARGV: now, then names "<kind>:<queue>" as of glance.lua. Returns the ids of their jobs, in no order; of "running"
--- only those that run after their function is done. Changes nothing.
+-- ARGV: now, then names "<kind>:<queue>" as in glance.lua. Returns the ids of their jobs, in no order. For "running" it
+-- returns only the jobs that run after their function is done. Changes nothing.
 local ids = {}
 local function add_ids(list)
   for _, id in ipairs(call('ZRANGE', list, 0, -1)) do ids[#ids + 1] = id end

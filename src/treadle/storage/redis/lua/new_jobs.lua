@@ -51,7 +51,7 @@ local function refuse_taken_ids(jobs)
   end
 end
 
--- the first job that this one names outside its reach; see row_rules.check_reach
+-- Returns the first job that this one names outside its reach; see row_rules.check_reach.
 local function first_outside_reach(job, jobs)
   local named, upstream = {}, job.parent or job.root
   for k, up in ipairs(job.after) do named[k] = up end
@@ -68,7 +68,7 @@ local function first_outside_reach(job, jobs)
   end
 end
 
--- -> the row that is returned for each job, by id; or nil and what is wrong
+-- Returns the id of the row that is returned for each job, by its id; or nil and what is wrong.
 function NewJobs.plan(jobs, leaving)
   local answers, taken, ids = {}, {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
@@ -90,8 +90,8 @@ function NewJobs.plan(jobs, leaving)
           return nil, 'held', job.key, ''
         end
         if holder and job.conflict == 'raise' then return nil, 'held', job.key, holder end
-        local h = holder and Unit.get(holder)
-        if holder and ((job.conflict or 'keep') == 'keep' or (h and h.state >= SUCCEEDED)) then
+        local held = holder and Unit.get(holder)
+        if holder and ((job.conflict or 'keep') == 'keep' or (held and held.state >= SUCCEEDED)) then
           answer = holder
         else
           taken[job.key] = job
@@ -134,7 +134,7 @@ local function is_derived(id)
   return rest == '' or (#rest > 6 and string.find(rest, '^%-[0-9]+$') ~= nil)
 end
 
--- whether an outcome may involve another workflow
+-- Whether an outcome may involve another workflow.
 function NewJobs.involves_others(row, after, jobs)
   local root, own, ids, ups = NewJobs.root_of(row), {}, {}, {}
   for k, up in ipairs(after) do ups[k] = up end
@@ -151,7 +151,7 @@ function NewJobs.involves_others(row, after, jobs)
   return has_pointer(ids)
 end
 
--- the list with each id replaced by the row that was returned for it
+-- Returns the list with each id replaced by the id of the row that was returned for it.
 local function with_returned(after, answers)
   local list, same = {}, true
   for k, up in ipairs(after) do
@@ -178,11 +178,11 @@ local function store_job(new, answers, parent)
     return Endings.end_wait(row)
   end
   Unit.put(row)
-  if soft then edge(soft, row.id, true, true, 0) end
+  if soft then Endings.set_edge(soft, row.id, true, true, 0) end
   Endings.wait_for_upstreams(row, row.after)
 end
 
--- -> the set of the ids that are new; `parent`: the unfinished job whose follow-ups they are
+-- Returns the set of the ids that are new. `parent`: the unfinished job whose follow-ups they are.
 function NewJobs.store_all(jobs, answers, parent)
   local fresh, born = {}, {}
   for _, new in ipairs(jobs) do

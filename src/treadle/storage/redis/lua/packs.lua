@@ -20,7 +20,7 @@ local function merge_in(merged, score, id)
   end
 end
 
--- -> ids, scores: the first `most`
+-- Returns the ids and the scores of the first `most` entries.
 local function take_first(merged, most)
   local ids, scores, n = {}, {}, 0
   table.sort(merged.scores)

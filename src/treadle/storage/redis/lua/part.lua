@@ -12,8 +12,8 @@ else
   local existing = call('EXISTS', MOVE, SKIPS, RECOUNT, BOUNDED)    -- one command for all, as most enqueues find none
   has_bounds = existing > 0 and call('EXISTS', BOUNDED) == 1
   if existing > (has_bounds and 1 or 0) then
-    local mark = stopped_by_move()
-    if mark then return mark end
+    local stopped = stopped_by_move()
+    if stopped then return stopped end
   else
     mark, has_skips, recounting = false, false, false
   end

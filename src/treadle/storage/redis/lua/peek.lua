@@ -1,10 +1,8 @@
 -- ARGV: now, the claim as msgpack, seconds after which another process may finish a call. Advances due rows and
 -- returns { now, '1' if this claim id has jobs here already, '1' if there is an operation to finish, next due time or
 -- '', { index of the queue, rank, position, id, ... } }: the first jobs of each queue, up to the limit of the claim.
-do
-  local mark = stopped_by_move()
-  if mark then return mark end
-end
+local stopped = stopped_by_move()
+if stopped then return stopped end
 local request = cmsgpack.unpack(ARGV[2])
 if call('EXISTS', ns .. ':held:' .. request.worker) == 1 then return { num(now), '1', '', '', {} } end
 
@@ -35,7 +33,7 @@ local function answer()
   return { num(now), '', unfinished and '1' or '', moment and num(moment) or '', spots }
 end
 
--- nothing is due and there are no rules, as is usual in the shards after the first: half the cost of the rest
+-- Nothing is due and there are no rules, as is usual in the shards after the first. Then a peek costs half.
 local calm = (first_score(DUE) or now + 1) > now and (first_score(OPENS) or now + 1) > now
 if calm and call('EXISTS', RULES) == 0 then
   if #request.ids == 0 then

@@ -12,7 +12,7 @@ end
 local limit, offset = tonumber(ARGV[2]), tonumber(ARGV[3])
 local deleted, skipped = 0, 0
 
--- the first rows of OLD and of packs, as one list
+-- The first rows of OLD and of packs, as one list.
 local merged, single, packs = new_merge(), {}, {}
 local entries = call('ZRANGEBYSCORE', OLD, '-inf', num(now), 'WITHSCORES', 'LIMIT', offset, CHECKED_MOST)
 for k = 1, #entries, 2 do
@@ -52,9 +52,10 @@ do
     local batch = { unpack(plain, from, math.min(from + PART - 1, #plain)) }
     for k, body in ipairs(call('HMGET', JOB, unpack(batch))) do
       if body then
-        local tl, ql = struct.unpack('>HH', body, 20)
-        local names = sub(body, 20, 23) .. sub(body, 28, 27 + tl + ql)
-        jobs[names] = jobs[names] or { task = sub(body, 28, 27 + tl), queue = sub(body, 28 + tl, 27 + tl + ql) }
+        local task_length, queue_length = struct.unpack('>HH', body, 20)
+        local task_end, queue_end = 27 + task_length, 27 + task_length + queue_length
+        local names = sub(body, 20, 23) .. sub(body, 28, queue_end)
+        jobs[names] = jobs[names] or { task = sub(body, 28, task_end), queue = sub(body, task_end + 1, queue_end) }
         rows[batch[k]].job = jobs[names]
       else
         rows[batch[k]] = nil
@@ -65,7 +66,7 @@ end
 Unit.load(read_whole)
 for _, id in ipairs(read_whole) do rows[id] = Unit.get(id) end
 
--- the rows that an unfinished row waits for, or whose workflow has an unfinished row
+-- The rows that an unfinished row waits for, or whose workflow has an unfinished row.
 local needed = {}
 do
   local roots = {}
@@ -103,7 +104,7 @@ local function waits_again(id)
   return ups_of[id]
 end
 
--- the latest end of the retention of the jobs that may wait for this row again; nil if there are none
+-- Returns when the last of the jobs expires that may wait for this row again; nil if there are none.
 local function needed_until(up)
   local downs, unread, latest = Endings.dependents(up), {}, now
   for _, down in ipairs(downs) do

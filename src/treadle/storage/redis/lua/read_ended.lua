@@ -1,6 +1,5 @@
 -- ARGV: now, how many, and the score and id after which to begin ('' for the start). Like read_page.lua, in the order
--- of
--- endings: returns { id, score, job or '', row or '', ... }; '' for an obsolete entry of a pack. Changes nothing.
+-- of endings: returns { id, score, job or '', row or '', ... }; '' for an obsolete entry of a pack. Changes nothing.
 local most, from_score, from_id = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local merged, last, before, is_there = new_merge(), nil, 0, 0
 if from_score then before, is_there = members_before(ENDED, call('ZCARD', ENDED), from_score, from_id) end

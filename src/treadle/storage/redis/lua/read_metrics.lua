@@ -1,5 +1,5 @@
 -- ARGV: now, since, until, how many at most, how many to skip. Returns { span, at, source, data, ... } of the rows
--- whose span overlaps [since - 1 s, until): floats round. Changes nothing.
+-- whose span overlaps [since - 1 s, until): a second more, because floats are rounded. Changes nothing.
 local since, before, most, skipped, rows =
   tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), {}
 local spans = call('SMEMBERS', METRICS)
@@ -16,8 +16,8 @@ for _, span in ipairs(spans) do
     for k, data in ipairs(fetch(list .. ':data', fields)) do
       local span_start, source = string.match(fields[k], '^([^:]*):(.*)$')
       if data then
-        local m = #rows
-        rows[m + 1], rows[m + 2], rows[m + 3], rows[m + 4] = span, span_start, source, data
+        local count = #rows
+        rows[count + 1], rows[count + 2], rows[count + 3], rows[count + 4] = span, span_start, source, data
       end
     end
   end

@@ -7,15 +7,9 @@
 local run, last = unpack(call('HMGET', RECOUNT, 'run', ''))
 if run and run ~= ARGV[2] then return '' end
 write_without_memory()
-local most, from = tonumber(ARGV[3]), 0
-if last then
-  local score = struct.unpack('>d', last)
-  if score == math.huge then return '1' end
-  local before, is_there = members_before(MADE, call('ZCARD', MADE), score, sub(last, 9))
-  from = before + is_there
-end
-local entries, ids = call('ZRANGE', MADE, from, from + most - 1, 'WITHSCORES'), {}
-for k = 1, #entries, 2 do ids[#ids + 1] = entries[k] end
+local most, score = tonumber(ARGV[3]), last and struct.unpack('>d', last) or nil
+if score == math.huge then return '1' end
+local entries, ids = entries_after(MADE, most, score, last and sub(last, 9))
 local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
 
 local function kind_of(raw)
@@ -23,16 +17,17 @@ local function kind_of(raw)
   if state ~= READY then return STATES[state] end
   if not raw or sub(raw, 51, 58) ~= NONE_BYTES then return 'queued' end
   if byte(raw, 2) < TAIL then return 'scheduled' end
-  local wl, ql = struct.unpack('>HH', raw, 117)
-  return cmsgpack.unpack(sub(raw, 121 + wl + ql))[2] and 'blocked' or 'scheduled'
+  local worker_length, queue_length = struct.unpack('>HH', raw, 117)
+  return cmsgpack.unpack(sub(raw, 121 + worker_length + queue_length))[2] and 'blocked' or 'scheduled'
 end
 
 local counted = {}
 for k = 1, #ids do
   local body = bodies[k]
   if body then
-    local tl, ql = struct.unpack('>HH', body, 20)
-    local field = kind_of(raws[k]) .. ':' .. sub(body, 28 + tl, 27 + tl + ql) .. '\0' .. sub(body, 28, 27 + tl)
+    local task_length, queue_length = struct.unpack('>HH', body, 20)
+    local task, queue = sub(body, 28, 27 + task_length), sub(body, 28 + task_length, 27 + task_length + queue_length)
+    local field = kind_of(raws[k]) .. ':' .. queue .. '\0' .. task
     counted[field] = (counted[field] or 0) + 1
   end
 end

@@ -8,13 +8,7 @@ define_shared()
 if ARGV[2] ~= '1' then write_without_memory() end
 local dry_run, most, name = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6]
 local list = name == '' and MADE or name == 'system' and Kinds.SYSTEM or ns .. ':of:' .. name
-local from = 0
-if ARGV[4] ~= '' then
-  local before, is_there = members_before(list, call('ZCARD', list), tonumber(ARGV[4]), ARGV[5])
-  from = before + is_there
-end
-local entries, ids = call('ZRANGE', list, from, from + most - 1, 'WITHSCORES'), {}
-for k = 1, #entries, 2 do ids[#ids + 1] = entries[k] end
+local entries, ids = entries_after(list, most, tonumber(ARGV[4]), ARGV[5])
 local bodies, raws, answer =
   fetch(JOB, ids), fetch(ROW, ids), #ids < most and { '', '' } or { entries[#entries], entries[#entries - 1] }
 local drops = {}
@@ -37,10 +31,12 @@ for k, id in ipairs(ids) do
   if row then kind, score = Kinds.entry_of(row, row.created_at) end
   if name == '' then
     if kind then check(Kinds.list_of(kind, row.job.queue), id, score, kind .. ':' .. row.job.queue) end
-    local tl, ql = 0, 0
-    if body then tl, ql = struct.unpack('>HH', body, 20) end
-    local names = body and { task = sub(body, 28, 27 + tl), queue = sub(body, 28 + tl, 27 + tl + ql) }
-    if names and Kinds.is_system(names) then check(Kinds.SYSTEM, id, tonumber(entries[2 * k]), 'system') end
+    if body then
+      local task_length, queue_length = struct.unpack('>HH', body, 20)
+      local task_end, queue_end = 27 + task_length, 27 + task_length + queue_length
+      local names = { task = sub(body, 28, task_end), queue = sub(body, task_end + 1, queue_end) }
+      if Kinds.is_system(names) then check(Kinds.SYSTEM, id, tonumber(entries[2 * k]), 'system') end
+    end
   else
     local belongs = row and (name == 'system' and Kinds.is_system(row.job)
       or kind and kind .. ':' .. row.job.queue == name)

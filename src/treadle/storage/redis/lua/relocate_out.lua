@@ -1,14 +1,12 @@
 -- ARGV: now, a root, a number for this move.
 -- Takes a whole workflow out of this shard, in one step, to be stored in the first one, and sets pointers for its ids.
--- Returns { number, { id, job, row, ... as of `Transfer.read` } }, and the same again while `leaving` has it; {} if the
+-- Returns { number, { id, the values of `Transfer.read`, ... } }, and the same again while `leaving` has it; {} if the
 -- shard has no job of it.
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)
 if before then return cmsgpack.unpack(before) end
-do
-  local mark = stopped_by_move(CLOSING)             -- no workflow changes its shard once jobs may have been moved away
-  if mark then return mark end
-end
+local stopped = stopped_by_move(CLOSING)          -- no workflow changes its shard once jobs may have been moved away
+if stopped then return stopped end
 define_shared()
 local ids = call('SMEMBERS', ns .. ':tree:' .. root)
 if call('HEXISTS', JOB, root) == 1 then ids[#ids + 1] = root end

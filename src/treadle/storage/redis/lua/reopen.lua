@@ -1,7 +1,8 @@
 -- Applies outcomes to ended jobs: changes how long a row is kept, or reopens a job with all that ended because of it.
 Reopen = {}
 
--- the job, the jobs that its ending doomed, each ancestor that failed because of a child, and the jobs doomed by those
+-- Returns the job, the jobs that its ending doomed, each ancestor that failed because of a child, and the jobs that
+-- those doomed.
 local function jobs_to_reopen(row)
   local reopening, known, stack = { row }, { [row.id] = true }, { row }
   while #stack > 0 do
@@ -10,8 +11,8 @@ local function jobs_to_reopen(row)
     local downs = Endings.dependents(current.id)
     Unit.load(downs)
     for _, down in ipairs(downs) do
-      local d = Unit.get(down)
-      if d and d.reason == 'upstream' and d.state == CANCELLED then related[#related + 1] = d end
+      local doomed = Unit.get(down)
+      if doomed and doomed.reason == 'upstream' and doomed.state == CANCELLED then related[#related + 1] = doomed end
     end
     local parent = current.job.parent and Unit.get(current.job.parent)
     if parent and parent.state == FAILED and parent.reason == 'children' then related[#related + 1] = parent end
@@ -30,7 +31,7 @@ local function undo_count_down(up, down)
   local open, soft, version = Endings.edge_of(up.id, down)
   local row = Unit.get(down)
   if not row or row.state ~= WAITING or open or soft or version ~= row.version then return end
-  Endings.reopen_edge(up.id, down, soft, version)
+  Endings.set_edge(up.id, down, true, soft, version)
   if not row.failures_allowed or up.state == SUCCEEDED then
     row.pending = row.pending + 1
   else
@@ -64,19 +65,7 @@ local function restart_wait(row)
   Endings.wait_for_upstreams(row, row.after, true)
 end
 
-function Reopen.merged_checkpoints(checkpoints, added)
-  if #added == 0 then return checkpoints end
-  local list, places = {}, {}
-  for _, pairs_given in ipairs({ checkpoints, added }) do
-    for _, pair in ipairs(pairs_given) do
-      local place = places[pair[1]] or #list + 1
-      list[place], places[pair[1]] = pair, place
-    end
-  end
-  return list
-end
-
--- the nonce of an act among checkpoints
+-- Returns the nonce of an act that is among the checkpoints.
 function Reopen.act_nonce(checkpoints)
   for _, pair in ipairs(checkpoints) do
     if pair[1] == 'treadle:act' then return pair[2] end
@@ -85,8 +74,8 @@ end
 
 function Reopen.settle_ended(row, out)
   if out.state == row.state and out.keep then
-    row.checkpoints = Reopen.merged_checkpoints(row.checkpoints, out.checkpoints)
-    -- the next act must name the new version
+    row.checkpoints = Row.merged_checkpoints(row.checkpoints, out.checkpoints)
+    -- The next act must name the new version.
     if Reopen.act_nonce(out.checkpoints) then row.version = row.version + 1 end
     row.expires_at = Endings.expires_at(row, row.state, row.ended_at or now, out.keep)
     Unit.put(row)
@@ -103,7 +92,7 @@ function Reopen.settle_ended(row, out)
   for _, reopened in ipairs(reopening) do
     for _, down in ipairs(Endings.dependents(reopened.id)) do undo_count_down(reopened, down) end
   end
-  row.checkpoints = Reopen.merged_checkpoints(row.checkpoints, out.checkpoints)
+  row.checkpoints = Row.merged_checkpoints(row.checkpoints, out.checkpoints)
   for _, reopened in ipairs(reopening) do reopen_row(reopened) end
   row.pending = 0
   if out.delay > 0 then Endings.schedule_job(row, now + out.delay) else Unit.queue_job(row, now) end

@@ -35,11 +35,12 @@ local function note_views(row)
 end
 
 function Row.job(id, body)
-  local flags, rank, keep, keep_failed, tl, ql, hl = struct.unpack('>BhddHHI4', body)
-  local head_start = 28 + tl + ql
-  local job = hl > 0 and cmsgpack.unpack(sub(body, head_start, head_start + hl - 1)) or {}
+  local flags, rank, keep, keep_failed, task_length, queue_length, head_length = struct.unpack('>BhddHHI4', body)
+  local queue_start = 28 + task_length
+  local head_start = queue_start + queue_length
+  local job = head_length > 0 and cmsgpack.unpack(sub(body, head_start, head_start + head_length - 1)) or {}
   job.plain, job.rank, job.keep, job.keep_failed = flags == PLAIN, rank, keep, keep_failed
-  job.id, job.task, job.queue = id, sub(body, 28, 27 + tl), sub(body, 28 + tl, head_start - 1)
+  job.id, job.task, job.queue = id, sub(body, 28, queue_start - 1), sub(body, queue_start, head_start - 1)
   if job.failures_allowed == nil then
     job.failures_allowed = 0
   elseif job.failures_allowed == false then
@@ -49,13 +50,26 @@ function Row.job(id, body)
   return job
 end
 
--- the NewJob itself; `stored`: created_at follows it
-function Row.new_job(body, stored)
-  local tl, ql, hl = struct.unpack('>HHI4', body, 20)
-  return cmsgpack.unpack(sub(body, 28 + tl + ql + hl, stored and -9 or -1))
+-- The checkpoints of a row, with those of an outcome or a renewal added: the later one of a name counts.
+function Row.merged_checkpoints(checkpoints, added)
+  if #added == 0 then return checkpoints end
+  local merged, places = {}, {}
+  for _, list in ipairs({ checkpoints, added }) do
+    for _, pair in ipairs(list) do
+      local place = places[pair[1]] or #merged + 1
+      merged[place], places[pair[1]] = pair, place
+    end
+  end
+  return merged
 end
 
--- a new row, before it is queued, scheduled or waits
+-- Returns the NewJob itself. `stored`: created_at follows it.
+function Row.new_job(body, stored)
+  local task_length, queue_length, head_length = struct.unpack('>HHI4', body, 20)
+  return cmsgpack.unpack(sub(body, 28 + task_length + queue_length + head_length, stored and -9 or -1))
+end
+
+-- Returns a new row, before it is queued or scheduled or waits.
 function Row.fresh(id, job, made)
   return {
     id = id, job = job, state = WAITING, version = 0, after = job.after, pending = 0,
@@ -74,7 +88,7 @@ function Row.read(id, body, raw)
     return row
   end
   local state, flags, version, pending, failures_allowed, attempt, lost, reopenings, _, _, created_at, position,
-    return_position, due_at, deadline_at, started_at, updated_at, ended_at, expires_at, _, wl, ql =
+    return_position, due_at, deadline_at, started_at, updated_at, ended_at, expires_at, _, worker_length, queue_length =
       struct.unpack(ROW_FORMAT, raw)
   local row = {
     id = id, job = job, checkpoints = NOTHING, after = job.after, state = state, version = version, pending = pending,
@@ -83,14 +97,15 @@ function Row.read(id, body, raw)
     return_position = moment_or_nil(return_position), due_at = moment_or_nil(due_at),
     deadline_at = moment_or_nil(deadline_at), started_at = moment_or_nil(started_at), updated_at = updated_at,
     ended_at = moment_or_nil(ended_at), expires_at = moment_or_nil(expires_at),
-    worker = wl > 0 and sub(raw, ROW_SIZE + 1, ROW_SIZE + wl) or nil, function_done = math.floor(flags / RAN) % 2 == 1,
+    worker = worker_length > 0 and sub(raw, ROW_SIZE + 1, ROW_SIZE + worker_length) or nil,
+    function_done = math.floor(flags / RAN) % 2 == 1,
     blocked_on = nil, result = nil, error = nil, reason = nil, views = nil,
   }
   if flags >= TAIL then
-    local t = cmsgpack.unpack(sub(raw, ROW_SIZE + wl + ql + 1))
-    row.after, row.blocked_on = t[1] or job.after, or_nil(t[2])
-    row.result, row.value, row.error, row.reason = or_nil(t[3]), or_nil(t[4]), or_nil(t[5]), or_nil(t[6])
-    row.checkpoints, row.note, row.ups = t[7] or NOTHING, or_nil(t[8]), or_nil(t[9])
+    local tail = cmsgpack.unpack(sub(raw, ROW_SIZE + worker_length + queue_length + 1))
+    row.after, row.blocked_on = tail[1] or job.after, or_nil(tail[2])
+    row.result, row.value, row.error, row.reason = or_nil(tail[3]), or_nil(tail[4]), or_nil(tail[5]), or_nil(tail[6])
+    row.checkpoints, row.note, row.ups = tail[7] or NOTHING, or_nil(tail[8]), or_nil(tail[9])
   end
   note_views(row)
   return row

@@ -4,11 +4,9 @@
 --    or: 'f' | the outcome as msgpack
 -- Returns { number, status, subject, other, ... } for the outcomes that were not simply applied. Status 'left': the job
 -- is in another shard; 'cross': the workflow `subject` must first move to the first shard.
-do
-  nothing_rare = call('EXISTS', MOVE, PARENTS, RULES, OPENS, RECOUNT) == 0
-  local mark = stopped_by_move(CLOSING)
-  if mark then return mark end
-end
+nothing_rare = call('EXISTS', MOVE, PARENTS, RULES, OPENS, RECOUNT) == 0
+local stopped = stopped_by_move(CLOSING)
+if stopped then return stopped end
 local refusals = {}
 
 local function refuse(number, status, subject, other)
@@ -30,7 +28,7 @@ end
 -- --- the bulk path: plain jobs that run, end, and have no job that waits for them, with one outcome each
 local is_settled = {}
 
--- the jobs that others wait for
+-- Returns for each outcome whether others wait for its job.
 local function awaited()
   local flags = {}
   if not nothing_rare and call('EXISTS', PARENTS) == 1 then
@@ -45,8 +43,9 @@ end
 local HEAVY = 10000                      -- bytes of a result above which a full server refuses it
 
 -- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits, task. `ids`:
--- those that end now; nil if one of the limits has blocked jobs, which this path does not queue, or without a task: an
--- earlier version has written the row. `names`: queue and task. `others`: how many fail or are cancelled, by state.
+-- the jobs that end now; nil if this path cannot end them, because one of their limits blocks jobs or because the row
+-- names no task (an earlier version wrote it). `names`: queue and task. `others`: how many fail or are cancelled, by
+-- state.
 local any_blocked
 local function group_of(rest)
   local worker_length, queue_length = struct.unpack('>HH', rest, 51)
@@ -80,7 +79,7 @@ local function parts_of(word)
            keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED, state = byte(word, 2) }
 end
 
--- for rows kept this many seconds: expires_at as bytes and as a score, and their ids
+-- Returns, for rows that are kept this many seconds, expires_at as bytes and as a score, and a list for their ids.
 local function expiry_of(keep)
   local moment = now + math.max(struct.unpack('>d', keep), ${KEEP_LEAST})
   return { struct.pack('>d', moment), num(moment), {} }

@@ -10,13 +10,13 @@ local function decoded(encoded)
     delay = 0, function_done = false, checkpoints = {}, after = {},
   }
   if #encoded > 18 then
-    local t = cmsgpack.unpack(sub(encoded, 19))
-    out.result, out.value, out.error, out.reason = or_nil(t[3]), or_nil(t[4]), or_nil(t[5]), or_nil(t[6])
+    local tail = cmsgpack.unpack(sub(encoded, 19))
+    out.result, out.value, out.error, out.reason = or_nil(tail[3]), or_nil(tail[4]), or_nil(tail[5]), or_nil(tail[6])
   end
   return out
 end
 
--- whether the row has all checkpoints of an outcome; see row_rules.repeats
+-- Whether the row has all checkpoints of an outcome; see row_rules.repeats.
 local function has_checkpoints(out, row)
   local stored, wanted = {}, {}
   for _, pair in ipairs(row.checkpoints) do stored[pair[1]] = pair[2] end
@@ -27,7 +27,7 @@ local function has_checkpoints(out, row)
   return true
 end
 
--- whether this same outcome has been applied and the row is unchanged since
+-- Whether this same outcome has been applied and the row is unchanged since.
 local function repeats(out, row)
   if row.version ~= out.version + 1 or row.state == RUNNING then return false end
   local act = Reopen.act_nonce(out.checkpoints)
@@ -37,7 +37,7 @@ local function repeats(out, row)
     and row.value == out.value and row.error == out.error and row.reason == out.reason and has_checkpoints(out, row)
 end
 
--- the new jobs that the job of this outcome would wait for, directly or through others
+-- Returns the set of the new jobs for which the job of this outcome would wait, directly or through others.
 local function upstreams_among_new(out, jobs, answers, fresh)
   local ups, reached_ids, unread = {}, {}, {}
   for _, new in ipairs(jobs) do
@@ -112,7 +112,7 @@ local function apply(row, out, jobs, answers, circle)
   local was_running = row.state == RUNNING
   row.attempt, row.result, row.value, row.error, row.reason = out.attempt, out.result, out.value, out.error, out.reason
   row.checkpoints, row.updated_at, row.function_done =
-    Reopen.merged_checkpoints(row.checkpoints, out.checkpoints), now, row.function_done or out.function_done
+    Row.merged_checkpoints(row.checkpoints, out.checkpoints), now, row.function_done or out.function_done
   if out.note then row.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then row.worker = nil end
@@ -135,7 +135,7 @@ local function apply(row, out, jobs, answers, circle)
   Admission.unblock_limits(row)
 end
 
--- see row_rules.may_wait
+-- Whether the job may wait for `above`; see row_rules.may_wait.
 local function may_wait(out, row, above)
   if Endings.is_within(out.reach, above.job.queue) then return true end
   for _, up in ipairs(row.after) do

@@ -39,7 +39,7 @@ if has_bounds then
     return job.task ~= '' and #job.after == 0 and not job.function_done and sub(job.task, 1, 8) ~= 'treadle.'
   end
 
-  -- whether a new job supersedes a ready job of its queue: `first` of the call, or the stored holder of its key
+  -- Whether a new job supersedes a ready job of its queue: `first` of the call, or the stored holder of its key.
   local function supersedes(job, first)
     if first then return first.queue == job.queue and needs_room(first) end
     local holder = call('HGET', ns .. ':keys', job.key)
@@ -78,7 +78,7 @@ if has_bounds then
     return queues, needed
   end
 
-  -- the queued jobs that may be shed, `count` at most: no run of them has begun
+  -- Returns at most `count` queued jobs that may be shed, because no run of them has begun.
   local function jobs_to_shed(need, rule, count, needed)
     local shed_ids, checked, lowest = {}, 0, rule.when_full == 'drop_lowest'
     for id, rank in shedding_candidates(need.queue, lowest) do
@@ -94,7 +94,8 @@ if has_bounds then
     return shed_ids
   end
 
-  -- Shed what must make room for the new jobs -> nil, or the refusal of the call; then nothing is changed.
+  -- Shed the jobs that must make room for the new ones. Returns the refusal of the call if there are too few of them;
+  -- then nothing is changed.
   function make_room(jobs, answers)
     local chosen, queues, needed = {}, jobs_needing_room(jobs, answers)
     for _, need in ipairs(queues) do

@@ -1,6 +1,6 @@
 -- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`, `counts`.
--- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, and
--- `skips` of empty queues, counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
+-- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, `skips` of
+-- empty queues, and counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
 if stopped_by_move() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] } end
 define_shared()
 local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
@@ -23,11 +23,11 @@ local function is_over(key)
 end
 
 local function is_full(key, bucket)
-  local rule, _, argument = Admission.rule(key), struct.unpack('>dd', bucket)
+  local rule, _, refilled_at = Admission.rule(key), struct.unpack('>dd', bucket)
   if rule and rule.rate and rule.how == 'bucket' then
     return Admission.rate_level(rule, key) >= Admission.capacity(rule)
   end
-  return argument < now - GONE
+  return refilled_at < now - GONE
 end
 
 local emptied = {}

@@ -1,7 +1,8 @@
 -- Reads jobs with the data that their rows do not have (key, edges), and stores such jobs unchanged.
 Transfer = {}
 
--- for each id { job, row or '', '1' if it holds its key, the former key holder it waits for or '', edges as msgpack }
+-- Returns for each id: job, row or '', '1' if it holds its key, the former holder for which it waits or '', edges as
+-- msgpack.
 function Transfer.read(ids)
   local values = {}
   local bodies, row_bytes = fetch(JOB, ids), fetch(ROW, ids)

@@ -12,18 +12,18 @@ Unit = {
 function Unit.counter(hash, field)
   local fields = Unit.counts[hash]
   if not fields then fields = {}; Unit.counts[hash] = fields end
-  local c = fields[field]
-  if not c then
+  local counter = fields[field]
+  if not counter then
     local stored = tonumber(call('HGET', hash, field) or 0)
-    c = { stored = stored, value = stored }
-    fields[field] = c
+    counter = { stored = stored, value = stored }
+    fields[field] = counter
   end
-  return c
+  return counter
 end
 
 function Unit.add(hash, field, delta)
-  local c = Unit.counter(hash, field)
-  c.value = c.value + delta
+  local counter = Unit.counter(hash, field)
+  counter.value = counter.value + delta
 end
 
 function Unit.list_add(kind, key, rank, position, id)
@@ -47,7 +47,7 @@ function Unit.drop_if_empty(kind, key, rank, list)
   if drop_if_empty(kind, key, rank, list) then Unit.listed[list] = nil end
 end
 
--- the key of the jobs of a queue that a limit has blocked, and of those that are queued again
+-- Returns the end of the keys for the jobs of a queue that a limit has blocked, or that are queued again after that.
 function Unit.blocked_key(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
 function Unit.lane_key(job) return lane_key(job.queue, job.rank, job.lane) end
@@ -112,14 +112,14 @@ function Unit.flush()
     Unit.new, Unit.made, Unit.system = {}, {}, {}
   end
   for key, list in pairs(Unit.zsets) do
-    local add, drop, n, m = {}, {}, 0, 0
+    local add, drop, n, dropped = {}, {}, 0, 0
     for id, score in pairs(list) do
       if score then
         add[n + 1], add[n + 2] = num(score), id
         n = n + 2
       else
-        m = m + 1
-        drop[m] = id
+        dropped = dropped + 1
+        drop[dropped] = id
       end
     end
     call_many('ZADD', key, add, 2)
@@ -305,14 +305,11 @@ function Unit.write()
   call_many('HSET', ROW, changed, 2)
   for hash, fields in pairs(Unit.counts) do
     local set, removed = {}, {}
-    for field, c in pairs(fields) do
-      if c.value ~= c.stored then
-        if c.value == 0 then
-          removed[#removed + 1] = field
-        else
-          set[#set + 1], set[#set + 2] = field, c.value
-        end
-        c.stored = c.value
+    for field, counter in pairs(fields) do
+      local number = counter.value
+      if number ~= counter.stored then
+        if number == 0 then removed[#removed + 1] = field else set[#set + 1], set[#set + 2] = field, number end
+        counter.stored = number
       end
     end
     call_many('HSET', hash, set, 2)

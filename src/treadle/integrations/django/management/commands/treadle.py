@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +33,10 @@ class Command(BaseCommand):
     requires_system_checks: Any = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        words, own = split(argv[2:])
-        options = _Options(own)
-        handle_default_options(options)
+        for_treadle, own = split(argv[2:])
+        handle_default_options(Namespace(settings=own.get("--settings"), pythonpath=own.get("--pythonpath")))
         for_children(own.get("--pythonpath"))
-        leave(words or ["--help"], own.get("--backend"))
+        leave(for_treadle or ["--help"], own.get("--backend"))
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("words", nargs="*", help="the command and its arguments")
@@ -58,22 +57,15 @@ def leave(words: list[str], alias: str | None) -> None:
         sys.exit(code)
 
 
-class _Options:
-    """The options that `handle_default_options` reads."""
-
-    def __init__(self, own: dict[str, str]) -> None:
-        self.settings, self.pythonpath = own.get("--settings"), own.get("--pythonpath")
-
-
 def split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The words for Treadle, and the options of manage.py and of this command among them."""
-    rest, own, left = list[str](), dict[str, str](), iter(words)
-    for word in left:
+    rest, own, unread = list[str](), dict[str, str](), iter(words)
+    for word in unread:
         name, equals, value = word.partition("=")
         if name not in OURS:
             rest.append(word)
         else:
-            own[name] = value if equals else next(left, "")
+            own[name] = value if equals else next(unread, "")
     return rest, own
 
 
@@ -90,13 +82,13 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     the signals for it."""
     reloads = settings.DEBUG and not {"--reload", "--no-reload"} & set(words)
     words = [word for word in words if word != "--no-reload"]
-    command, given = _command(words)
+    command, arguments = _command(words)
     if command is None or {"-h", "--help"} & set(words):
         return words
     names = {parameter.name: parameter for parameter in command.params}
     if "app" not in names:
         return words
-    known = _parsed(command, given)
+    known = _parsed(command, arguments)
     if known.get("app") is not None or known.get("url") is not None or known.get("protocol") is not None:
         return words
     app = f"{MODULE}:{alias or 'app'}"
@@ -116,30 +108,28 @@ def queues(alias: str | None) -> list[str]:
     """The queues that a worker serves: those of the tasks, and QUEUES of the backends, because `.using` may name
     them."""
     from treadle.integrations.django.compat import task_backends
-    from treadle.integrations.django.job_store import first_alias, store_of, treadle_aliases
+    from treadle.integrations.django.job_store import first_alias, store_of
     from treadle.integrations.django.loading import prepare
 
     alias = alias or first_alias()
-    place = store_of(alias).options.place
-    same = [name for name, found in treadle_aliases().items() if found.place == place]
     known = {task.queue for task in prepare(alias).tasks.values()}
-    return sorted(known.union(*(task_backends[name].queues for name in same)))
+    return sorted(known.union(*(task_backends[name].queues for name in store_of(alias).backends)))
 
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
     """The command that the words name, with the words behind its name; None if they name none."""
-    found: click.Command = treadle
-    left = list(words)
-    while isinstance(found, click.Group):
-        while left and left[0].startswith("-"):
-            left.pop(0)
-        if not left:
+    command: click.Command = treadle
+    unread = list(words)
+    while isinstance(command, click.Group):
+        while unread and unread[0].startswith("-"):
+            unread.pop(0)
+        if not unread:
             return None, []
-        inner = found.get_command(click.Context(found), left.pop(0))
+        inner = command.get_command(click.Context(command), unread.pop(0))
         if inner is None:
             return None, []
-        found = inner
-    return found, left
+        command = inner
+    return command, unread
 
 
 def _parsed(command: click.Command, words: Sequence[str]) -> dict[str, Any]:

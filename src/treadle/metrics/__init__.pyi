@@ -1,0 +1,36 @@
+"""The names of the package, each with its module. Type checkers read this file, and so does `__init__.py`."""
+
+from treadle.metrics.cells import Cell as Cell
+from treadle.metrics.cells import Cells as Cells
+from treadle.metrics.cells import count as count
+from treadle.metrics.cells import decode as decode
+from treadle.metrics.cells import encode as encode
+from treadle.metrics.cells import waited as waited
+from treadle.metrics.folding import AGES as AGES
+from treadle.metrics.folding import KEPT as KEPT
+from treadle.metrics.folding import Folded as Folded
+from treadle.metrics.folding import fold as fold
+from treadle.metrics.folding import windows as windows
+from treadle.metrics.histogram import add as add
+from treadle.metrics.histogram import edges as edges
+from treadle.metrics.histogram import middle as middle
+from treadle.metrics.histogram import quantiles as quantiles
+from treadle.metrics.pairs import OTHER as OTHER
+from treadle.metrics.pairs import Counts as Counts
+from treadle.metrics.pairs import PairCounts as PairCounts
+from treadle.metrics.pairs import Pairs as Pairs
+from treadle.metrics.pairs import is_own as is_own
+from treadle.metrics.process_counts import NAMED as NAMED
+from treadle.metrics.process_counts import Numbers as Numbers
+from treadle.metrics.process_counts import NumbersSum as NumbersSum
+from treadle.metrics.process_counts import ProcessCounts as ProcessCounts
+from treadle.metrics.recorder import MINUTE as MINUTE
+from treadle.metrics.recorder import Recorder as Recorder
+from treadle.metrics.series import POINTS as POINTS
+from treadle.metrics.series import Count as Count
+from treadle.metrics.series import Metrics as Metrics
+from treadle.metrics.series import Percentiles as Percentiles
+from treadle.metrics.series import QuantileSeries as QuantileSeries
+from treadle.metrics.series import SeriesBuilder as SeriesBuilder
+from treadle.metrics.series import Totals as Totals
+from treadle.metrics.series import step_for as step_for

@@ -1,0 +1,29 @@
+"""The names of the package, each with its module. Type checkers read this file, and so does `__init__.py`."""
+
+from treadle.ports.contract import CorruptQueue as CorruptQueue
+from treadle.ports.contract import Counting as Counting
+from treadle.ports.contract import Listener as Listener
+from treadle.ports.contract import Ports as Ports
+from treadle.ports.contract import PubSub as PubSub
+from treadle.ports.contract import Pulled as Pulled
+from treadle.ports.contract import Queue as Queue
+from treadle.ports.contract import Store as Store
+from treadle.ports.contract import Timed as Timed
+from treadle.ports.contract import name_of_space as name_of_space
+from treadle.ports.contract import three as three
+from treadle.ports.disk import Files as Files
+from treadle.ports.file import FileQueue as FileQueue
+from treadle.ports.file import file_queue as file_queue
+from treadle.ports.folder_backend import FileBackend as FileBackend
+from treadle.ports.folder_backend import file_backend as file_backend
+from treadle.ports.memory import Dead as Dead
+from treadle.ports.memory import MemoryBackend as MemoryBackend
+from treadle.ports.memory import MemoryPubSub as MemoryPubSub
+from treadle.ports.memory import MemoryQueue as MemoryQueue
+from treadle.ports.memory import MemoryStore as MemoryStore
+from treadle.ports.memory import memory_backend as memory_backend
+from treadle.ports.memory import memory_pubsub as memory_pubsub
+from treadle.ports.memory import memory_queue as memory_queue
+from treadle.ports.memory import memory_store as memory_store
+from treadle.ports.sqlite_store import FileStore as FileStore
+from treadle.ports.sqlite_store import file_store as file_store

@@ -1,0 +1,29 @@
+"""The names of the package, each with its module. Type checkers read this file, and so does `__init__.py`."""
+
+from treadle.worker.backlog import Backlog as Backlog
+from treadle.worker.census import Census as Census
+from treadle.worker.config import RECOVERY as RECOVERY
+from treadle.worker.config import WorkerConfig as WorkerConfig
+from treadle.worker.config import task_names as task_names
+from treadle.worker.config import worker_name as worker_name
+from treadle.worker.core import WorkerCore as WorkerCore
+from treadle.worker.executors.threads import DaemonThreads as DaemonThreads
+from treadle.worker.executors.threads import Item as Item
+from treadle.worker.executors.threads import Runs as Runs
+from treadle.worker.executors.threads import deliver as deliver
+from treadle.worker.executors.threads import outcome as outcome
+from treadle.worker.health import WorkerHealth as WorkerHealth
+from treadle.worker.inline import InlineWorker as InlineWorker
+from treadle.worker.job_events import name_of as name_of
+from treadle.worker.job_events import run_outcome as run_outcome
+from treadle.worker.job_metrics import JobMetrics as JobMetrics
+from treadle.worker.jobs_of_others import Death as Death
+from treadle.worker.jobs_of_others import JobsOfOthers as JobsOfOthers
+from treadle.worker.jobs_of_others import Lease as Lease
+from treadle.worker.jobs_of_others import Place as Place
+from treadle.worker.jobs_of_others import named as named
+from treadle.worker.os_signals import Signals as Signals
+from treadle.worker.outage import StorageOutage as StorageOutage
+from treadle.worker.redrive import Redrive as Redrive
+from treadle.worker.trials import Suspect as Suspect
+from treadle.worker.worker import Worker as Worker
