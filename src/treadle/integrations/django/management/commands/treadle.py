@@ -17,9 +17,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
+from treadle.cli import recycling_options, root
 from treadle.cli.output import USAGE, note
-from treadle.cli.recycling_options import excluding_reload
-from treadle.cli.root import run, treadle
 from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
@@ -49,7 +48,7 @@ class Command(BaseCommand):
 def leave(words: list[str], alias: str | None) -> None:
     """Run the command. Exits unless its code is 0."""
     try:
-        code = run(completed(words, alias))
+        code = root.run(completed(words, alias))
     except (ImproperlyConfigured, InvalidTask) as error:
         sys.stderr.write(f"treadle: {error}\n")
         code = USAGE
@@ -96,7 +95,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
     if "reload" in names and reloads and sys.platform != "win32":
-        excluding = excluding_reload(known)
+        excluding = recycling_options.excluding_reload(known)
         if excluding is None:
             added.append("--reload")
         else:
@@ -118,7 +117,7 @@ def queues(alias: str | None) -> list[str]:
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
     """The command that the words name, with the words behind its name; None if they name none."""
-    command: click.Command = treadle
+    command: click.Command = root.treadle
     unread = list(words)
     while isinstance(command, click.Group):
         while unread and unread[0].startswith("-"):
