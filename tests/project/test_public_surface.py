@@ -52,8 +52,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    Audit BatchDecorator BatchOptions Bound Continuation Dead EnqueueOptions Jobs Lifespan Limits MetricsReader Once
-    Options Portal Queues Scheduled Schedules Scope Stub Synchronous Workflow Workflows
+    Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
+    Portal Queues Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
 """
 
 

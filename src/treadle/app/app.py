@@ -34,8 +34,9 @@ from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
 from treadle.storage.contract import Storage
 from treadle.tasks.declaration import names_to_hide
-from treadle.tasks.options import Sizes
+from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.task import Task
+from treadle.tasks.when import HasId, When
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,8 +252,11 @@ class App(Declarations):
     @answers_coroutine
     def enqueue(
         self,
-        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
-        **options: Unpack[EnqueueOptions],
+        *specs: Any,
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         """Store specs and flows in one round trip, all or none; the jobs are durable when it returns.
 
@@ -267,7 +271,7 @@ class App(Declarations):
         the same specs is safe.
         """
         unbegun: list[Any] = []
-        work = self._core.enqueue(specs, unbegun, **options)
+        work = self._core.enqueue(specs, unbegun, within, after=after, when=when, wait_timeout=wait_timeout)
         return report_dropped("jobs", work, unbegun)
 
     # --- life

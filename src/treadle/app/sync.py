@@ -28,6 +28,8 @@ from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Job, JobSpec
 from treadle.resources import Overrides
 from treadle.storage import at_once, is_async
+from treadle.tasks.options import Seconds
+from treadle.tasks.when import HasId, When
 
 if TYPE_CHECKING:
     from treadle.testing.clock import HandClock
@@ -80,13 +82,19 @@ class Portal:
     def enqueue(
         self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Unpack[EnqueueOptions]
     ) -> list[Job[Any, Any]]: ...
-    def enqueue(self, *specs: Any, **options: Any) -> Any:
+    def enqueue(
+        self,
+        *specs: Any,
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+    ) -> Any:
         """As `app.enqueue`. Returns one Job for one spec or flow, otherwise a list.
 
         With `within=` the jobs are stored on the given connection, in this thread and without an event loop.
         """
-        within = options.pop("within", None)
-        flat, single = self._core.flatten(specs, **options)
+        flat, single = self._core.flatten(specs, after, when, wait_timeout)
         jobs = self._send(flat, within) if flat else []
         return jobs[0] if single else jobs
 
