@@ -252,7 +252,7 @@ class App(Declarations):
     @answers_coroutine
     def enqueue(
         self,
-        *specs: Any,
+        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
         after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None,
         wait_timeout: Seconds | None = None,
