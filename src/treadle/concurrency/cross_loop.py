@@ -50,7 +50,7 @@ class LoopCall(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
         self._since = clock.monotonic()
-        self._stopped: float | None = None  # since when the loop does not run
+        self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last look
         try:
             loop.call_soon_threadsafe(self._begin)  # in a copy of the caller's context
         except RuntimeError:  # it is closed

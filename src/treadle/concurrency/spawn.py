@@ -66,7 +66,7 @@ class _Started(Coroutine[Any, Any, T]):
                 return awaited  # its task waits for this future, and so is cancelled there
         return self._work.throw(*error)
 
-    def __getattr__(self, name: str) -> Any:  # a task shows its name and frame
+    def __getattr__(self, name: str) -> Any:  # asyncio reads the coroutine's name and frame here when it shows a task
         return getattr(self._work, name)
 
     def close(self) -> None:

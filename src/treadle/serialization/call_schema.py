@@ -74,7 +74,7 @@ def _schemas(params: list[Param]) -> tuple[list[dict[str, Any]], dict[str, Any]]
     try:
         schemas, components = msgspec.json.schema_components(wires, schema_hook=_of_model, ref_template=REF)
         return list(schemas), components
-    except Exception:  # classes of users: msgspec and their own schemas may raise anything
+    except Exception:  # msgspec, and the schema that a user's class provides, may raise anything
         return [_alone(wire) for wire in wires], {}
 
 

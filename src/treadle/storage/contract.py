@@ -67,21 +67,22 @@ The rules:
   there is a reason to pause the limit, it has 0 slots. The rule is found by the full name, otherwise by the part before
   ":". A cost above the rule counts as the whole rule. A job whose function is done passes all limits and uses nothing.
   With hold="ended" a slot is held from the first claim to the ending, also by such a job, from the call that claims it.
-* **Bounds**: the limit of a queue may have `max_waiting`. Only `enqueue` obeys it. It is that of the operator's rule,
-  otherwise of the declared one, for "queue:<name>", otherwise for "queue" (there for each queue by itself); a pause
-  does not lift it. Its *waiting* jobs are the ready ones: queued, scheduled and blocked, also those that ran before. A
-  new job needs room unless it names jobs in `after`, is a promise or one of Treadle's own, its function is done, or it
-  supersedes a ready job of its queue. Nothing else does: a job for which another row is returned, a follow-up of an
-  outcome, and a job that is released, reopened, retried, lost or moved. Such jobs may exceed the bound, so an accepted
-  job is never refused later. If N jobs of a call need room and W wait, the excess is the smaller one of N and
-  W + N - `max_waiting`. If it is above 0, "refuse" raises QueueFull. The other two shed so many jobs before the call's
-  jobs are stored: each ends as cancelled with reason "shed", and its ending counts like any other. "drop_oldest" sheds
-  the first jobs by (position, id), of any priority. "drop_lowest" sheds the last in queue order, only jobs of a lower
-  rank (`row_rules.rank`) than each new job of the call that needs room in that queue. Only queued jobs are shed, no
-  job that was claimed since it was stored or reopened, whose function is done, or that is Treadle's own, and no row
-  that the call returns, supersedes or names in `after`. A call looks at the first queued jobs in that order, as many as
-  the excess and `bounds.LOOK` more, the rows of the call left out. If it finds fewer than it needs, it raises
-  QueueFull. Every other refusal of a call comes first; of several full queues that of the first new job is reported.
+* **Bounds**: the limit of a queue may have `max_waiting`. Only `enqueue` obeys it. The bound comes from the limit
+  "queue:<name>" or, if that has no rule, from the limit "queue", which then applies to each queue separately. In
+  either, the operator's rule comes before the declared one. A pause does not lift the bound. Its *waiting* jobs are the
+  ready ones: queued, scheduled and blocked, also those that ran before. A new job needs room unless it names jobs in
+  `after`, is a promise or one of Treadle's own, its function is done, or it supersedes a ready job of its queue.
+  Nothing else does: a job for which another row is returned, a follow-up of an outcome, and a job that is released,
+  reopened, retried, lost or moved. Such jobs may exceed the bound, so an accepted job is never refused later. If N jobs
+  of a call need room and W wait, the excess is the smaller one of N and W + N - `max_waiting`. If it is above 0,
+  "refuse" raises QueueFull. The other two shed so many jobs before the call's jobs are stored: each ends as cancelled
+  with reason "shed", and its ending counts like any other. "drop_oldest" sheds the first jobs by (position, id), of any
+  priority. "drop_lowest" sheds the last in queue order, only jobs of a lower rank (`row_rules.rank`) than each new job
+  of the call that needs room in that queue. Only queued jobs are shed, no job that was claimed since it was stored or
+  reopened, whose function is done, or that is Treadle's own, and no row that the call returns, supersedes or names in
+  `after`. A call looks at the first queued jobs in that order, as many as the excess and `bounds.LOOK` more, the rows
+  of the call left out. If it finds fewer than it needs, it raises QueueFull. Every other refusal of a call comes first;
+  of several full queues that of the first new job is reported.
 * **Reopening** (READY on an ended job) sets attempt and lost to 0, takes the key again and counts the deadline from
   now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
   "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending

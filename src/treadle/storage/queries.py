@@ -235,8 +235,8 @@ KINDS = ("running", "scheduled", "blocked", "waiting", "failed")
 def kept_glances(
     kept: Mapping[tuple[str, str, Kind], int], heads: Mapping[str, float], now: float
 ) -> tuple[QueueGlance, ...]:
-    """The queues of a glance, not bounded, from jobs by (queue, task, kind) and the first queue position of each
-    queue."""
+    """The queues of a glance with exact counts, which no bound cuts off, from the kept counts by (queue, task, kind)
+    and the first queue position of each queue."""
     queues: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (queue, _, kind), jobs in kept.items():
         if jobs > 0:

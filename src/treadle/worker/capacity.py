@@ -92,8 +92,8 @@ def uses_of(task: TaskCore) -> Uses:
 
 
 class Turns:
-    """The loop of one worker with resources. It reads only while a task has not fitted for `TURN` s: the first
-    queued job of each task that uses resources, in each queue of the worker."""
+    """The loop of one worker with resources. While some task has not fitted for at least `TURN` s, it reads the
+    first queued job of each task that uses resources, in each queue of the worker."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class LargeTexts:
 
     def _released(self, record: Record, cause: str, why: str, moment: float, carried: Pairs) -> Outcome:
         self._log.error(cause, f"{record.job.task} {record.job.id} cannot run here: {why}")
-        # The returns are spread, so this worker stays free for other jobs, however many such jobs there are.
+        # Released jobs come back spread over time: however many there are, this worker has time for other jobs.
         least = self._log.seen.total() / RATE * (0.5 + self._random())
         return unread.released(record, self._worker, why, moment, carried, least)
 

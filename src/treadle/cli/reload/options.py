@@ -72,7 +72,7 @@ def check(reload: bool, watch: Sequence[Path]) -> None:
 
 
 def rerun(watch: Sequence[Path], grace: float = GRACE) -> int:
-    """Run the command that was typed as a process, again after each change -> its exit code."""
+    """Run the typed command in a process of its own, and restart it after each change -> its exit code."""
     from treadle.cli.reload.supervisor import Command
 
     root = click.get_current_context().find_root()

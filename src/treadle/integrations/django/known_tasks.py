@@ -8,7 +8,7 @@ from treadle.app import App
 from treadle.integrations.django.compat import Task
 from treadle.tasks.task import AnyTask
 
-OF_ONE_CALL: Final = frozenset({"id", "after", "when"})  # options that cannot count for all jobs of a task
+OF_ONE_CALL: Final = frozenset({"id", "after", "when"})  # options that make sense for one call only
 KEPT: Final = 1_000  # exceptions of runs whose end is not stored yet; more than a worker has slots
 
 

@@ -73,7 +73,7 @@ def _second_try(conninfo: str) -> str | None:
     except psycopg.Error:
         return None
     try:
-        pointer: int | None = connection.pgconn_ptr  # type: ignore[attr-defined]  # documented, but not in their protocol
+        pointer: int | None = connection.pgconn_ptr  # type: ignore[attr-defined]  # documented, but not in psycopg's Protocol
         set_verbosity(pointer, _VERBOSE)
         _wait(connection, monotonic() + SECOND_TRY)
         codes = _CODE.findall(connection.error_message.decode("utf-8", "replace"))

@@ -94,7 +94,8 @@ def _is_ending(out: Outcome) -> bool:
 
 
 def _act_of(out: Outcome) -> str | None:
-    """The kind of a person's act, if it assigns only state and retention; None: any other outcome."""
+    """The kind of act by which a person made this outcome, if it sets only the state and the retention; None for any
+    other outcome."""
     if (
         len(out.checkpoints) != 1
         or out.checkpoints[0][0] != ACT

@@ -149,8 +149,8 @@ class CrossShard:
         return rows
 
     async def gather_in_first(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
-        """Prepare the first shard for jobs that refer to others. The ids in `own` will be stored there and in no other
-        shard; the ids in `ups` will be waited for there, even if unknown where the value is True."""
+        """Prepare the first shard for jobs that refer to others. Jobs with the ids in `own` will be stored there and in
+        no other shard. Jobs there will wait for the ids in `ups`; an id whose value is True may still be unknown."""
         wanted: dict[int, dict[str, str]] = {}
         for id in own:
             if self._layout.spreads(id):

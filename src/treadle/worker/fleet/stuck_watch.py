@@ -1,7 +1,8 @@
 """Acts for worker processes that do not answer: renews their leases, says which job is the cause, and ends them.
 
 A process whose event loop is blocked, or whose interpreter's lock is kept, is alive. Its jobs run, so no other worker
-may run them. Another process of the fleet renews their leases until it answers again, or is ended.
+may run them. Another process of the fleet renews the leases of these jobs until the stuck process answers again or has
+been ended.
 """
 
 from __future__ import annotations

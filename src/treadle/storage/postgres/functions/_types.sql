@@ -29,10 +29,10 @@ CREATE TYPE job_outcome AS (
     failures_allowed int, checkpoints json, after text[], followups json, reach text[]
 );
 
--- A claim. worker: the claim id; name, slot: where it is remembered. shares: of each queue. tasks: NULL: all; leases
--- and rooms: of these, a NULL in them is `lease`, or no bound. ids: only these jobs. running: jobs that the worker
--- holds. floors: {queue: [rank, position]} or NULL: where to scan first, see scan_floor.py. reach: the queues that
--- `ids` may be in.
+-- A claim. worker: the claim id; name, slot: where the claim is remembered. shares: one for each of `queues`. tasks:
+-- those that it may take; NULL: all. leases, rooms: one for each of `tasks`; a NULL among `leases` means `lease`, a NULL
+-- among `rooms` means no bound. ids: take only these jobs. running: jobs that the worker holds. floors: {queue: [rank,
+-- position]} or NULL: where the scan begins, see scan_floor.py. reach: the queues that `ids` may be in.
 CREATE TYPE claim_request AS (
     worker text, name text, slot int, queues text[], shares int[], tasks text[], leases float8[], rooms int[],
     "limit" int, lease float8, ids text[], running text[], floors json, reach text[]

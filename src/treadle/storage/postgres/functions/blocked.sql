@@ -329,8 +329,8 @@ BEGIN
 END $$;
 
 -- Checks the limits that got room while other transactions held their gates. A limit may be noted twice. A note of a
--- call that has not committed yet stays until it has. It waits for nothing: the next call that has the turn checks
--- them.
+-- call that has not committed yet stays until it has. This function waits for no gate: limits whose gates
+-- are taken are left to the next call that gets the turn.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];

@@ -70,8 +70,8 @@ BEGIN
     RETURN changed + coalesce(opened, 0) > 0;
 END $$;
 
--- The operator's rule, else the declared one; with 0 slots while there is a reason for a pause. A rate continues to
--- count.
+-- Stores the rule that applies to a limit: the operator's, else the declared one, with 0 slots while there is a reason
+-- for a pause. Deletes it if there is none. A rate continues to count.
 CREATE FUNCTION derive_rule(limited text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     fact limit_fact;

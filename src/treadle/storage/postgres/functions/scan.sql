@@ -11,7 +11,7 @@ BEGIN
     RETURN QUERY EXECUTE statement USING parameters;
 END $$;
 
--- A number that such a statement counts.
+-- Runs a counting statement of pages.py under the same settings, and returns its number.
 CREATE FUNCTION scan_count(statement text, parameters text[]) RETURNS bigint LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET jit = off SET max_parallel_workers_per_gather = 0 SET enable_sort = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$

@@ -149,7 +149,8 @@ local function recount()
   end
   if recounting and not recounting.follow then
     local changes, moment, last = recounting.changes, recounting.moment, recounting.id
-    -- A job created at `made` is counted elsewhere. `was` is nil: it is new; `is` is nil: it is deleted.
+    -- Moves a job created at `made` from the count `was` to the count `is`. `was` is nil for a new job, `is` for a
+    -- deleted one.
     function recounting.follow(made, id, was, is)
       if made < moment or (made == moment and not earlier(last, id)) then
         if was then changes[was] = (changes[was] or 0) - 1 end
