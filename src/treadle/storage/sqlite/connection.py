@@ -50,7 +50,7 @@ class OpenFile:
         self._shared = shared
         self._closed: asyncio.Task[None] | None = None  # set while the file is being closed
         self._places: list[Place] = []  # of each of PARTS
-        self._folder_seen = 0  # the folder's mtime (ns) when its files were last checked; 0: check after the next commit
+        self._folder_seen = 0  # the folder's mtime (ns) at the last check of its files; 0: check after the next commit
         self._look_at = 0.0
         self._log = -1  # a descriptor of the log, on which SQLite holds no locks; -1: it is not watched
         self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
