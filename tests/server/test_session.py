@@ -113,13 +113,12 @@ async def test_wrong_tokens_of_one_address_are_bounded(site: Site) -> None:
     assert (await site("GET", "/v1/me", authorization="Bearer all")).status == 200
 
 
-def test_delay_returns_the_wait_without_counting() -> None:
+def test_a_caller_beyond_its_rate_is_told_how_long_to_wait() -> None:
     now = 0.0
     rate = Rate(0.5, lambda: now, 2)
-    assert [rate.wait("a"), rate.wait("a"), rate.delay("a"), rate.delay("a")] == [0.0] * 4
-    assert (rate.wait("a"), rate.wait("b")) == (2.0, 0.0)
-    now = 2.0
-    assert rate.wait("a") == 0.0
+    assert [rate.delay("a"), rate.delay("a"), rate.delay("a"), rate.delay("b")] == [0.0, 0.0, 2.0, 0.0]
+    now = 2.0  # the refused request has not counted
+    assert [rate.delay("a"), rate.delay("a")] == [0.0, 2.0]
 
 
 @shows("a page of another site can do nothing with the session of a signed-in browser")

@@ -56,9 +56,7 @@ class EmptiedWatch:
         self._stored_at = self._stored_at or self._now()
         if not marks or self._now() - self._stored_at > RENEWED:
             row = marks[0] if marks else _new_mark(self._noticed)
-            with suppress(
-                Exception
-            ):  # a full server, or a storage without metrics, must not keep a worker from working
+            with suppress(Exception):  # a full server, or a storage without metrics, must not stop a worker
                 await storage.store_metrics([row])
                 self._known |= {row.source}
                 self._stored_at = self._now()
