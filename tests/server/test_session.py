@@ -113,7 +113,7 @@ async def test_wrong_tokens_of_one_address_are_bounded(site: Site) -> None:
     assert (await site("GET", "/v1/me", authorization="Bearer all")).status == 200
 
 
-def test_a_caller_beyond_its_rate_is_told_how_long_to_wait() -> None:
+def test_a_refused_request_reports_the_wait_and_does_not_count() -> None:
     now = 0.0
     rate = Rate(0.5, lambda: now, 2)
     assert [rate.delay("a"), rate.delay("a"), rate.delay("a"), rate.delay("b")] == [0.0, 0.0, 2.0, 0.0]
