@@ -102,7 +102,7 @@ def denied_check_spends(patch: Patch) -> None:
             if rule is not None and rule.rate is not None and key != shut:
                 admission.spend(rule, self.of(key), cost, self.now)
                 self.spent.add(key)
-                self._left.pop(key, None)
+                self._levels.pop(key, None)
         return shut
 
     patch.setattr(admission.Admission, "blocked_by", blocked_by)
