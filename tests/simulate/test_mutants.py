@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 SOON = 100  # seeds within which most are found
 LATER = {"L-1": 300}
-FROM = {"E-A14": 600, "costly passed": 650, "siblings pruned": 230}  # the seed to begin with: the ones before it find nothing
+FROM = {"E-A14": 600, "costly passed": 650, "siblings pruned": 230}  # the first seed: those before it find nothing
 ONLY = {"E-A14": ["clock"]}  # the faults of its seeds: among all faults it is found by one seed in a thousand
 RARE = {"O-3": 1_500, "C-2": 1_500, "signal twice": 1_500}  # those that need two events at the same time
 RARE_REPEATS = {"retry overtaken": 3_000, "turn lost": 3_000}
