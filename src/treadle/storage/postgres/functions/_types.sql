@@ -30,9 +30,9 @@ CREATE TYPE job_outcome AS (
 );
 
 -- A claim. worker: the claim id; name, slot: where the claim is remembered. shares: one for each of `queues`. tasks:
--- those that it may take; NULL: all. leases, rooms: one for each of `tasks`; a NULL among `leases` means `lease`, a NULL
--- among `rooms` means no bound. ids: take only these jobs. running: jobs that the worker holds. floors: {queue: [rank,
--- position]} or NULL: where the scan begins, see scan_floor.py. reach: the queues that `ids` may be in.
+-- those that it may take; NULL: all. leases, rooms: one for each of `tasks`; a NULL among `leases` means `lease`, a
+-- NULL among `rooms` means no bound. ids: take only these jobs. running: jobs that the worker holds. floors: {queue:
+-- [rank, position]} or NULL: where the scan begins, see scan_floor.py. reach: the queues that `ids` may be in.
 CREATE TYPE claim_request AS (
     worker text, name text, slot int, queues text[], shares int[], tasks text[], leases float8[], rooms int[],
     "limit" int, lease float8, ids text[], running text[], floors json, reach text[]

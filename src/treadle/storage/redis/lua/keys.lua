@@ -8,8 +8,8 @@ local function publish(channel, message) redis.pcall('PUBLISH', channel, message
 local JOB, ROW, DUE, MADE = ns .. ':job', ns .. ':row', ns .. ':due', ns .. ':made'
 local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns .. ':begun'
 -- A shard after the first, "{treadle:<name>/<n>}", has only workflows that involve no other one (decisions/shards.md).
--- POINTERS (`:left`) has the ids that must not be stored in this shard. A value says since when and, after "@", in which
--- shard the id belongs, if that is not the first one.
+-- POINTERS (`:left`) has the ids that must not be stored in this shard. A value says since when and, after "@", in
+-- which shard the id belongs, if that is not the first one.
 -- KEYS[3] is given if there are several shards.
 local LATER_SHARD, POINTERS = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
 local OPENS, RULES, PARENTS, SKIPS = ns .. ':opens', ns .. ':rules', ns .. ':parents', ns .. ':skips'
