@@ -22,7 +22,7 @@ from treadle import App
 from treadle.concurrency.threads import let_threads_start, starting
 from treadle.core.model import Outcome, State
 from treadle.storage.sqlite import SqliteStorage, shared_transaction, threads
-from treadle.storage.sqlite.threads import Relay, Steps
+from treadle.storage.sqlite.threads import Relay, Standby, Steps
 
 LONGEST = 60.0  # s until a wait counts as endless
 
@@ -80,9 +80,9 @@ async def test_a_blocked_loop_stops_no_other_process(
 # --- steps on the loop, and in the thread when the loop is absent
 
 
-async def relayed(steps: Steps[Any], is_open: Callable[[], bool] = lambda: True) -> Any:
+async def relayed(steps: Steps[Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
-        return await Relay(asyncio.get_running_loop(), steps, next(steps), is_open).run(pool)
+        return await Relay(asyncio.get_running_loop(), steps, next(steps), Standby(pool)).run()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,7 +20,7 @@ from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import patiently
 from treadle.storage.sqlite.opening import Opened, look_at_file, open_file
-from treadle.storage.sqlite.threads import in_thread
+from treadle.storage.sqlite.threads import Standby, in_thread
 from treadle.storage.sqlite.waiting_workers import WaitingWorkers
 
 LOOK: Final = 1.0  # seconds between two checks that the path still names the open file; 3 us each
@@ -88,6 +88,7 @@ class OpenFile:
         if self.lock is not None:
             self.waiting_workers = WaitingWorkers(self.lock)
         self.loop, self.closing = loop, False
+        self.standby = Standby(self.threads)
         self._places, self._folder_seen = self._places_now(), 0
         self._look_at = clock.monotonic() + LOOK
         if not self.unwritable and hasattr(os, "pread"):
@@ -112,6 +113,7 @@ class OpenFile:
         finally:  # also if the event loop is ending
             self.loop = None
             try:
+                self.standby.leave()
                 await loop.run_in_executor(self.threads, self._close)
             finally:
                 self.threads.shutdown(wait=False)

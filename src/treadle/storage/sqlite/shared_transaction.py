@@ -227,7 +227,7 @@ class SharedTransactions:
         steps = self._steps(file.lock, group, weight, topics, answers)
         wanted = next(steps, _OVER)
         if wanted is not _OVER:
-            await Relay(file.loop, steps, wanted, lambda: file.db.in_transaction).run(file.threads)
+            await Relay(file.loop, steps, wanted, file.standby).run()
         file.confirm()
         file.checkpoints.count(file.loop)
 
