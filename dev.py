@@ -280,8 +280,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args], inherit=True)[0], "show Treadle at work"),
     "test": (
         test,
-        "style, types, layers, tests (`--all`: the slow ones too; `--retry`: failed ones once more; `--python 3.15`: on "
-        "another Python); with other arguments: only pytest",
+        "style, types, layers, tests (`--all`: the slow ones too; `--retry`: failed ones once more; `--python 3.15`: "
+        "on another Python); with other arguments: only pytest",
     ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),

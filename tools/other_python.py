@@ -82,7 +82,7 @@ def _run_in_root(version: str, words: list[str]) -> int:
         [
             *("unshare", "--mount", "sh", "-c", ENTER, "enter", root),
             *("env", "-i", "HOME=/root", f"PATH={PATH}", "LANG=C.UTF-8", *passed),
-            *("sh", "-c", inside, "inside", *words),
+            *("sh", "-c", inside, f"python{version}", *words),
         ],
         env={**os.environ, "SHARED": " ".join(shared)},
         check=False,
