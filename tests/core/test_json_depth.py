@@ -16,7 +16,7 @@ TEXTS = ("[{", '\n"]', '"]}', "\\", '\\"[[[', "a", "", 1, None, 2.5)
 
 
 def tree(rng: random.Random, levels: int) -> Any:
-    """A value of this depth, with shallower ones beside each level."""
+    """A value of this depth, with shallower ones at each level."""
     value: Any = rng.choice(TEXTS)
     for level in range(levels):
         beside = (*TEXTS, [[]], {"[": {}}, [[{}]]) if level > 3 else TEXTS
@@ -26,7 +26,7 @@ def tree(rng: random.Random, levels: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_depth_is_exact_whatever_strings_contain(seed: int) -> None:
+def test_the_depth_is_exact_for_strings_with_brackets(seed: int) -> None:
     rng = random.Random(seed)
     text = json.dumps([[tree(rng, DEEPEST - 2)], tree(rng, 3)], ensure_ascii=rng.random() < 0.5)
     refuse_deep(text)
