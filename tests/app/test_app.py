@@ -171,7 +171,7 @@ def test_a_task_has_the_annotations_of_its_function(bare: App) -> None:
 
     for task, function in ((bare.task(send), send), (bare.batch()(many), many), (bare.task(cached), cached)):
         assert typing.get_type_hints(task) == typing.get_type_hints(function)
-        assert task.__annotations__ == function.__annotations__
+        assert task.__annotations__ == inspect.unwrap(function).__annotations__
         assert inspect.signature(task) == inspect.signature(function)
     assert typing.get_type_hints(bare.task(name="partial")(functools.partial(send, "a"))) == {}
 

@@ -181,7 +181,8 @@ def _broken(error: Exception, named: str) -> Stop:
     note("".join(lines).rstrip())
     hint = ""
     if isinstance(error, ImportError):
-        hint = CIRCLE if "partially initialized module" in str(error) else hint
+        running = {frame.filename for frame in traceback.extract_tb(tb) if frame.name == "<module>"}
+        hint = CIRCLE if error.path in running else hint  # the name is missing in a module that is still running
         hint = INSIDE if "no known parent package" in str(error) else hint
     return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above{hint}")
 

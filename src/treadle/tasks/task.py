@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.awaiting import refuse_to_block, report_dropped
 from treadle.core.errors import BadArgument
+from treadle.core.injected import annotations_of
 from treadle.core.job import Job, JobSpec
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
@@ -150,8 +151,8 @@ AnyTask = Task[..., Any, Any]
 
 def _annotations_of(function: Callable[..., Any]) -> Any:
     """The annotations of a call. Those of the class of a callable object describe its attributes."""
-    own = inspect.isroutine(function) or "__annotations__" in getattr(function, "__dict__", ())
-    return getattr(function if own else type(function).__call__, "__annotations__", {})
+    own = inspect.isroutine(function) or getattr(function, "__dict__", {}).keys() & {"__annotations__", "__annotate__"}
+    return annotations_of(function if own else type(function).__call__)
 
 
 class Bound(Generic[P, R, W]):
