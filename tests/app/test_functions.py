@@ -88,7 +88,7 @@ async def values(app: App, *tasks: Any) -> list[Any]:
     ],
 )
 @pytest.mark.parametrize("declare", ["task", "every"])
-def test_what_cannot_be_a_task_is_refused_with_the_cure(
+def test_a_function_that_cannot_be_a_task_is_refused_with_the_cure(
     function: Any, options: dict[str, Any], cure: str, declare: str
 ) -> None:
     app = App("memory://")

@@ -298,8 +298,8 @@ class Declarations:
 
 def _is_redefined(old: Any, function: Callable[..., Any]) -> bool:
     """Whether `function` redefines `old`, a task or a function: a notebook cell that runs again, or `importlib.reload`.
-    Functions defined inside functions do not count, because different ones may have the same name; nor do methods of
-    different objects."""
+    Functions defined inside functions do not count, because different ones may have the same name; a method of
+    another object is another function."""
     name = getattr(function, "__qualname__", "<")
     if not isinstance(getattr(function, "__self__", None), type | types.ModuleType | None):
         return False

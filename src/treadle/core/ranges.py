@@ -62,6 +62,10 @@ def a_span(option: str, value: float | None, least: float = 0.0, most: float = d
         raise BadOption(option, f"expected {least:g} to {most:,.0f} seconds, found {value!r:.60}")
 
 
+def a_moment(option: str, value: float | None) -> None:
+    a_span(option, value, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+
+
 def a_count(option: str, value: int | None, least: int = 0, most: int = defaults.MAX_COUNT) -> None:
     if value is not None and not least <= value <= most:
         raise BadOption(option, f"expected {least:,} to {most:,}, found {value!r:.60}")
@@ -130,6 +134,11 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
         _check_admission(job)
     if job.labels or job.headers:
         _check_words(job)
+    if job.run_at is not None or job.deadline_at is not None:
+        a_moment("run_at", job.run_at)
+        a_moment("deadline", job.deadline_at)
+        if job.deadline_at is not None and job.deadline is None:
+            raise BadOption("deadline", "expected `deadline`, in seconds, beside `deadline_at`")
     if job.root is not None and not _is_id(job.root):
         an_id("root", job.root)
     if job.parent is not None and not _is_id(job.parent):
@@ -371,7 +380,7 @@ def check_query(query: Query) -> None:
     a_count("limit", query.limit, 0, MOST_CALL)
     a_count("scan", query.scan, 1, COUNT)
     for option, moment in (("before", query.before), ("since", query.since)):
-        a_span(option, moment, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+        a_moment(option, moment)
 
 
 def check_metrics(row: MetricsRow) -> None:

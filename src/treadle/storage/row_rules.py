@@ -68,6 +68,16 @@ def claim_slot(claim_id: str) -> tuple[str, int]:
     return worker_name(claim_id), slot
 
 
+def delay_of(job: NewJob, created_at: float) -> float:
+    """Seconds from its creation until it may be claimed."""
+    return job.delay if job.run_at is None else max(0.0, job.run_at - created_at)
+
+
+def deadline_of(job: NewJob, created_at: float) -> float | None:
+    """Seconds from its creation, or from its reopening, within which it must end."""
+    return job.deadline if job.deadline_at is None else max(0.0, job.deadline_at - created_at)
+
+
 def new_record(job: NewJob, now: float) -> Record:
     """The record of a plain job without a lane that has just been stored."""
     return Record(

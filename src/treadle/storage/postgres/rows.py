@@ -178,6 +178,7 @@ def _is_simple(job: NewJob) -> bool:
     return not (
         job.after
         or job.delay > 0
+        or job.run_at is not None
         or job.lane is not None
         or job.function_done
         or job.aging
@@ -257,6 +258,8 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("keep_failed", job.keep_failed if job.keep_failed != defaults.KEEP_FAILED else None),
         ("delay", job.delay if job.delay > 0 else None),
         ("deadline", job.deadline),
+        ("run_at", job.run_at),
+        ("deadline_at", job.deadline_at),
         ("timeout", job.wait_timeout),
         ("function_done", job.function_done or None),
         ("lease", job.lease),

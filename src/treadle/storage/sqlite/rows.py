@@ -125,6 +125,7 @@ def is_plain(job: NewJob) -> bool:
         job.key is not None
         or job.after
         or job.delay > 0
+        or job.run_at is not None
         or job.labels
         or job.lane is not None
         or job.function_done
