@@ -141,7 +141,7 @@ def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _check_function(name: str, function: Callable[..., object], kind: str | None) -> None:
+def _check_function(name: str, function: object, kind: str | None) -> None:
     """Raise BadTask for a function that no stored job can call, with what to write in its place."""
     if isinstance(function, classmethod | functools.partialmethod) or _lacks_its_object(function):
         raise BadTask(
@@ -162,17 +162,14 @@ def _check_function(name: str, function: Callable[..., object], kind: str | None
         )
 
 
-def _lacks_its_object(function: Callable[..., object]) -> bool:
+def _lacks_its_object(function: Any) -> bool:
     """Whether it is a function of a class that takes `self` or `cls`, and is not bound to one."""
     plain = None if inspect.ismethod(function) else inspect.unwrap(function)
     if not inspect.isfunction(plain):
         return False
-    owner, code = plain.__qualname__.rpartition(".")[0], plain.__code__
-    return (
-        owner not in ("", "<locals>")
-        and not owner.endswith(".<locals>")
-        and (code.co_varnames[: min(1, code.co_argcount)] in (("self",), ("cls",)))
-    )
+    owner, code = plain.__qualname__.split(".")[:-1], plain.__code__
+    in_class = bool(owner) and owner[-1] != "<locals>"
+    return in_class and code.co_varnames[: min(1, code.co_argcount)] in (("self",), ("cls",))
 
 
 def _check_kind(name: str, function: Callable[..., object], kind: str) -> None:

@@ -17,7 +17,7 @@ from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled
 from treadle.core.errors import BadOption, TooLarge
 from treadle.core.ranges import CONTROL, MOST_AFTER, OWN, at_most
-from treadle.policy.retry import Policy, Retry, seconds, until
+from treadle.policy.retry import Policy, Retry, seconds, span_and_instant
 from treadle.tasks.when import HasId, When
 
 Seconds = float | timedelta
@@ -352,13 +352,6 @@ def meant(name: str, beside: Collection[str] = ()) -> str:
     return f"; did you mean {instead}?" if instead else ""
 
 
-def _instant(value: object, option: str, now: float) -> tuple[float, float]:
-    """An aware datetime as the seconds from now, by this process's clock, and as seconds since 1970, which the storage
-    compares with its own clock. Raises BadOption."""
-    span = until(value, option, now)
-    return span, min(cast("datetime", value).timestamp(), now + defaults.MAX_DELAY)
-
-
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "queue": _queue,
     "priority": _priority,
@@ -379,9 +372,9 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
     known = cast("dict[str, Any]", options)
     fields: dict[str, Any] = {name: convert(known[name]) for name, convert in _PLAIN.items() if name in known}
     if "run_at" in options:
-        fields["delay"], fields["run_at"] = _instant(options["run_at"], "run_at", now)
+        fields["delay"], fields["run_at"] = span_and_instant(options["run_at"], "run_at", now)
     if "deadline" in options:
-        fields["deadline"], fields["deadline_at"] = _instant(options["deadline"], "deadline", now)
+        fields["deadline"], fields["deadline_at"] = span_and_instant(options["deadline"], "deadline", now)
     elif "expires" in options:
         fields["deadline"] = seconds(options["expires"], "expires")
     if "limits" in options or "cost" in options:

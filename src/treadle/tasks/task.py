@@ -213,12 +213,9 @@ def refuse_covered(tasks: Iterable[AnyTask]) -> None:
     """Raise BadTask if a decorator above `@app.task` has replaced the task in its module by a function that calls it:
     workers run the function without that decorator."""
     for task in tasks:
-        found: Any = sys.modules.get(task.__module__)
-        for part in task.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if (
-            callable(found)
-            and found is not task
-            and inspect.unwrap(found, stop=functools.partial(operator.is_, task)) is task
-        ):
+        member: Any = sys.modules.get(task.__module__)
+        for name in task.__qualname__.split("."):
+            member = getattr(member, name, None)
+        same = functools.partial(operator.is_, task)
+        if callable(member) and not same(member) and same(inspect.unwrap(member, stop=same)):
             raise BadTask(f"{task.name}: a decorator above @app.task hides the task; put @app.task above all others")
