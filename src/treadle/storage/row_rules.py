@@ -267,10 +267,12 @@ def first_moment(*moments: float | None) -> float | None:
 
 def taken_back(row: Record, now: float) -> Record | None:
     """The row with its remaining time counted from `now`, if a clock ahead of `now` wrote it; None: nothing to
-    correct."""
+    correct. A job that has not started before its `run_at` is due at that instant by any clock."""
     if row.state not in (State.READY, State.RUNNING) or row.queue_position is not None or row.blocked_on is not None:
         return None
     if row.due_at is None or row.due_at <= now or row.updated_at <= now:
+        return None
+    if row.job.run_at is not None and row.started_at is None:
         return None
     return replace(row, due_at=max(now, row.due_at - (row.updated_at - now)), updated_at=now)
 

@@ -285,6 +285,7 @@ def _later(job: NewJob) -> dict[str, Any] | None:
         name: value
         for name, value in (
             ("delay", job.delay if job.delay > 0 else None),
+            ("run_at", job.run_at),
             ("aging", job.aging or None),
             ("priority", job.priority if job.aging else None),
             ("window", job.key_window),
@@ -292,6 +293,7 @@ def _later(job: NewJob) -> dict[str, Any] | None:
             ("required", job.required),
             ("stride", job.stride if job.lane is not None else None),
             ("deadline", job.deadline),
+            ("deadline_at", job.deadline_at),
             ("function_done", job.function_done or None),
         )
         if value is not None

@@ -14,6 +14,8 @@ from treadle_testkit.conformance.kit import (
     READY,
     WAITING,
     advance_due,
+    back,
+    beat,
     claim_ids,
     claim_one,
     done,
@@ -122,3 +124,27 @@ async def test_law12_a_reopened_job_has_as_long_as_at_first(storage: Storage, cl
     for id in ("a", "b"):
         await settle(storage, out(await row(storage, id), READY))
         assert (await row(storage, id)).deadline_at == pytest.approx(now + 600)
+
+
+async def test_law12_an_instant_stays_when_the_clock_is_corrected(storage: Storage, clock: HandClock) -> None:
+    """A job enqueued while the clock was an hour ahead starts at its instant; its retry keeps the time it had left."""
+    await beat(storage)
+    clock.advance(3_600)
+    await beat(storage)
+    now = clock.moment
+    await storage.enqueue([job("a", delay=50, run_at=now + 50), job("b", after=("a",), run_at=now + 70, delay=70)])
+    clock.advance(-3_600)
+    await beat(storage)
+    clock.advance(3_649)
+    await beat(storage)
+    assert await claim_ids(storage) == []
+    clock.advance(1)
+    a = await claim_one(storage)
+    clock.advance(3_600)
+    await beat(storage)
+    await settle(storage, back(a, 30))
+    clock.advance(-3_600)
+    await beat(storage)
+    clock.advance(31)
+    await beat(storage)
+    assert await claim_ids(storage) == ["a"]

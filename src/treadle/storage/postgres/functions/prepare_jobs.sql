@@ -8,11 +8,6 @@ CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMU
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
 
--- A span of a new job that is created at t: up to its instant, if it has one. See row_rules.delay_of.
-CREATE FUNCTION span_of(span float8, moment float8, t float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN moment IS NULL THEN span ELSE greatest(moment - t, 0) END
-$$;
-
 -- Inserts the jobs whose ids are new, and returns these ids. Jobs that affect no others get their final state at once.
 -- A key does not matter here, because a job that does not get its key is deleted again. The other jobs get their state
 -- in place_new_jobs. No other transaction sees the rows yet, and none can store these ids from here on.
@@ -26,8 +21,6 @@ BEGIN
             (x.key IS NULL OR x.conflict <> 'replace') AND (x.lane IS NULL OR d.later) AND x.after IS NULL AS simple,
             t + i.waits AS starts_at, t + i.ends_in AS ends_at,
             CASE WHEN x.function_done THEN NULL ELSE t + i.ends_in END AS over_at,
-            CASE WHEN coalesce(x.run_at, x.deadline_at) IS NULL THEN x.words ELSE coalesce(x.words, '{}')
-                || jsonb_strip_nulls(jsonb_build_object('delay', i.waits, 'deadline', i.ends_in)) END AS known,
             t - coalesce((x.words ->> 'aging')::float8 * (x.words ->> 'priority')::int, 0) AS turn,
             (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
         FROM ROWS FROM (json_to_recordset(jobs) AS (
@@ -49,7 +42,7 @@ BEGIN
         SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}),
             x.lease, coalesce(x.function_done, false), least(x.required, x.awaited),
             allowed_failures(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root, x.parent, x.limits,
-            x.costs, x.after, x.known, x.spec, t, t, x.ends_at, s.state,
+            x.costs, x.after, x.words, x.spec, t, t, x.ends_at, s.state,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 0 THEN least(x.over_at, t + x.timeout)
