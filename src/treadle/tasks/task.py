@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.awaiting import refuse_to_block, report_dropped
-from treadle.core.errors import BadArgument
+from treadle.core.errors import BadArgument, BadTask
 from treadle.core.injected import annotations_of
 from treadle.core.job import Job, JobSpec
 from treadle.tasks.core import NO_OPTIONS, TaskCore
@@ -207,3 +208,15 @@ class Bound(Generic[P, R, W]):
         refuse_to_block(f"{name}.enqueue_sync()", f"{name}.enqueue(...)")
         [job] = self._core.factory.sender.send_sync([self._spec(args, kwargs)], self._within)
         return job
+
+
+def refuse_covered(tasks: Iterable[AnyTask]) -> None:
+    """Raise BadTask if a decorator above `@app.task` has replaced the task in its module by a function that calls it:
+    workers run the function without that decorator."""
+    for task in tasks:
+        member: Any = sys.modules.get(task.__module__)
+        for name in task.__qualname__.split("."):
+            member = getattr(member, name, None)
+        same = functools.partial(operator.is_, task)
+        if callable(member) and not same(member) and same(inspect.unwrap(member, stop=same)):
+            raise BadTask(f"{task.name}: a decorator above @app.task hides the task; put @app.task above all others")

@@ -142,6 +142,7 @@ class DelayedApi:
             payload=payload,
             queue=defaults.DELAYED_QUEUE,
             delay=max(0.0, due - self._core.now()),
+            run_at=due,
             keep=KEEP,
             retry=POLICY.text(),
             headers=(("dueTime", repr(due)),),

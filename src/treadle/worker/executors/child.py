@@ -244,12 +244,14 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     """Encode an exception."""
     kind: Kind = "other"
     fields: list[Any] = []
+    caused = error.__cause__ is not None
     if isinstance(error, Defer):
-        kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
+        until = None if error.until is None else error.until.timestamp()
+        kind, fields = "defer", [error.seconds, until, error.limit, caused]
     elif isinstance(error, RetryAfter):
-        kind, fields = "retry", [error.seconds, error.__cause__ is not None]
+        kind, fields = "retry", [error.seconds, caused]
     elif isinstance(error, Abort):
-        kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
+        kind, fields = "abort", [judge.message_of(error), caused]
     elif isinstance(error, BadArgument):
         kind, fields = "argument", [error.task, error.parameter, error.problem]
     elif isinstance(error, BadResult):
