@@ -21,6 +21,7 @@ import treadle
 from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
 from treadle.core.errors import BadOption, TreadleError
+from treadle.core.standard_modules import keep_from
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -67,14 +68,6 @@ def _found(named: str) -> App:
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
     return next(iter(apps.values()))
-
-
-def refuse_hiding() -> None:
-    """Raise Stop if the current directory has a module `treadle`: worker processes would import it instead of ours."""
-    for file in (Path.cwd() / "treadle.py", Path.cwd() / "treadle" / "__init__.py"):
-        if file.is_file() and file.parent.resolve() != Path(treadle.__file__).resolve().parent:
-            hides = file if file.name == "treadle.py" else file.parent
-            raise Stop(USAGE, f"{hides} hides the library `treadle` from the worker processes: rename it")
 
 
 def _apart(prints: bool) -> AbstractContextManager[object]:
@@ -131,7 +124,9 @@ def _module_of(place: str, named: str) -> str:
 
 
 def _first_on_path(folder: Path) -> None:
+    """Put the folder first on sys.path, as Python does for a script."""
     if str(folder) not in sys.path[:1]:
+        keep_from(folder)
         sys.path.insert(0, str(folder))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from treadle.core import file_urls
 from treadle.core.clock import moment, moment_text, wall
 from treadle.core.redaction import in_json, in_line, shown, visible
 from treadle.core.words import lasts as lasts
@@ -192,11 +193,9 @@ def place(url: str | None, otherwise: str) -> str:
     """
     if url is None:
         return otherwise
-    scheme, colon, rest = url.partition(":///")
-    if scheme != "sqlite" or not colon:
+    if (file := file_urls.read(url)) is None:
         return shown(url)
-    file, question, options = rest.partition("?")
-    return shown(f"sqlite:///{os.path.abspath(file)}{question}{options}")
+    return shown(file_urls.url_of(os.path.abspath(file.path)) + "".join(url.partition("?")[1:]))
 
 
 def seconds(text: str) -> float:
