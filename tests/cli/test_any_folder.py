@@ -78,9 +78,7 @@ def test_a_worker_beside_files_with_the_name_of_every_module_of_python(tmp_path:
         assert "of the folder" not in worker.stderr
 
 
-@shows(
-    "a server, its workers and the supervisor of --reload start beside files with the name of every module of Python"
-)
+@shows("a server, its workers and the supervisor of --reload start beside files named as every module of Python")
 @pytest.mark.parametrize(
     "command",
     [

@@ -1,4 +1,4 @@
-"""Imports the app that `module:attribute` or `path/to/file.py:attribute` names.
+"""Imports the app that `module:attribute` or `path/to/file.py:attribute` names, or calls `module:factory()` for it.
 
 Without an attribute, the module must contain exactly one app.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import treadle
 from treadle.cli.app_search import Found, search
@@ -56,11 +56,16 @@ def _found(named: str) -> App:
     place, _, attribute = named.partition(":")
     module = _import(_module_of(place, named), named)
     if attribute:
-        value = module
+        value: Any = module
+        attribute, is_call, _ = attribute.partition("()")
         for part in attribute.split("."):
             if not hasattr(value, part):
                 raise Stop(USAGE, f"{place!r} has no {attribute!r}; {_apps_in(module)}")
             value = getattr(value, part)
+        if is_call:
+            value = _called(value, named)
+        elif not isinstance(value, App) and callable(value):
+            raise Stop(USAGE, f"{named!r} is {type(value).__name__}, not a treadle.App; if it returns one: '{named}()'")
         if not isinstance(value, App):
             raise Stop(USAGE, f"{named!r} is {type(value).__name__}, not a treadle.App; {_apps_in(module)}")
         return value
@@ -68,6 +73,14 @@ def _found(named: str) -> App:
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} names a module, not an app: {_apps_in(module)}")
     return next(iter(apps.values()))
+
+
+def _called(factory: Callable[[], object], named: str) -> object:
+    """What a factory without arguments returns."""
+    try:
+        return factory()
+    except Exception as error:
+        raise _broken(error, named) from error
 
 
 def _apart(prints: bool) -> AbstractContextManager[object]:

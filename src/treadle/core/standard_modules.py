@@ -7,32 +7,9 @@ import os
 from typing import Final
 
 NEEDED: Final = (
-    *(
-        "calendar",
-        "configparser",
-        "csv",
-        "ctypes",
-        "email",
-        "getpass",
-        "glob",
-        "html",
-        "json",
-        "mimetypes",
-        "multiprocessing",
-    ),
-    *(
-        "pickle",
-        "pkgutil",
-        "quopri",
-        "resource",
-        "socketserver",
-        "sqlite3",
-        "statistics",
-        "tempfile",
-        "tomllib",
-        "zipfile",
-        "zoneinfo",
-    ),
+    *("calendar", "configparser", "csv", "ctypes", "email", "getpass", "glob", "html"),
+    *("json", "mimetypes", "multiprocessing", "pickle", "pkgutil", "quopri", "resource", "socketserver"),
+    *("sqlite3", "statistics", "tempfile", "tomllib", "zipfile", "zoneinfo"),
 )
 
 
