@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.servers import postgres, valkey
+from tests.fixtures import a_url
 from treadle import App
 from treadle.core import file_urls
 from treadle.core.config import plain_url, storage_url
@@ -20,8 +20,7 @@ from treadle.errors import BadUrl
 from treadle.storage import connect
 from treadle_testkit.shows import shows
 
-NAMES = ["C#", "C#2", "C", "what?", "what", "100%25", "100%", "50%41", "50A", "with space", "trailing ", "ünïcode 漢",
-         "line\nbreak", "semi;colon", "quote'\"", "a&b=c", "tab\there", "plus+"]  # fmt: skip
+NAMES = ["C#", "C#2", "what?", "100%25", "50%41 ünïcode 漢"]
 TASKS = """
 import sys
 from treadle import App
@@ -98,7 +97,7 @@ def test_the_default_is_beside_the_program(tmp_path: Path) -> None:
 
 
 def test_a_question_mark_in_a_name_is_explained() -> None:
-    with pytest.raises(BadUrl, match="a `[?]` that belongs to the file name is written %3F"):
+    with pytest.raises(BadUrl, match=r"a `[?]` that belongs to the file name is written %3F"):
         connect("sqlite:///what?.db")
     with pytest.raises(BadUrl, match="null character"):
         connect("sqlite:///a%00.db")
@@ -123,7 +122,7 @@ def test_a_fragment_of_a_file_is_shown() -> None:
 
 @shows("URLs of SQLAlchemy and of Valkey name the storage, as Treadle's own do")
 @pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg", "postgresql+psycopg2", "valkey"])
-async def test_schemes_of_other_libraries(scheme: str) -> None:
+async def test_schemes_of_other_libraries(scheme: str, tmp_path: Path) -> None:
     async def works(url: str) -> None:
         async with App(scheme + url[url.index("://") :]) as app:
             job = await app.stub("shop.send").enqueue()
@@ -131,11 +130,8 @@ async def test_schemes_of_other_libraries(scheme: str) -> None:
             assert app.url is not None
             assert app.url.partition(":")[0] in ("postgresql", "redis")
 
-    if scheme == "valkey":
-        await works(f"{valkey.url()}?ns=of-another-scheme")
-    else:
-        with postgres.a_schema() as schema:
-            await works(postgres.url_of(schema))
+    with a_url("redis" if scheme == "valkey" else "postgres", tmp_path) as url:
+        await works(url)
 
 
 @pytest.mark.parametrize(
