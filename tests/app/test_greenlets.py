@@ -1,4 +1,4 @@
-"""Producers in a process whose threads gevent or eventlet has replaced. They run where these libraries are installed."""
+"""Producers in a process whose threads gevent or eventlet has replaced, where these libraries are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of the user that have the names of Python's own: neither a worker nor a server imports them by mistake."""
+"""Modules of the user that have the names of Python's own: no worker and no server imports them by mistake."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def every_public_name() -> list[str]:
 
 @shows("a worker starts and runs jobs in a folder whose files have the names of all modules of Python")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
-def test_a_worker_beside_files_with_the_name_of_every_module_of_python(tmp_path: Path, kind: str) -> None:
+def test_a_worker_next_to_files_with_the_name_of_every_module_of_python(tmp_path: Path, kind: str) -> None:
     here = tmp_path / "here"
     here.mkdir()
     with a_url(kind, tmp_path) as url:
@@ -78,7 +78,7 @@ def test_a_worker_beside_files_with_the_name_of_every_module_of_python(tmp_path:
         assert "of the folder" not in worker.stderr
 
 
-@shows("a server, its workers and the supervisor of --reload start beside files named as every module of Python")
+@shows("a server, its workers and the supervisor of --reload start next to files named as every module of Python")
 @pytest.mark.parametrize(
     "command",
     [
@@ -89,7 +89,7 @@ def test_a_worker_beside_files_with_the_name_of_every_module_of_python(tmp_path:
     ],
     ids=" ".join,
 )
-def test_other_commands_beside_such_files(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_other_commands_next_to_such_files(tmp_path: Path, command: tuple[str, ...]) -> None:
     here = tmp_path / "here"
     here.mkdir()
     with a_url("sqlite", tmp_path) as url:
@@ -102,9 +102,9 @@ def test_other_commands_beside_such_files(tmp_path: Path, command: tuple[str, ..
         assert "of the folder" not in running.stderr
 
 
-@shows("`python -m treadle` runs beside a queue.py, select.py, token.py or statistics.py")
-def test_python_dash_m_beside_modules_with_common_names(tmp_path: Path) -> None:
-    """Python itself imports `types` before any line of ours; the script `treadle` runs beside a types.py too."""
+@shows("`python -m treadle` runs next to a queue.py, select.py, token.py or statistics.py")
+def test_python_dash_m_next_to_modules_with_common_names(tmp_path: Path) -> None:
+    """Python itself imports `types` before any line of ours; the script `treadle` runs next to a types.py too."""
     here = tmp_path / "here"
     here.mkdir()
     with a_url("sqlite", tmp_path) as url:

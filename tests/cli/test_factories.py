@@ -79,8 +79,7 @@ def test_a_worker_calls_the_factory(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["jobs", "list", "--app", "{}:create_app"], "'{}:create_app' is function, not a treadle.App; if it returns one: "
-         "'{}:create_app()'"),
+        (["jobs", "list", "--app", "{}:create_app"], "is function, not a treadle.App; if it returns one: '{}:create_app()'"),
         (["jobs", "list", "--app", "{}:other()"], "'{}:other()' is int, not a treadle.App"),
         (["jobs", "list", "--app", "{}:broken()"], "ValueError: no settings"),
         (["jobs", "list", "--app", "{}:missing()"], "has no 'missing'"),
@@ -88,7 +87,7 @@ def test_a_worker_calls_the_factory(here: Path) -> None:
         (["worker", "{}", "--factory"], "--factory expects MODULE:FUNCTION, found {}"),
     ],
 )  # fmt: skip
-def test_what_is_no_factory_is_explained(
+def test_other_names_are_explained(
     here: Path, words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word.format(here.stem) for word in words]) in (1, 2)

@@ -78,7 +78,7 @@ def test_a_path_without_the_right_to_write(what: str) -> None:
     from tests.storage.sqlite.support import open_folder
 
     with open_folder() as folder:
-        (folder / "shop.py").write_text(APP.format(url=f"sqlite:///{folder}/jobs.db", more=AS_NOBODY))
+        (folder / "shop.py").write_text(APP.format(url=f"sqlite:///{folder}/jobs.db", more=f"import os\n{AS_NOBODY}"))
         if what == "file":
             os.chmod(folder, 0o777)
             with Command("worker", "shop:app", cwd=folder) as worker:

@@ -87,7 +87,7 @@ def test_every_name_is_one_file_for_all_processes(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(NAMES)
 
 
-def test_the_default_is_beside_the_program(tmp_path: Path) -> None:
+def test_the_default_is_next_to_the_program(tmp_path: Path) -> None:
     folder = tmp_path / "C#?%41"
     folder.mkdir()
     (folder / "shop.py").touch()
@@ -110,7 +110,7 @@ def test_a_path_in_place_of_a_url_is_answered_with_its_url(url: str) -> None:
     assert f"the SQLite file of this name is 'sqlite:///{url}'" in str(refused.value)
 
 
-def test_what_may_be_a_password_is_in_no_such_answer() -> None:
+def test_no_such_answer_has_a_possible_password() -> None:
     with pytest.raises(BadUrl) as refused:
         App("user:secret@host/jobs.db")
     assert "secret" not in str(refused.value)

@@ -199,15 +199,15 @@ class Portal:
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                made: list[asyncio.AbstractEventLoop] = []
-                self._join = start(lambda: self._run(made), "treadle-sync")
-                until(lambda: bool(made))
-                self._loop = self._core.life.own_loop = made[0]
+                loops: list[asyncio.AbstractEventLoop] = []
+                self._join = start(lambda: self._run(loops), "treadle-sync")
+                until(lambda: bool(loops))
+                self._loop = self._core.life.own_loop = loops[0]
             return self._loop
 
-    def _run(self, made: list[asyncio.AbstractEventLoop]) -> None:
+    def _run(self, loops: list[asyncio.AbstractEventLoop]) -> None:
         loop = asyncio.new_event_loop()  # in this thread: the selector of gevent belongs to the thread that makes it
-        made.append(loop)
+        loops.append(loop)
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

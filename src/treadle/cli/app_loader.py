@@ -76,7 +76,7 @@ def _found(named: str) -> App:
 
 
 def _called(factory: Callable[[], object], named: str) -> object:
-    """What a factory without arguments returns."""
+    """Call a factory, which takes no arguments."""
     try:
         return factory()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Keeps modules of Python's own, when a folder of the user goes on sys.path that has a module of the same name."""
+"""Keeps modules of Python's own when sys.path gets a folder of the user with modules of the same names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDED: Final = (
 
 
 def keep_from(folder: str | os.PathLike[str]) -> None:
-    """Call this before the folder goes on sys.path. It imports those modules that Treadle and its drivers import only
+    """Call this before sys.path gets the folder. It imports those modules that Treadle and its drivers import only
     later; others stay the user's to replace, as in a script."""
     for name in NEEDED:
         place = os.path.join(folder, name)

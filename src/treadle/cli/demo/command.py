@@ -85,10 +85,10 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
     # All temporary files go into this folder, because a killed worker does not delete its own.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
-        yield (made := url_of(f"{folder}/demo.db"))
+        yield (database := url_of(f"{folder}/demo.db"))
     finally:
         if keep:
-            note("kept the database: " + command("jobs", "list", options=["--url", made]))
+            note("kept the database: " + command("jobs", "list", options=["--url", database]))
         else:
             _delete(folder)
 

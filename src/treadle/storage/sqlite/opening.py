@@ -161,10 +161,7 @@ def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, s
         migrate(db, path, now(), shared)
         share(lock.path, path)
         if fresh:
-            log.info(
-                "%s is new and empty; a program that names another file, or runs in another container, has its own",
-                path,
-            )
+            log.info("%s is new and empty; programs with another folder or in another container have their own", path)
             _sync_folder(os.path.dirname(path))
     finally:
         lock.unlock()
