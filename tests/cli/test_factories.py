@@ -79,7 +79,7 @@ def test_a_worker_calls_the_factory(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["jobs", "list", "--app", "{}:create_app"], "is function, not a treadle.App; if it returns one: '{}:create_app()'"),
+        (["jobs", "list", "--app", "{}:create_app"], "is function, not a treadle.App; if it returns one: '{}:cre"),
         (["jobs", "list", "--app", "{}:other()"], "'{}:other()' is int, not a treadle.App"),
         (["jobs", "list", "--app", "{}:broken()"], "ValueError: no settings"),
         (["jobs", "list", "--app", "{}:missing()"], "has no 'missing'"),

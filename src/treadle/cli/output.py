@@ -90,7 +90,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2)), error.end
 
 
 def coloured(stream: Any = None) -> bool:
