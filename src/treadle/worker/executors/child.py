@@ -30,6 +30,7 @@ from treadle.core import clock, defaults
 from treadle.core.errors import BadArgument, BadResult, TooLarge
 from treadle.core.job import Continuation
 from treadle.core.model import Record
+from treadle.core.standard_modules import keep_from
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import close_process, inside_calls
@@ -169,6 +170,8 @@ class Child:
             vanish()
 
     def _set_up(self, hello: Hello) -> None:
+        for folder in set(hello.path).difference(sys.path):
+            keep_from(folder)
         sys.path[:] = hello.path
         if hello.pythonpath is None:
             os.environ.pop("PYTHONPATH", None)
