@@ -133,7 +133,8 @@ def _lists(counts: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Che
         yield warn(
             "lists",
             f"lists of jobs do not match their rows ({', '.join(drifts)})",
-            "`treadle doctor --repair` corrects them; upgrade all programs: earlier versions do not write these lists",
+            "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
+            "user",
         )
 
 

@@ -16,7 +16,7 @@ from treadle.storage.admission import rule_for
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.count_groups import RUNNING as RUNNING_KIND
 from treadle.storage.machine.leasing import Leasing, next_start, shares
-from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order, named_costs, rank
+from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
@@ -70,9 +70,10 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
     name, slot = claim_slot(ask.worker)
     mark, recent, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
     unit.saw_mark(mark)
-    unit.refuse("closing")
-    if unit.shut():
-        return Claimed()
+    if mark is not None:
+        unit.refuse("closing")
+        if unit.shut():
+            return Claimed()
     due = first_moment(*moments)
     if quickly and (rules or recent or (due is not None and due <= unit.now)):
         return Claimed()
@@ -322,7 +323,7 @@ class ClaimWalk:
     def _lets_in(self, columns: Any, job: NewJob, ruled: bool) -> bool:
         """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
         be read."""
-        uses = costs(job) if ruled else named_costs(job)
+        uses = costs(job) if ruled else job.limits
         if uses:
             turn = -rank(job), columns[5], job.id
             if self._leasing.gate.blocked_by(uses) is not None or self._leasing.held_back_by(job, turn) is not None:
