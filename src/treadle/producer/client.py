@@ -139,7 +139,8 @@ class Client:
     ) -> list[Job[Any, Any]]:
         """Store the specs, and the other jobs of each flow with it. Returns the handle of each spec. `write`: stores
         the rows; without it the inline jobs also run here, before this returns."""
-        new_jobs, inline = list[NewJob](), list[str]()
+        new_jobs: list[NewJob] = []
+        inline: list[str] = []
         names_others = False
         for spec in specs:
             if spec.lacks is not None:

@@ -24,7 +24,7 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    edges = dict[str, Sequence[Dependent]]()
+    edges: dict[str, Sequence[Dependent]] = {}
     to_reopen = yield from _jobs_to_reopen(rows, row, edges)
     for reopened in to_reopen:
         held = holder(rows, reopened.job.key) if reopened.job.key is not None else None

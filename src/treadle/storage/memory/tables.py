@@ -132,7 +132,7 @@ class Tables:
 
     def heads(self) -> dict[str, float]:
         """The first position of each queue, of any priority."""
-        first_positions = dict[str, float]()
+        first_positions: dict[str, float] = {}
         for queue, line in self.line.items():
             for first in self._ranks(line):
                 position = next(line.alike(first))[1]

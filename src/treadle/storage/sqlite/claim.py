@@ -116,7 +116,7 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
-        self.groups = set[tuple[str, str]]()  # queue and task of these
+        self.groups: set[tuple[str, str]] = set()  # queue and task of these
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> the rows that take a slot of it
@@ -124,7 +124,7 @@ class ClaimWalk:
         self._ahead: list[str] = []
         # True while the claim changed only rows that were not due; these become due when their leases end
         self.plainly = True
-        self.leases = set[float]()
+        self.leases: set[float] = set()
         self._cursor: Cursor | None = None  # the last job of this queue that was passed over
         self._closed = False  # the queue's own limit is full: only rows exempt from it are read from here on
         self._tasks: str | None = None

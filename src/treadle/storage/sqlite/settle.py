@@ -80,7 +80,8 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
 
 def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
     """Settle one step of outcomes. `limited`: some running jobs may hold slots."""
-    wins, ends, others = kinds = list[Outcome](), list[Outcome](), list[Outcome]()
+    kinds: tuple[list[Outcome], ...] = [], [], []
+    wins, ends, others = kinds
     for out in outcomes:
         kinds[_kind(out)].append(out)
     settled: dict[int, Settled] = {}
