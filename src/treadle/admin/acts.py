@@ -87,10 +87,7 @@ class Acts:
     ) -> tuple[list[str], set[str]]:
         """Settle these rows once, and add the settled ones to `acted` -> the jobs that have changed since they were
         read, or that another transaction holds; and the latter."""
-        fitting: list[Record] = []
-        outcomes: list[Outcome] = []
-        changed: list[str] = []
-        held: set[str] = set()
+        fitting, outcomes, changed, held = list[Record](), list[Outcome](), list[str](), set[str]()
         for row in rows:
             if (outcome := chosen(row)) is None:
                 self._note(row, UNFIT)

@@ -1,8 +1,7 @@
 """The ranges of names, numbers and sizes in rows and calls. Each check raises BadOption, or TooLarge for a size.
 
 The server checks what its protocols receive (`server/row_checks.py`), and every storage its arguments
-(`storage/value_checks.py`). Stored rows are not checked: an outcome or a renewal may name a row with an id that is
-invalid today.
+(`storage/value_checks.py`). Stored rows are not checked, and an outcome may name any id.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ FAR: Final = 1e12  # s since 1970: 30,000 years
 Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # in stored JSON: Python reads larger ones than it can write
 WHEN_FULL: Final = get_args(WhenFull)
 LONGEST: Final = 31 * 86_400.0  # s; an exact window keeps every start for this long
-
-
-# --- the parts
 
 
 def a_name(option: str, value: str, most: int = defaults.MAX_NAME) -> None:
@@ -85,7 +81,7 @@ def a_text(option: str, value: str | None, most: int, json: bool = False) -> Non
 
 
 def _a_stored_id(value: str) -> None:
-    """Require an id that a row of an earlier version may have."""
+    """Require a text that every storage can look up."""
     a_text("id", value, defaults.MAX_NAME)
     if "\0" in value:
         raise BadOption("id", f"expected a text without U+0000, found {shown(value)}")
@@ -203,9 +199,8 @@ def _check_headers(headers: Pairs) -> None:
 
 
 def check_outcome(out: Outcome) -> None:
-    """Raise BadOption or TooLarge for an outcome with a field out of range, or with such a follow-up job. Most outcomes
-    have few fields, and cost no other call."""
-    if not _is_id(out.id):
+    """Raise BadOption or TooLarge for an outcome with a field out of range, or with such a follow-up job."""
+    if not out.id.isprintable() or len(out.id) > defaults.MAX_NAME:
         _a_stored_id(out.id)
     if not (0 <= out.version <= COUNT and 0 <= out.attempt <= COUNT and 0 <= out.delay <= _MOST):
         a_count("version", out.version, -COUNT, COUNT)
