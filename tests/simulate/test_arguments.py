@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import App, BadOption
-from treadle.testing import Simulation, SimulationFailed, simulate
-from treadle.testing.simulation import Report
+from treadle_testkit.simulation import Report, Simulation, SimulationFailed, simulate
 
 app = App("memory://")
 

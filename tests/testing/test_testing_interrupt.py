@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from treadle import App
-from treadle.testing import Simulation, simulate
+from treadle_testkit.simulation import Simulation, simulate
 
 app = App("memory://")
 

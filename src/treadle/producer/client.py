@@ -86,7 +86,7 @@ class Client:
                         "inline",
                         f"{spec!r} cannot run before your transaction is committed: leave out inline= or within=",
                     )
-            return await self._stored(specs, bound.enqueue, emits=False)
+            return await self._store(specs, bound.enqueue, emits=False)
 
         return await self._through(store, specs)
 
@@ -110,7 +110,7 @@ class Client:
             rows.update((row.job.id, row) for row in stored)
             return stored
 
-        jobs = await self._through(lambda specs: self._stored(specs, write, emits=bound is None), specs)
+        jobs = await self._through(lambda specs: self._store(specs, write, emits=bound is None), specs)
         unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may return other jobs
         rows.update(
             (row.job.id, row) for row in (await (bound or self).get(unknown) if unknown else ()) if row is not None
@@ -131,27 +131,16 @@ class Client:
         """Jobs that are stored with an outcome, after this app's middleware."""
         return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
 
-    async def _store(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        jobs = await self._stored(specs, self._share)
-        inline = [spec.new.id for spec in specs if spec.inline]
-        if inline and self.run_now is not None:
-            try:
-                await self.run_now(inline)
-            except (StorageError, ResourceFailed) as error:
-                # The jobs are stored, so the call must not fail; any worker will run them.
-                log.warning(
-                    "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error
-                )
-        return jobs
-
-    async def _stored(
+    async def _store(
         self,
         specs: Sequence[JobSpec[Any]],
-        store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
+        write: Callable[[list[NewJob]], Awaitable[Sequence[Record]]] | None = None,
         emits: bool = True,
     ) -> list[Job[Any, Any]]:
-        """Store the specs, and the other jobs of each flow with it. Returns the handle of each spec."""
+        """Store the specs, and the other jobs of each flow with it. Returns the handle of each spec. `write`: stores
+        the rows; without it the inline jobs also run here, before this returns."""
         new_jobs: list[NewJob] = []
+        inline: list[str] = []
         names_others = False
         for spec in specs:
             if spec.lacks is not None:
@@ -161,10 +150,12 @@ class Client:
                 names_others = True
                 new_jobs += spec.others
             new_jobs.append(new)
+            if spec.inline:
+                inline.append(new.id)
         if names_others:
             acyclic(new_jobs)
         try:
-            rows = await store(new_jobs)
+            rows = await (self._share if write is None else write)(new_jobs)
         except KeyHeld as error:  # remove the task's name, which the engine has added to the key
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
         if emits and (self.counted is not None or not self._emitter.silent):
@@ -177,6 +168,14 @@ class Client:
             # The nonce is None on both sides unless the id was chosen; each call that chooses an id has its own nonce.
             created = spec.mark_sent() and job.id == new.id and job.nonce == new.nonce
             jobs.append(Job(job.id, job.task, self, spec.decode, created))
+        if inline and write is None and self.run_now is not None:
+            try:
+                await self.run_now(inline)
+            except (StorageError, ResourceFailed) as error:
+                # The jobs are stored, so the call must not fail; any worker will run them.
+                log.warning(
+                    "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error
+                )
         return jobs
 
     def _report(self, jobs: Sequence[NewJob], rows: Sequence[Record]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from msgspec import Meta
@@ -173,7 +173,8 @@ def scanned_page(rows: Sequence[Record], query: Query, scan: int, total: int | N
 def kind_of(row: Record) -> Kind:
     """The kind under which this row is counted."""
     kind: Any = ready_kind(row) or str(row.state)
-    return cast("Kind", kind)
+    counted: Kind = kind
+    return counted
 
 
 COUNTED: Final[tuple[Kind, ...]] = get_args(Kind)

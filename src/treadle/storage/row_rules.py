@@ -101,15 +101,7 @@ def tolerated(failures_allowed: int | None, required: int | None, after: tuple[s
 
 def costs(job: NewJob) -> tuple[tuple[str, int], ...]:
     """The limits of a job with their costs: that of its queue, then those it names."""
-    return (f"queue:{job.queue}", 1), *named_costs(job)
-
-
-def named_costs(job: NewJob) -> tuple[tuple[str, int], ...]:
-    """The limits that a job names, with costs. A stored cost below 1, which earlier versions allowed, counts as 1."""
-    for _, cost in job.limits:
-        if cost < 1:
-            return tuple((name, max(cost, 1)) for name, cost in job.limits)
-    return job.limits
+    return (f"queue:{job.queue}", 1), *job.limits
 
 
 def refuse_taken(jobs: Sequence[NewJob], stored: Callable[[Sequence[str]], dict[str, NewJob]]) -> None:

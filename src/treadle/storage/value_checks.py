@@ -144,23 +144,6 @@ def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     """The outcomes that cannot be stored, by their index in the call. Each fails alone (law 14)."""
     odd: dict[int, Settled] = {}
     for number, out in enumerate(outcomes):
-        if (
-            not (out.followups or out.checkpoints or out.after)
-            and out.error is None
-            and out.value is None
-            and out.note is None
-            and out.reason is None
-            and (out.result is None or (out.result.isascii() and len(out.result) <= SHORT))
-            and 0 <= out.version <= COUNT
-            and 0 <= out.attempt <= COUNT
-            and 0.0 <= out.delay <= FAR
-            and out.keep is None
-            and out.required is None
-            and not out.failures_allowed
-            and out.id.isascii()
-            and len(out.id) <= 255
-        ):
-            continue
         try:
             check_outcome(out)
         except (BadOption, TooLarge) as error:

@@ -236,7 +236,8 @@ class Dispatcher:
 
     async def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """Settle each outcome alone. Raises errors that may pass, and that of a storage that refuses every call."""
-        ids, settled = [outcome.id for outcome in outcomes], list[Settled]()
+        ids = [outcome.id for outcome in outcomes]
+        settled: list[Settled] = []
         await self._storage.get(ids)  # raises if the storage refuses this too: then no outcome is to blame
         for outcome in outcomes:
             try:

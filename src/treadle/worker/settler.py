@@ -51,7 +51,7 @@ class Settler:
             if self._metrics is not None:
                 self._metrics.settled(sent)
             return
-        applied = list[Ended]()
+        applied: list[Ended] = []
         for (run, outcome), answer in zip(sent, settled, strict=True):
             if silent and answer is APPLIED and run.job_run not in troubles:
                 applied.append((run, outcome))

@@ -1,4 +1,4 @@
-"""The kept counts on a Redis server: a recount in steps between other calls, and data of an earlier version."""
+"""The kept counts on a Redis server: a recount in steps between other calls."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 from tests.servers import valkey
 from tests.storage.play import Crowd, Play, said
 from tests.storage.redis.reads_kit import reads_of
-from treadle.core.model import Claim, NewJob, Outcome, State
+from treadle.core.model import Claim, NewJob
 from treadle.core.query_model import CountDrift, Query
 from treadle.storage import queries
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.recount import PAGE, recount
-from treadle.storage.redis.rows import encode
 from treadle.testing import HandClock
 
 SEEDS = int(os.environ.get("TEST_SEEDS", "5"))
@@ -53,7 +52,7 @@ async def play(game: Play, storage: RedisStorage, clock: HandClock, steps: int) 
         if ended == b"1":
             assert await numbers(storage, "recount") == await in_rows(storage)
             if turn % 5 == 0:
-                await storage.call("compare", "run", "")
+                await storage.call("compare", "run")
         clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))
 
 
@@ -95,32 +94,6 @@ async def test_a_recount_that_expired_starts_again(storage: RedisStorage) -> Non
         pass
     assert await numbers(storage, "recount") == {b"queued:default\0t": 6}
     assert not await storage.call("compare", "another", "", "queued:default\0t"), "that recount is not in progress"
-
-
-async def test_data_of_an_earlier_version_is_counted_when_it_is_opened() -> None:
-    """It has no counts, and its running rows do not name their task; later calls count these jobs nevertheless."""
-    clock = HandClock()
-    storage = await opened(clock)
-    try:
-        await storage.enqueue([NewJob(id=f"a{n}", task="t", limits=(("api", 1),) if n % 2 else ()) for n in range(9)])
-        claimed = (await storage.claim(Claim(worker="w#1", queues=(("default", 4),), limit=4))).records
-        row = storage._tag + ":row"
-        for each in claimed:
-            raw = await storage._pool.command("HGET", row, each.job.id)
-            tail = encode(each.job.limits) if each.job.limits else b""
-            await storage._pool.command("HSET", row, each.job.id, raw[: raw.index(b"default") + 7] + tail)
-        await storage.write("DEL", "counts")
-        await storage.write("SET", "schema", "1")
-        again = RedisStorage(valkey.url(), ns=storage._ns, now=clock)
-        await again.open()
-        await again.close()
-        assert await storage.read("GET", "schema") == b"2"
-        assert await numbers(storage, "counts") == {b"queued:default\0t": 5, b"running:default\0t": 4}
-        await storage.settle([Outcome(id=it.job.id, version=it.version, state=State.SUCCEEDED) for it in claimed])
-        assert await numbers(storage, "counts") == await in_rows(storage)
-        assert await storage.recount() == ()
-    finally:
-        await storage.close()
 
 
 async def test_stats_of_more_queues_than_one_script_reads(storage: RedisStorage) -> None:

@@ -103,31 +103,8 @@ async def test_lists_follow_the_jobs(storage: RedisStorage, plain: bool) -> None
     assert await storage.read("ZCARD", "of:failed:default") == 0
 
 
-async def old_data(storage: RedisStorage) -> None:
-    """Leave the data as an earlier version wrote it: without lists."""
-    names = [each.decode() for each in await storage.read("SMEMBERS", "of")]
-    for name in ("of", "system", "listed", *(f"of:{name}" for name in names)):
-        await storage.write("DEL", name)
-
-
-async def test_data_of_an_earlier_version_gets_its_lists(storage: RedisStorage) -> None:
-    """When the first process of this version opens it."""
-    await fill(storage)
-    before = await storage.glance()
-    await old_data(storage)
-    assert (await storage.glance()).queues != before.queues
-    await storage.close()
-    await storage.open()
-    after = await storage.glance()
-    assert [(each.name, each.failed, each.scheduled, each.waiting, each.blocked) for each in after.queues] == [
-        (each.name, each.failed, each.scheduled, each.waiting, each.blocked) for each in before.queues
-    ]
-    assert [row.id for row in (await storage.find(Query(queue="treadle"))).records] == ["own"]
-    assert await storage.relist(correct=False) == []
-
-
 async def test_lists_that_do_not_match_are_corrected(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier version ended and stored jobs meanwhile. Without `correct` nothing changes, and many rows are not
+    """A script was interrupted. Without `correct` nothing changes, and many rows are not
     read at all."""
     await storage.enqueue([NewJob(id=f"p{n}", task="") for n in range(3)])
     await storage.enqueue([NewJob(id="own", task="treadle.own", delay=50.0)])

@@ -77,7 +77,7 @@ async def test_many_jobs_that_end_together_are_stored_and_pruned() -> None:
     rest = await _end(redis, 9, 99)
     clock.advance(1_000)
     assert await redis.prune(1_000) == rest
-    assert await _keys(redis) == {"schema", "listed"}
+    assert await _keys(redis) == {"schema"}
     await redis.close()
 
 
@@ -97,5 +97,5 @@ async def test_rows_of_a_pack_that_other_jobs_need_stay() -> None:
     await redis.settle(list(map(done, (await redis.claim(Claim(worker="w#2", limit=9))).records)))
     clock.advance(86_500)
     assert await redis.prune(99) == 3
-    assert await _keys(redis) == {"schema", "listed"}
+    assert await _keys(redis) == {"schema"}
     await redis.close()

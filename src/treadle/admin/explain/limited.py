@@ -7,7 +7,7 @@ from treadle.admin.explain.wording import at, count, jobs, lasting, named, on_jo
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import Record
 from treadle.storage import Usage, slots_fit
-from treadle.storage.row_rules import costs, named_costs
+from treadle.storage.row_rules import costs
 
 
 def by_parent(key: str, facts: Facts) -> str | None:
@@ -77,7 +77,7 @@ def queue_blocks(facts: Facts) -> str | None:
 def closed_limit(facts: Facts) -> tuple[str, str] | None:
     """The first limit that a queued job names and that lets nothing start, with its sentence: the next claim blocks the
     job."""
-    for key, _ in named_costs(facts.row.job):
+    for key, _ in facts.row.job.limits:
         use = facts.rule_of(key)
         if use is not None and (shut := closed(f"The limit {key!r}", use, facts)) is not None:
             return key, f"{shut}."

@@ -68,7 +68,11 @@ async def checks(url: str, repair: bool) -> list[Check]:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
     first, *others = servers
-    results = [*judged(first), *_spread(first, shards, len(servers)), *_slots(slots, repair), *_lists(lists, repair)]
+    results = [*judged(first), *_spread(first, shards, len(servers))]
+    used = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(slots)]
+    results += _drifts("slots", "counters of limits do not match their jobs", "counter of the limit", used, repair)
+    kept = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(lists)]
+    results += _drifts("lists", "lists of jobs do not match their rows", "list of jobs", kept, repair)
     for number, other in enumerate(others, 2):  # for other servers, only problems are shown
         results += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
     return results
@@ -110,31 +114,14 @@ def _spread(health: ServerFacts, shards: int, nodes: int) -> Iterator[Check]:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
 
 
-def _slots(counts: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
-    drifts = [f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(counts)]
+def _drifts(name: str, what: str, corrected: str, drifts: Sequence[str], repair: bool) -> Iterator[Check]:
+    """Kept numbers that differ from the rows. `what`: what differs; `corrected`: what `repair` has set right."""
     if repair:
         for drift in drifts:
-            yield ok("repaired", f"corrected the counter of the limit {drift}")
+            yield ok("repaired", f"corrected the {corrected} {drift}")
     elif drifts:
-        yield warn(
-            "slots",
-            f"counters of limits do not match their jobs ({', '.join(drifts)})",
-            "`treadle doctor --repair` corrects them; some calls were interrupted: check the rights of the server's "
-            "user, and upgrade all programs",
-        )
-
-
-def _lists(counts: Sequence[tuple[str, int, int]], repair: bool) -> Iterator[Check]:
-    drifts = [f"{name}: {before} in the list, {now} in the rows" for name, before, now in dict.fromkeys(counts)]
-    if repair:
-        for drift in drifts:
-            yield ok("repaired", f"corrected the list of jobs {drift}")
-    elif drifts:
-        yield warn(
-            "lists",
-            f"lists of jobs do not match their rows ({', '.join(drifts)})",
-            "`treadle doctor --repair` corrects them; upgrade all programs: earlier versions do not write these lists",
-        )
+        cure = "`treadle doctor --repair` corrects them; calls were interrupted: check the rights of the server's user"
+        yield warn(name, f"{what} ({', '.join(drifts)})", cure)
 
 
 def _version(health: ServerFacts) -> Check:

@@ -14,7 +14,7 @@ from treadle.core.model import Claim, NewJob, Record, State
 from treadle.storage.admission import Admission, Asker, Turn, opens_at, rule_for
 from treadle.storage.machine import limits
 from treadle.storage.machine.rows import Rows
-from treadle.storage.row_rules import BLOCKED_MOST, costs, first_moment, keeps_key, named_costs, order, within
+from treadle.storage.row_rules import BLOCKED_MOST, costs, first_moment, keeps_key, order, within
 
 
 def shares(rows: Rows, ask: Claim) -> list[tuple[str, int]]:
@@ -88,7 +88,7 @@ class Leasing:
             return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
             return None
-        shut = gate.blocked_by(named_costs(row.job), kept) or self.held_back_by(row.job, turn, kept)
+        shut = gate.blocked_by(row.job.limits, kept) or self.held_back_by(row.job, turn, kept)
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True
@@ -108,7 +108,7 @@ class Leasing:
         """The first limit of this job that already blocks an earlier job of the same queue, because that job needs more
         room than there is. Cheaper jobs would take that room again and again. If there is room for that other job, it
         waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
-        for key, cost in named_costs(job):
+        for key, cost in job.limits:
             if key in kept or not self.gate.may_lack(key, cost):
                 continue
             first = self._first_blocked(key, job.queue)

@@ -35,7 +35,7 @@ def plan(rows: Rows, jobs: Sequence[NewJob], leaving: str = "") -> StorePlan:
     rows.sync()
     known = rows.stored([job.id for job in jobs])
     refuse_taken(jobs, lambda ids: _jobs_of(rows, [id for id in ids if id in known]))
-    keys: set[str] = set()  # annotated: `set[str]()` takes 0.2 us more
+    keys: set[str] = set()  # annotated: `set[str]()` takes 0.5 us more
     for job in jobs:
         if job.key is not None:
             keys.add(job.key)

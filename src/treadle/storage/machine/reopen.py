@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, Stat
 from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import queue_job, schedule_job
-from treadle.storage.machine.rows import STEP, Rows, Steps
+from treadle.storage.machine.rows import STEP, Dependent, Rows, Steps
 from treadle.storage.row_rules import (
     deadline_of,
     expires_at,
@@ -33,7 +33,8 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    to_reopen = yield from _jobs_to_reopen(rows, row)
+    edges: dict[str, Sequence[Dependent]] = {}
+    to_reopen = yield from _jobs_to_reopen(rows, row, edges)
     for reopened in to_reopen:
         held = holder(rows, reopened.job.key) if reopened.job.key is not None else None
         if held is not None and held.job.id != reopened.job.id:
@@ -41,7 +42,7 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
             return Settled("refused", str(KeyHeld(reopened.job.key or "", shown)))
     _remember(rows, out)
     to_reopen[0] = replace(row, checkpoints=noted(row, out).checkpoints)
-    yield from _reopen_all(rows, to_reopen, out.delay)
+    yield from _reopen_all(rows, to_reopen, edges, out.delay)
     return APPLIED
 
 
@@ -50,12 +51,14 @@ def _remember(rows: Rows, out: Outcome) -> None:
         rows.remember(out.id, out.checkpoints)
 
 
-def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
-    """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed."""
+def _jobs_to_reopen(rows: Rows, row: Record, edges: dict[str, Sequence[Dependent]]) -> Steps[list[Record]]:
+    """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed.
+    Store the dependents of each in `edges`."""
     by_id, stack, unwritten = {row.job.id: row}, [row], 0
     while stack:
         current = stack.pop()
-        ids = [down for down, *_ in rows.dependents(current.job.id)]
+        edges[current.job.id] = dependents = rows.dependents(current.job.id)
+        ids = [down for down, *_ in dependents]
         related: list[Record] = []
         for start in range(0, len(ids), STEP):
             part = ids[start : start + STEP]
@@ -75,10 +78,12 @@ def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[list[Record]]:
     return list(by_id.values())
 
 
-def _reopen_all(rows: Rows, ended: Sequence[Record], delay: float) -> Steps[None]:
+def _reopen_all(
+    rows: Rows, ended: Sequence[Record], edges: Mapping[str, Sequence[Dependent]], delay: float
+) -> Steps[None]:
     """Reopen these. The first starts after `delay`; the others wait as they did."""
     for number, row in enumerate(ended, 1):
-        for down, version, is_open, soft in rows.dependents(row.job.id):
+        for down, version, is_open, soft in edges[row.job.id]:
             if not is_open and not soft:
                 _undo_count_down(rows, row, down, version)
         if number % STEP == 0:

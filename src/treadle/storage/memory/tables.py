@@ -22,7 +22,7 @@ from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.rows import Dependent
 from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.queries import kind_of
-from treadle.storage.row_rules import costs, first_moment, named_costs, order, rank
+from treadle.storage.row_rules import costs, first_moment, order, rank
 
 
 class Edge:
@@ -132,7 +132,7 @@ class Tables:
 
     def heads(self) -> dict[str, float]:
         """The first position of each queue, of any priority."""
-        first_positions = dict[str, float]()
+        first_positions: dict[str, float] = {}
         for queue, line in self.line.items():
             for first in self._ranks(line):
                 position = next(line.alike(first))[1]
@@ -350,7 +350,7 @@ class Tables:
         return self.started[key] if keeps_slots(self.rules, key) else ()
 
     def _asker(self, spot: Spot, key: str, kept: bool, is_blocked: bool) -> Asker:
-        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, is_blocked)
+        return Asker(spot, dict(self.jobs[spot[2]].job.limits)[key], kept, is_blocked)
 
     def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:

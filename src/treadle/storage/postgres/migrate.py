@@ -12,7 +12,6 @@ import hashlib
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final, TypeVar, cast
 
@@ -28,8 +27,6 @@ from treadle.storage.postgres.statements import channel_of, function_texts, quot
 KEEP: Final = 4  # function sets kept: the newest ones; a process whose set is gone creates it again
 LOCKS: Final = "5s"  # how long a migration waits for a table: later statements on that table queue behind it
 TRIES: Final = 12  # attempts of a migration that could not get a lock
-BRIEF: Final = "100ms"  # the same for a change that may wait for another occasion
-IDENTIFY_TRIES: Final = 5  # attempts of such a change
 WAIT: Final = 60.0  # s to wait for another process that migrates
 
 Connection = psycopg.AsyncConnection[Any]
@@ -44,14 +41,6 @@ SELECT n.oid IS NOT NULL, to_regclass(%(schema)s || '.migration') IS NOT NULL,
        (SELECT array_agg(relname::text ORDER BY relname) FROM pg_class
         WHERE relnamespace = n.oid AND relkind IN ('r', 'p'))
 FROM (SELECT 1) one LEFT JOIN pg_namespace n ON n.nspname = %(name)s
-"""
-# Our tables from which a publication of all tables would refuse deletes and updates: without a key, and without another
-# identity of their rows.
-_NAMELESS: Final = """
-SELECT c.relname FROM pg_class c
-WHERE c.relnamespace = %s::regnamespace AND c.relkind = 'r' AND c.relreplident = 'd'
-    AND pg_has_role(c.relowner, 'USAGE')
-    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) ORDER BY c.relname
 """
 _OLD_FUNCTIONS: Final = """
 SELECT format('DROP FUNCTION %%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
@@ -130,7 +119,6 @@ async def _bring(connection: Connection, address: Address) -> None:
                 number = await _apply_next(connection, address)
             if not functions:
                 await _make_functions(connection, address)
-                await _identify(connection, address)
             return
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             if attempt == TRIES - 1:
@@ -202,24 +190,6 @@ async def _make_functions(connection: Connection, address: Address) -> None:
         for (other,) in await old.fetchall():
             await _drop(connection, address, other)
             await connection.execute("DELETE FROM function_set WHERE revision = %s", (other,))
-
-
-async def _identify(connection: Connection, address: Address) -> None:
-    """Give each of our tables a replica identity, as new schemas have it. Not a migration: older versions work with it
-    too, and must be able to start during a deploy. A table in use is left to the next version; `treadle doctor` says
-    so."""
-    for attempt in range(IDENTIFY_TRIES):
-        if attempt:
-            await asyncio.sleep(0.5)
-        with suppress(psycopg.errors.LockNotAvailable):
-            async with connection.transaction():
-                await _lock(connection, address)
-                await connection.execute("SELECT set_config('lock_timeout', %s, true)", (BRIEF,))
-                tables = await connection.execute(_NAMELESS, (quoted(address.schema),))
-                for (table,) in await tables.fetchall():
-                    place = f"{quoted(address.schema)}.{quoted(table)}"
-                    await _script(connection, f"ALTER TABLE {place} REPLICA IDENTITY FULL")
-            return
 
 
 async def _drop(connection: Connection, address: Address, which: str) -> None:

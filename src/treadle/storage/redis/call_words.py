@@ -49,7 +49,8 @@ def groups(jobs: Sequence[NewJob]) -> list[Any]:
     """Groups of successive jobs with the same queue and priority: queue, rank, number of jobs, number of their tasks,
     each task and its number of jobs, then id and bytes of each job."""
     arguments: list[Any] = []
-    members, tasks = list[Any](), dict[str, int]()
+    members: list[Any] = []
+    tasks: dict[str, int] = {}
     last = jobs[0]
     for job in jobs:
         if job.queue != last.queue or job.priority != last.priority or len(members) == 2 * GROUP:

@@ -10,13 +10,13 @@ from treadle.storage.redis.reading import Reader
 CHECKED: Final = 1_000  # entries that one script checks: 2-3 ms of the server's time
 
 
-async def relist(db: Reader, correct: bool = True, stale: bool = True) -> list[tuple[str, int, int]]:
+async def relist(db: Reader, correct: bool) -> list[tuple[str, int, int]]:
     """Compare all rows with the lists. For each list that differs, return its name, how many entries it had, and how
-    many it should have; `correct`: add and drop entries. `stale`: also look for entries that are no longer true."""
+    many it should have; `correct`: add and drop entries."""
     added = Counter[str](await _differing(db, "", correct))
     dropped = Counter[str]()
     names = [entry.decode() for entry in await db.read("SMEMBERS", "of")]
-    for name in (*sorted(names), "system") if stale else ():
+    for name in (*sorted(names), "system"):
         dropped.update(await _differing(db, name, correct))
     differing = []
     for name in sorted({*added, *dropped}):

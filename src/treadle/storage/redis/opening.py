@@ -10,8 +10,7 @@ from treadle.storage.redis.notifier import Notifier
 from treadle.storage.redis.reading import Reader
 
 # Version of the layout of keys and rows. Raise it with each change that an older Treadle cannot read.
-# Version 2 added the kept counts, which an older Treadle would not change.
-SCHEMA: Final = 2
+SCHEMA: Final = 1
 
 
 def stored_schema(shards: int) -> str:

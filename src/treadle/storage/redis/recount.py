@@ -20,9 +20,8 @@ WAIT: Final = 0.05  # seconds between two checks whether another recount is over
 Numbers: TypeAlias = dict[Group, int]
 
 
-async def recount(db: Reader, repair: bool, schema: str = "") -> tuple[Numbers, Numbers]:
-    """The kept counts and the numbers of rows, of all groups. `repair`: correct the kept counts. `schema`: the version
-    of the layout from then on."""
+async def recount(db: Reader, repair: bool) -> tuple[Numbers, Numbers]:
+    """The kept counts and the numbers of rows, of all groups. `repair`: correct the kept counts."""
     run = uuid4().hex
     while True:
         while (progress := await db.call("recount", run, PAGE)) != b"1":
@@ -30,7 +29,7 @@ async def recount(db: Reader, repair: bool, schema: str = "") -> tuple[Numbers, 
                 await asyncio.sleep(WAIT)
         numbers = await _compared(db, run, repair)
         if numbers is not None:
-            await db.call("compare", run, schema)
+            await db.call("compare", run)
             return numbers
 
 

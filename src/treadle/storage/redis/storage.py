@@ -106,25 +106,18 @@ class RedisStorage:
             raise
 
     async def _open_to_write(self, stored: bytes | None) -> None:
-        own = opening.stored_schema(self._shards)
         if stored is None:  # write only then, so that a full server can still be opened and pruned
-            await self.write("SET", "schema", own, "NX")
+            await self.write("SET", "schema", opening.stored_schema(self._shards), "NX")
             stored = await self.read("GET", "schema")
-        schema = self._check_schema(stored)
+        self._check_schema(stored)
         self._notifier = Notifier(self._pool, self._tag, self._waiters)
         await self._notifier.open()
         await opening.check_rights(self, self._notifier, self.where, self._ns)
-        if not await self.read("EXISTS", "listed"):  # an earlier version wrote no lists of few jobs
-            await lists.relist(self, stale=False)
-        if schema < opening.SCHEMA:
-            await recount(self, repair=True, schema=own)
 
     async def _open_to_look(self, schema: int) -> None:
         """Open without writing, and without a subscription."""
         if schema < opening.SCHEMA:
             raise SchemaTooOld(schema, opening.SCHEMA, f"{self.where} (ns={self._ns})")
-        if not await self.read("EXISTS", "listed"):
-            raise SchemaTooOld(opening.SCHEMA, opening.SCHEMA, self.where, "the lists of few jobs")
         self._pool.look = await opening.restricts_scripts(self)
 
     def _check_schema(self, stored: Any) -> int:

@@ -23,7 +23,9 @@ def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
     now = unit.now
     due = unit.ex(SQL["due"], (now, defaults.DUE_STEP)).fetchall()
     lanes = any(row[2] & LANE for row in due)
-    scheduled, lost, slow = list[int](), list[int](), list[str]()
+    scheduled: list[int] = []
+    lost: list[int] = []
+    slow: list[str] = []
     for seq, id, flags, state, position, blocked_on, return_position, deadline_at, function_done, queue, task in due:
         over = deadline_at is not None and deadline_at <= now and not function_done
         if lanes or over or position is not None or blocked_on is not None:

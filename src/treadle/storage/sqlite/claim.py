@@ -16,7 +16,7 @@ from treadle.storage.admission import rule_for
 from treadle.storage.count_groups import QUEUED
 from treadle.storage.count_groups import RUNNING as RUNNING_KIND
 from treadle.storage.machine.leasing import Leasing, next_start, shares
-from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order, named_costs, rank
+from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
@@ -70,9 +70,10 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
     name, slot = claim_slot(ask.worker)
     mark, recent, rules, *moments = unit.ex(SQL["glance"], (name, slot, ask.worker)).fetchone()
     unit.saw_mark(mark)
-    unit.refuse("closing")
-    if unit.shut():
-        return Claimed()
+    if mark is not None:
+        unit.refuse("closing")
+        if unit.shut():
+            return Claimed()
     due = first_moment(*moments)
     if quickly and (rules or recent or (due is not None and due <= unit.now)):
         return Claimed()
@@ -115,7 +116,7 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
-        self.groups = set[tuple[str, str]]()  # queue and task of these
+        self.groups: set[tuple[str, str]] = set()  # queue and task of these
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> the rows that take a slot of it
@@ -123,7 +124,7 @@ class ClaimWalk:
         self._ahead: list[str] = []
         # True while the claim changed only rows that were not due; these become due when their leases end
         self.plainly = True
-        self.leases = set[float]()
+        self.leases: set[float] = set()
         self._cursor: Cursor | None = None  # the last job of this queue that was passed over
         self._closed = False  # the queue's own limit is full: only rows exempt from it are read from here on
         self._tasks: str | None = None
@@ -322,7 +323,7 @@ class ClaimWalk:
     def _lets_in(self, columns: Any, job: NewJob, ruled: bool) -> bool:
         """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
         be read."""
-        uses = costs(job) if ruled else named_costs(job)
+        uses = costs(job) if ruled else job.limits
         if uses:
             turn = -rank(job), columns[5], job.id
             if self._leasing.gate.blocked_by(uses) is not None or self._leasing.held_back_by(job, turn) is not None:

@@ -85,7 +85,8 @@ def add_plain(
     top, edges, is_bounded = glance or _glance(unit)
     if is_bounded and _may_be_full(unit, jobs):
         return (yield from store.enqueue(unit, jobs))
-    now, answers = unit.now, list[Record]()
+    now = unit.now
+    answers: list[Record] = []
     for job in jobs:
         unit.topics.add(f"queue:{job.queue}")
     for start in range(0, len(jobs), STEP):
@@ -93,7 +94,9 @@ def add_plain(
             yield
         part = jobs[start : start + STEP]
         waited = waited_for(unit.ex, part) if edges else ()
-        kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
+        kinds: dict[Kind, list[Any]] = {}
+        numbers: dict[str, int] = {}
+        bodies: list[Any] = []
         for seq, job in enumerate(part, top + 1):
             kind = (
                 job.queue,

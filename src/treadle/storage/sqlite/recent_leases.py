@@ -63,7 +63,8 @@ class RecentLeases:
 
     def take(self, ids: Iterable[str]) -> Leased | None:
         """The leases of all these rows, which are then forgotten; None if one of them is unknown."""
-        young, old, entries = self._young, self._old, list[int]()
+        young, old = self._young, self._old
+        entries: list[int] = []
         for id in ids:
             entry = young.pop(id, 0) or old.pop(id, 0)
             if not entry:

@@ -69,7 +69,7 @@ def numbers_text(seqs: Sequence[int]) -> str:
 
 def numbers(stored: str) -> list[int]:
     """The row numbers that `numbers_text` wrote."""
-    seqs = list[int]()
+    seqs: list[int] = []
     for part in from_json(stored):
         seqs += [part] if isinstance(part, int) else range(part[0], part[1] + 1)
     return seqs

@@ -65,10 +65,11 @@ KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": de
 def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
     seen, limited = unit.ex(SQL["glance"]).fetchone()
     unit.saw_mark(seen)
-    unit.refuse("closing", "gone")
-    mark = unit.shut("closing")
-    if mark is not None:
-        return [gone(mark) for _ in outcomes]
+    if seen is not None:
+        unit.refuse("closing", "gone")
+        mark = unit.shut("closing")
+        if mark is not None:
+            return [gone(mark) for _ in outcomes]
     settled: list[Settled] = []
     for start in range(0, len(outcomes), STEP):
         if start:
@@ -79,7 +80,8 @@ def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, Non
 
 def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
     """Settle one step of outcomes. `limited`: some running jobs may hold slots."""
-    wins, ends, others = kinds = list[Outcome](), list[Outcome](), list[Outcome]()
+    kinds: tuple[list[Outcome], ...] = [], [], []
+    wins, ends, others = kinds
     for out in outcomes:
         kinds[_kind(out)].append(out)
     settled: dict[int, Settled] = {}

@@ -167,7 +167,8 @@ class SharedTransactions:
     # --- one transaction after the other
 
     async def _work(self) -> None:
-        pending, group = self._pending, list[Request]()
+        pending = self._pending
+        group: list[Request] = []
         try:
             while pending:
                 group, weight = [], 0  # the requests that are not cancelled, up to the work of one turn
@@ -193,7 +194,8 @@ class SharedTransactions:
     async def _transaction(self, group: list[Request], weight: int) -> None:
         """All of them in one transaction; if that fails, each in one of its own. If it could not begin in time, all
         have waited: one by one, each would wait as long for every call before it."""
-        topics, answers = set[str](), list[Any]()
+        topics: set[str] = set()
+        answers: list[Any] = []
         try:
             await self._run(group, weight, topics, answers)
         except Locked as error:
@@ -265,7 +267,8 @@ class SharedTransactions:
     def _answers(self, group: list[Request], topics: set[str], counts: Changes) -> Steps[list[Any]]:
         """Run the steps of all calls. Between two steps the loop gets a turn; a function that a step yields runs in a
         thread."""
-        answers, start, begun = list[Any](), 0, time.perf_counter()
+        answers: list[Any] = []
+        start, begun = 0, time.perf_counter()
         while start < len(group):
             request, end = group[start], start + 1
             if request.jobs is not None:

@@ -146,7 +146,7 @@ class SqliteStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        return await self._calls.submit(lambda unit: settle(unit, outcomes), len(outcomes))
+        return await self._calls.submit(partial(settle, outcomes=outcomes), len(outcomes))
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:

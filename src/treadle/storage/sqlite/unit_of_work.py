@@ -15,7 +15,7 @@ from treadle.storage.admission import Asker, Usage, keeps_slots, rule_for
 from treadle.storage.bounds import Bounds, Candidate
 from treadle.storage.count_groups import letter_of
 from treadle.storage.machine.rows import Dependent
-from treadle.storage.row_rules import costs, named_costs, rank
+from treadle.storage.row_rules import costs, rank
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.bulk_read import BulkRead
 from treadle.storage.sqlite.counts import Changes
@@ -393,4 +393,4 @@ class UnitOfWork:
 
 
 def _asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
-    return Asker((-rank(job), position, job.id), dict(named_costs(job))[key], kept, is_blocked)
+    return Asker((-rank(job), position, job.id), dict(job.limits)[key], kept, is_blocked)

@@ -9,11 +9,9 @@ import pytest
 
 from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Record
-from treadle.core.query_model import Query
-from treadle.storage.capabilities import fused, movable
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence
+from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
-from treadle.storage.transfer import Carried, Chunk, MoveState
 from treadle_testkit.conformance.kit import (
     READY,
     RUNNING,
@@ -25,7 +23,6 @@ from treadle_testkit.conformance.kit import (
     out,
     row,
     said,
-    settle,
     state,
 )
 
@@ -203,32 +200,3 @@ async def test_more_a_change_of_limits_with_a_value_out_of_range_is_refused(stor
         with pytest.raises(ERRORS):
             await storage.set_limits([Limit("beside", slots=1), change])
     assert await storage.limits() == ()
-
-
-async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> None:
-    """Earlier versions stored such jobs. They are read and claimed like others, and free no slots."""
-    if not storage.capabilities.movable:
-        pytest.skip("this storage has no way to insert raw rows")
-    target = movable(storage, "this storage")
-    debts = [job(f"d{n}", limits=(("a", cost),)) for n, cost in enumerate((-1000, 0, -1))]
-    rows = [
-        Carried(record=Record(job=debt, version=1, state=READY, queue_position=float(n), return_position=float(n)))
-        for n, debt in enumerate(debts)
-    ]
-    await target.load(Chunk(tuple(rows)), MoveState(role="filling", other="sqlite:///elsewhere.db", move="m1"))
-    await target.set_mark(MoveState(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
-    await storage.set_limits([Limit("a", slots=2)])
-    await storage.enqueue([job(f"j{n}", limits=(("a", 1),)) for n in range(6)])
-    taken = (await storage.claim(ask(9))).records
-    assert [record.id for record in taken] == ["d0", "d1"]
-    assert taken[0].job == debts[0]
-    assert await used(storage) == 2
-    await settle(storage, *map(done, taken))
-    assert [record.id for record in (await storage.claim(ask(9))).records] == ["d2", "j0"]
-    assert await used(storage) == 2
-    assert len((await storage.find(Query())).records) == 9
-
-
-async def used(storage: Storage) -> int:
-    """Slots in use of the limit "a"."""
-    return next(use.used for use in await storage.limits() if use.key == "a")

@@ -156,7 +156,7 @@ BEGIN
             CONTINUE;
         END IF;
         FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(known), 0) LOOP
-            cost := CASE m WHEN 0 THEN 1 ELSE greatest(candidate.costs[m], 1) END;
+            cost := CASE m WHEN 0 THEN 1 ELSE candidate.costs[m] END;
             -- where slots are held until the end, a job whose function is done takes one too
             IF (CASE WHEN keeps[gates[m]] THEN NOT candidate.begun ELSE NOT candidate.function_done END) THEN
                 used_up[gates[m]] := used_up[gates[m]] + cost;
@@ -206,7 +206,7 @@ DECLARE
 BEGIN
     FOR m IN CASE WHEN gates[0] IS NULL THEN 1 ELSE 0 END .. coalesce(cardinality(costs), 0) LOOP
         gate := gates[m];
-        cost := CASE m WHEN 0 THEN 1 ELSE greatest(costs[m], 1) END;
+        cost := CASE m WHEN 0 THEN 1 ELSE costs[m] END;
         IF levels[gate] < least(cost, caps[gate]) - 1e-9 OR NOT coalesce((begun AND keeps[gate])
             OR (slots[gate] > 0 AND used_up[gate] + least(cost, slots[gate]) <= slots[gate]), true)
         THEN
@@ -283,7 +283,7 @@ BEGIN
         OR (-candidate.rank, candidate.queue_position, candidate.id)
             < (heads.ranks[gate], heads.positions[gate], heads.ids[gate])
     THEN
-        heads.costs[gate] := greatest(cost, 1);
+        heads.costs[gate] := cost;
         heads.ranks[gate] := -candidate.rank;
         heads.positions[gate] := candidate.queue_position;
         heads.ids[gate] := candidate.id;

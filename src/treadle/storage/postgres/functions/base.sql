@@ -89,7 +89,7 @@ BEGIN
             DELETE FROM slot WHERE key = ANY (job_row.limits) AND id = job_row.id;
         ELSE
             INSERT INTO slot (key, id, cost, live)
-            SELECT u.key, job_row.id, greatest(u.cost, 1), job_row.state = 2 AND NOT job_row.function_done
+            SELECT u.key, job_row.id, u.cost, job_row.state = 2 AND NOT job_row.function_done
             FROM unnest(job_row.limits, job_row.costs) AS u (key, cost)
             ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
         END IF;

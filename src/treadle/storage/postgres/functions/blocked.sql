@@ -8,9 +8,9 @@ BEGIN
             OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
 END $$;
 
--- Returns the cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
+-- Returns the cost of a job for a limit: 1 for that of its queue, which it does not name.
 CREATE FUNCTION cost_of(job_row job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(job_row.costs[array_position(job_row.limits, limited)], 1)
+    SELECT coalesce(job_row.costs[array_position(job_row.limits, limited)], 1)
 $$;
 
 -- Stores when the rate will admit the first blocked job of any queue. With hold = 'ended', that is the first job that

@@ -101,7 +101,7 @@ BEGIN
                     INSERT INTO count_change SELECT queue, task, 'q', 'r', count(*) FROM begun GROUP BY queue, task
                 ), held AS (    -- jobs that were claimed before may have their slots
                     INSERT INTO slot (key, id, cost, live)
-                    SELECT u.key, b.id, greatest(u.cost, 1), NOT b.function_done
+                    SELECT u.key, b.id, u.cost, NOT b.function_done
                     FROM begun b CROSS JOIN LATERAL unnest(b.limits, b.costs) AS u (key, cost)
                     ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live
                 )

@@ -165,7 +165,7 @@ BEGIN
         WITH ORDINALITY AS e (edge, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, e.at ON CONFLICT DO NOTHING;
     INSERT INTO slot (key, id, cost, live)
-    SELECT u.key, j.id, greatest(u.cost, 1), j.state = 2 AND NOT j.function_done
+    SELECT u.key, j.id, u.cost, j.state = 2 AND NOT j.function_done
     FROM job j, unnest(j.limits, j.costs) AS u (key, cost)
     WHERE j.id = ANY (fresh) AND j.started_at IS NOT NULL ON CONFLICT DO NOTHING;
     RETURN NULL;

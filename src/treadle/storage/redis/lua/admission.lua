@@ -252,7 +252,7 @@ local function unblocked_jobs(key, queue)
     local had_begun, cost, rank, position = string.match(entries[k + 1], '^(.)(-?%d+):([^:]+):(.+)$')
     local kept = had_begun == '1' and rule and rule.hold == 'ended' or false
     local list = kept and with_slot or without_slot
-    list[#list + 1] = { id = entries[k], cost = math.max(tonumber(cost), 1), kept = kept, rank = tonumber(rank),
+    list[#list + 1] = { id = entries[k], cost = tonumber(cost), kept = kept, rank = tonumber(rank),
       queue_position = tonumber(position) }
   end
   table.sort(with_slot, comes_first)

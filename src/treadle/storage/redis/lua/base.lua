@@ -86,13 +86,6 @@ end
 local slot_changes = {}
 local function count_slots(key, cost) slot_changes[key] = (slot_changes[key] or 0) + cost end
 
--- The limits of a job with their costs. A cost below 1, which earlier versions allowed, counts as 1: it must not free
--- slots.
-local function costs_of(limits)
-  for _, limit in ipairs(limits) do limit[2] = math.max(limit[2], 1) end
-  return limits
-end
-
 local function write_slots()
   for key, cost in pairs(slot_changes) do
     for _, hash in ipairs(cost ~= 0 and { LIVE, BEGUN } or {}) do

@@ -62,7 +62,7 @@ end
 -- Build the common parts of the rows of a kind. `gone`: claimed jobs, to be removed from their lane.
 local function prepare_kind(kind, queue, rank)
   local wants = kind.asks ~= '' and cmsgpack.unpack(kind.asks) or {}
-  local limits, times = costs_of(wants.limits or {}), lease_times_of(kind.task)
+  local limits, times = wants.limits or {}, lease_times_of(kind.task)
   kind.limits, kind.gone, kind.score = limits, {}, times[2]
   kind.was, kind.is = 'queued:' .. queue .. '\0' .. kind.task, 'running:' .. queue .. '\0' .. kind.task
   kind.lane = wants.lane and lane_key(queue, rank, wants.lane)

@@ -1,10 +1,9 @@
--- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts; or the number and a new version of
--- the layout or '': the recount is over.
+-- ARGV: now, the number of a recount, '1' to correct the kept counts, then counts; or only the number: the recount is
+-- over.
 -- Returns for each count what was kept and what was counted, '' for none; or '' if the recount has expired.
 if call('HGET', RECOUNT, 'run') ~= ARGV[2] then return '' end
-if #ARGV == 3 then
+if #ARGV == 2 then
   call('DEL', RECOUNT)
-  if ARGV[3] ~= '' then call('SET', ns .. ':schema', ARGV[3]) end
   return ''
 end
 local fields, numbers, corrected, vanished = { unpack(ARGV, 4) }, {}, {}, {}

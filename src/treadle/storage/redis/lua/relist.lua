@@ -1,9 +1,8 @@
 -- ARGV: now, '1' to change nothing, how many entries to check, the score and id after which to begin ('' for the
 -- start), then the name "<kind>:<queue>" of a list, 'system', or '' for the rows themselves.
 -- With '' it checks whether each row is in the list of its kind (kinds.lua), and system jobs in theirs; otherwise
--- whether each entry of the list is still true. An earlier version wrote no such lists. Returns { score and id of the
--- last entry, or '' '' at the end, then for each entry that was added, or dropped: the name of its list }. `listed`
--- says that all rows were checked once.
+-- whether each entry of the list is still true. Returns { score and id of the last entry, or '' '' at the end, then for
+-- each entry that was added, or dropped: the name of its list }.
 define_shared()
 if ARGV[2] ~= '1' then write_without_memory() end
 local dry_run, most, name = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6]
@@ -46,8 +45,5 @@ for k, id in ipairs(ids) do
     end
   end
 end
-if not dry_run then
-  call_many('ZREM', list, drops)
-  if name == '' and answer[1] == '' then call('SET', ns .. ':listed', '1') end
-end
+if not dry_run then call_many('ZREM', list, drops) end
 return answer

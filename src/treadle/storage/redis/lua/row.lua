@@ -46,7 +46,7 @@ function Row.job(id, body)
   elseif job.failures_allowed == false then
     job.failures_allowed = nil
   end
-  job.after, job.limits = job.after or NOTHING, costs_of(job.limits or NOTHING)
+  job.after, job.limits = job.after or NOTHING, job.limits or NOTHING
   return job
 end
 

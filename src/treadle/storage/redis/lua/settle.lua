@@ -43,9 +43,8 @@ end
 local HEAVY = 10000                      -- bytes of a result above which a full server refuses it
 
 -- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits, task. `ids`:
--- the jobs that end now; nil if this path cannot end them, because one of their limits blocks jobs or because the row
--- names no task (an earlier version wrote it). `names`: queue and task. `others`: how many fail or are cancelled, by
--- state.
+-- the jobs that end now; nil if this path cannot end them, because one of their limits blocks jobs. `names`: queue and
+-- task. `others`: how many fail or are cancelled, by state.
 local any_blocked
 local function group_of(rest)
   local worker_length, queue_length = struct.unpack('>HH', rest, 51)
@@ -58,14 +57,14 @@ local function group_of(rest)
   local task
   if byte(rest, queue + queue_length) == 144 then          -- no limits
     task = sub(rest, queue + queue_length + 4)
-  elseif #rest >= queue + queue_length then
+  else
     group.limits, task = cmsgpack.unpack(sub(rest, queue + queue_length))
     if any_blocked == nil then any_blocked = call('EXISTS', ns .. ':asides') == 1 end
     for _, limit in ipairs(any_blocked and group.limits or {}) do
       if call('SISMEMBER', ns .. ':asides', limit[1]) == 1 then group.ids = nil end
     end
   end
-  if task then group.names = sub(rest, queue, queue + queue_length - 1) .. '\0' .. task else group.ids = nil end
+  group.names = sub(rest, queue, queue + queue_length - 1) .. '\0' .. task
   return group
 end
 
