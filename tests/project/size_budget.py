@@ -14,20 +14,29 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/cli": (5_551, 0),  # +65: --factory, output of any encoding, hints about another file
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_330, 1),  # +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_756, 4),  # instants of a job; URLs of files of any name; sentences for extras; +7: one check of outcomes, quick for most; the quick one in storage is gone (-16)
+    "treadle/core": (
+        2_756,
+        4,
+    ),  # instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (661, 0),
     "treadle/execution": (988, 0),
     "treadle/integrations": (3_573, 1),  # +5: sentences for missing extras
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
-    "treadle/policy": (1_280, 6),  # +7: an instant and its span; a verdict has no traceback; +18: a step such as */90 is refused
+    "treadle/policy": (
+        1_280,
+        6,
+    ),  # an instant and its span; a step such as */90 is refused
     "treadle/ports": (1_330, 1),
     "treadle/producer": (467, 0),  # +1: empty lists by annotation; list[int]() takes 0.5 us more than []
     "treadle/resources": (964, 0),
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (1_637, 0),  # +5: a coroutine that nothing awaits
     "treadle/server": (8_094, 9),
-    "treadle/storage": (25_189, 9),  # +56: instants by the storage's clock, on each storage; +30: a path in place of a URL, a folder in place of a file; +12: the same where jobs pass
+    "treadle/storage": (
+        25_189,
+        9,
+    ),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_343, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_735, 3),  # +1: URLs of files of any name
     "treadle/worker": (6_615, 4),  # +12: loggers that dictConfig disabled, modules of Python kept; +1: the same
