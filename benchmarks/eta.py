@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from treadle import App, Limit, Record, Retry, Worker, current
 from treadle.admin import Estimate
-from treadle_testkit.simulation import Simulation, simulate
+from treadle.testing import Simulation, simulate
 
 PART, SECONDS = 1 / 2, 2.0  # the stated error
 LONGEST = 3_600.0  # s for which jobs go on arriving

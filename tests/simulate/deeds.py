@@ -13,7 +13,7 @@ from tests.simulate.operators import act
 from tests.simulate.tasks import app, here
 from treadle import JobSpec, Key, all_done
 from treadle.errors import IdTaken, KeyHeld, Signalled, Stale
-from treadle_testkit.simulation import Simulation
+from treadle.testing.simulation import Simulation
 
 Deed = Callable[[Simulation, int], Awaitable[None]]
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.simulate import mix, orderly, poison, rates, repeats
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
-from treadle_testkit.simulation import KINDS
+from treadle.testing.simulation import KINDS
 
 FLEETS: dict[str, dict[str, Any]] = {
     "mixed": {"app": mix.app, "scenario": mix.work, "invariants": mix.INVARIANTS},

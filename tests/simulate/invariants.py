@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.core.model import ASKED, CHILDREN, Record, State
-from treadle_testkit.history.entries import moments
-from treadle_testkit.simulation import Simulation
+from treadle.testing.history.entries import moments
+from treadle.testing.simulation import Simulation
 
 MOST = {"hopeless": 2, "racing": 1}  # attempts of the tasks that have few
 LONGEST = 4.0  # seconds between two ticks of our schedules

@@ -9,7 +9,7 @@ from tests.simulate.deeds import DEEDS, Deed
 from tests.simulate.invariants import INVARIANTS
 from tests.simulate.operators import operate
 from tests.simulate.tasks import app
-from treadle_testkit.simulation import Simulation
+from treadle.testing.simulation import Simulation
 
 __all__ = ["INVARIANTS", "app", "operated", "work"]
 

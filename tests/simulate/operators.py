@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulate.tasks import app, here
 from treadle import Limit
 from treadle.errors import TreadleError
-from treadle_testkit.simulation import Simulation
+from treadle.testing.simulation import Simulation
 
 
 async def operate(sim: Simulation) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.simulate.tasks import here
 from treadle import App, Defer, Limit, QueueFull, Retry, current
-from treadle_testkit.history import Evidence
-from treadle_testkit.history.starts import ticks_left_out
-from treadle_testkit.simulation import Simulation
+from treadle.testing.history import Evidence
+from treadle.testing.history.starts import ticks_left_out
+from treadle.testing.simulation import Simulation
 
 BOUND = 3  # waiting jobs of a bounded queue
 TICK = 4.0  # seconds between two ticks

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from treadle import App, Retry, State, current
-from treadle_testkit.simulation import Simulation, crash
+from treadle.testing import Simulation
+from treadle.testing.simulation import crash
 
 CHANCE = ("kill", "stall", "cut", "clock")  # faults by which a job may lose its lease while it runs alone
 

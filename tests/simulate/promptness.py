@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record, State
-from treadle_testkit.history import Entry
-from treadle_testkit.history.jobs import OWN
-from treadle_testkit.simulation import Fault, Simulation
-from treadle_testkit.simulation.fleet import MORNING
+from treadle.testing.history import Entry
+from treadle.testing.history.jobs import OWN
+from treadle.testing.simulation import Fault, Simulation
+from treadle.testing.simulation.fleet import MORNING
 
 SOON = 1.5  # seconds: a poll after a lost notification, and the travel of some calls
 BACK_OFF = 10.0  # seconds between two tries of a failed call, at most

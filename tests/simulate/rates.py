@@ -7,7 +7,7 @@ import asyncio
 import json
 
 from treadle import App, Limit, Retry
-from treadle_testkit.simulation import Simulation
+from treadle.testing.simulation import Simulation
 
 LIMITS = ["mail"], ["door"], ["gate"], ["mail", "door"], ["door", "mail"], ["mail", "gate"]
 OFTEN = 1_000  # a simulation kills more workers than a job may lose

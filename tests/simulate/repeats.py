@@ -12,7 +12,7 @@ from tests.simulate.deeds import Deed, given_up, send, singles, waits, with_keys
 from tests.simulate.mix import operated
 from tests.simulate.operators import act
 from treadle import Key
-from treadle_testkit.simulation import Simulation
+from treadle.testing import Simulation
 
 app = tasks.app
 

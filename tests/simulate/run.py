@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulate.fleets import FLEETS
-from treadle_testkit.simulation import Report, SimulationFailed, simulate
+from treadle.testing import SimulationFailed, simulate
+from treadle.testing.simulation import Report
 
 PART = 200  # seeds that a process runs before it reports
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from treadle import App, Flow, Limit, Retry, at_least, current, flow, gather
-from treadle_testkit.history import History
-from treadle_testkit.simulation import ACTOR
+from treadle.testing.history import History
+from treadle.testing.simulation import ACTOR
 
 app = App("memory://", retry=Retry(attempts=30, base=0.05, max=1.0))
 app.limits.declare(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from treadle import App, BadOption
-from treadle_testkit.simulation import Report, Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
+from treadle.testing.simulation import Report
 
 app = App("memory://")
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from treadle import App, Flow, flow
-from treadle_testkit.simulation import Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
 
 app = App("memory://")
 mails: list[int] = []

@@ -10,8 +10,8 @@ import pytest
 
 from tests.simulate.test_history import LEASE, START, at, lived
 from treadle import App, Retry
-from treadle_testkit.history import Entry, check
-from treadle_testkit.simulation import Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
+from treadle.testing.history import Entry, check
 
 app = App("memory://", retry=Retry(attempts=20, base=0.05, max=0.5))
 

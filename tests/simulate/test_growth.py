@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.simulate.fleets import FLEETS
-from treadle_testkit.simulation import simulate
+from treadle.testing import simulate
 
 SEEDS = 40
 

@@ -13,7 +13,7 @@ from treadle import App, Worker
 from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import CountDrift
-from treadle_testkit.history import Entry, History, Recorder, check, read
+from treadle.testing.history import Entry, History, Recorder, check, read
 
 START = 1_000.0
 LEASE = 10.0

@@ -11,9 +11,9 @@ from tests.simulate.test_history import LEASE, at, lived, row
 from treadle import App, Limit
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import UPSTREAM, State
-from treadle_testkit.history import check
-from treadle_testkit.history.entries import What
-from treadle_testkit.simulation import Simulation, simulate
+from treadle.testing import Simulation, simulate
+from treadle.testing.history import check
+from treadle.testing.history.entries import What
 
 
 def rules(*parts: object) -> set[str]:

@@ -14,7 +14,7 @@ from tests.simulate.fleets import FLEETS
 from tests.simulate.guilt_mutants import GUILT
 from tests.simulate.mutants import MIXED, ORDERLY
 from tests.simulate.repeat_mutants import REPEATS
-from treadle_testkit.simulation import SimulationFailed, simulate
+from treadle.testing import SimulationFailed, simulate
 
 pytestmark = pytest.mark.slow
 

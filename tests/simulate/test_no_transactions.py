@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from treadle import App, Outbox, Retry, current
-from treadle_testkit.simulation import Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
 
 
 @pytest.mark.parametrize("storage", ["memory", "sqlite"])

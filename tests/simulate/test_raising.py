@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from treadle import App
-from treadle_testkit.simulation import Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
 
 app = App("memory://")
 

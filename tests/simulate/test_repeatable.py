@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import hashlib, sys
 from tests.simulate.fleets import FLEETS
-from treadle_testkit.simulation import simulate
-from treadle_testkit.simulation import Simulation
+from treadle.testing import simulate
+from treadle.testing.simulation import Simulation
 
 def log(sim):
     text = "\\n".join(map(str, sim.entries))

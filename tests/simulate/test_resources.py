@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from treadle import App, BadOption, Retry, StorageUnavailable, depends
-from treadle_testkit.simulation import Simulation, SimulationFailed, simulate
+from treadle.testing import Simulation, SimulationFailed, simulate
 
 app = App("memory://", retry=Retry(attempts=30, base=0.05, max=0.5))
 opened: list[str] = []

@@ -12,9 +12,10 @@ import pytest
 from tests.simulate.fleets import FLEETS
 from treadle import App, BadOption, Retry, current
 from treadle.storage import connect
-from treadle_testkit.simulation import KINDS, Fault, Kind, Simulation, SimulationFailed, case_of, simulate
-from treadle_testkit.simulation.fleet import Settings
-from treadle_testkit.simulation.stage import uncollected
+from treadle.testing import Simulation, SimulationFailed, simulate
+from treadle.testing.simulation import KINDS, Fault, Kind, case_of
+from treadle.testing.simulation.fleet import Settings
+from treadle.testing.simulation.stage import uncollected
 
 PART = 40
 

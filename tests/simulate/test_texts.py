@@ -9,7 +9,7 @@ import pytest
 
 from treadle import App, Keys, Retry
 from treadle.core.query_model import Query
-from treadle_testkit.simulation import Simulation, simulate
+from treadle.testing import Simulation, simulate
 
 LARGE = "x" * 5_000
 

@@ -10,8 +10,9 @@ from tests.simulate.late_mutants import EARLY, LATE
 from tests.simulate.promptness import due_jobs_start_soon, gap, longest
 from tests.simulate.test_history import at, lived, row, rules
 from treadle.core.model import Record
-from treadle_testkit.history import Entry
-from treadle_testkit.simulation import KINDS, Fault, SimulationFailed, simulate
+from treadle.testing import SimulationFailed, simulate
+from treadle.testing.history import Entry
+from treadle.testing.simulation import KINDS, Fault
 
 SOON = 200  # seeds within which each defect is found
 STEADY = tuple(kind for kind in KINDS if kind != "clock")  # the rules of time leave out runs with steps of the clock

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.soak.skew import MachineClock
 from tests.waiting import NotSeen, until
 from treadle.core.clock import wall
-from treadle_testkit.history import History
+from treadle.testing.history import History
 
 BEGIN = 120.0  # seconds until a process must have begun: starting Python takes long on a busy machine
 END = 40.0  # seconds that a stopping process may take: more than its grace and its calls

@@ -20,7 +20,7 @@ from tests.soak.tasks import BOUND, BOUNDED
 from tests.waiting import random_moment
 from treadle import App, JobSpec, Key, QueueFull, StorageError, TreadleError, at_least
 from treadle.errors import Signalled, Stale
-from treadle_testkit.history import History, facts_of
+from treadle.testing.history import History, facts_of
 
 MOST = 250  # unfinished jobs after which producers wait
 REMEMBERED = 40  # own jobs that a producer may cancel

@@ -18,7 +18,7 @@ from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
 from treadle.core.model import Claim, Record
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run
-from treadle_testkit.history import History, Recorder
+from treadle.testing.history import History, Recorder
 
 LEASE = 2.0  # seconds; short, so that a stalled worker loses its jobs within a trial
 EVERY = 0.5  # seconds between two ticks of the schedule

@@ -8,7 +8,7 @@ import pytest
 
 from tests.soak.verdict import agreeing, failed, strict
 from treadle.core.model import NewJob, Record, State
-from treadle_testkit.history import Entry, Evidence
+from treadle.testing.history import Entry, Evidence
 
 START = 1_000.0
 

@@ -27,7 +27,7 @@ from tests.soak.tasks import TABLES, make
 from tests.soak.verdict import judge, summary
 from tests.waiting import NotSeen, until
 from treadle import App, StorageError, StorageUnavailable
-from treadle_testkit.history import History, Violation, read
+from treadle.testing.history import History, Violation, read
 
 PATIENCE = 3.0  # seconds that a call of the fleet waits for an answer
 DRAIN = 90.0  # seconds without an ending after which the remaining jobs count as stuck

@@ -11,7 +11,7 @@ from treadle import App, Record, State
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import FINAL, SHED, SUPERSEDED
 from treadle.core.query_model import CountDrift
-from treadle_testkit.history import Entry, Evidence, Violation, check
+from treadle.testing.history import Entry, Evidence, Violation, check
 
 CLOCK = 0.005  # seconds; a time of the storage is rounded, and two times of one call differ
 IN_QUEUE_ORDER = ("order", "priority", "lane")  # the rules that need claims in queue order

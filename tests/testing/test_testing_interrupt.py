@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from treadle import App
-from treadle_testkit.simulation import Simulation, simulate
+from treadle.testing import Simulation, simulate
 
 app = App("memory://")
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.storage.row_rules import rank, turn
-from treadle_testkit.history.evidence import EPSILON, TOLERANCE, Evidence, Violation
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Violation
 
 TICK = "cron:"  # begins the id of a tick, which ends with its moment
 

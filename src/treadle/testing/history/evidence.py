@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
-from treadle_testkit.history.entries import Entry, ordered
+from treadle.testing.history.entries import Entry, ordered
 
 TOLERANCE = 0.005  # seconds; processes and the storage round their times
 EPSILON = 1e-6  # seconds; the storage's times are sums of floats, so nearer ones may be equal

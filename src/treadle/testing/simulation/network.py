@@ -18,7 +18,7 @@ from treadle.core.limit_model import Declare, LimitChange
 from treadle.core.model import ACT, Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled, State
 from treadle.storage import Fused, StorageProxy
 from treadle.storage.contract import Capabilities, Storage
-from treadle_testkit.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from treadle.core.model import SHED, Record
 from treadle.core.query_model import CountDrift
 from treadle.storage import Bounds, bound_of, bounds_in, needs_room
-from treadle_testkit.history.evidence import TOLERANCE, Evidence, Violation, first_excess
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Violation, first_excess
 
 
 def check(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:

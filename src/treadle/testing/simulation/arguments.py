@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.errors import BadOption
+from treadle.testing.simulation.faults import KINDS, Kind
 from treadle.worker import Worker
-from treadle_testkit.simulation.faults import KINDS, Kind
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from treadle_testkit.simulation.fleet import Case, Found
+from treadle.testing.simulation.fleet import Case, Found
 
 TRIES = 200  # most runs
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Limit
 from treadle.core.model import FINAL, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage import capacity, rule_for
-from treadle_testkit.history.entries import moments
-from treadle_testkit.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation, first_excess
+from treadle.testing.history.entries import moments
+from treadle.testing.history.evidence import EPSILON, TOLERANCE, Evidence, Run, Violation, first_excess
 
 ONE_RUN = 2  # the version of a job after one claim and one outcome
 

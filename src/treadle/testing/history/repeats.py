@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Final
 
 from treadle.core.model import FINAL, LOST, State
-from treadle_testkit.history.entries import Entry, moments
-from treadle_testkit.history.evidence import TOLERANCE, Evidence, Run, Violation
+from treadle.testing.history.entries import Entry, moments
+from treadle.testing.history.evidence import TOLERANCE, Evidence, Run, Violation
 
 MAX_LOST: Final = re.compile("max_lost=([0-9]+)")  # in the error of a job that has failed as lost
 

@@ -17,10 +17,10 @@ from treadle.core.model import Record
 from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 from treadle.testing.given_storage import GROUP, UNFINISHED, rows_of
+from treadle.testing.history import Entry, History, Violation, brief, check
+from treadle.testing.history.jobs import is_own
 from treadle.testing.payloads import in_test
-from treadle_testkit.history import Entry, History, Violation, brief, check
-from treadle_testkit.history.jobs import is_own
-from treadle_testkit.simulation.arguments import (
+from treadle.testing.simulation.arguments import (
     check_encoded,
     check_repeatable,
     check_result,
@@ -28,11 +28,11 @@ from treadle_testkit.simulation.arguments import (
     check_spawned,
     name_of,
 )
-from treadle_testkit.simulation.faults import Fault
-from treadle_testkit.simulation.loop import ACTOR, SimulatedLoop, Stuck
-from treadle_testkit.simulation.network import Line, Network
-from treadle_testkit.simulation.slot import Slot
-from treadle_testkit.simulation.stage import Stage, alone, borrowed, seeded
+from treadle.testing.simulation.faults import Fault
+from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
+from treadle.testing.simulation.network import Line, Network
+from treadle.testing.simulation.slot import Slot
+from treadle.testing.simulation.stage import Stage, alone, borrowed, seeded
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -17,7 +17,7 @@ from contextvars import Context, ContextVar
 from itertools import count
 from typing import Any, TypeVarTuple
 
-from treadle_testkit.history import Entry, History
+from treadle.testing.history import Entry, History
 
 Ts = TypeVarTuple("Ts")
 

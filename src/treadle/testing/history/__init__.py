@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Record
 from treadle.core.query_model import CountDrift
-from treadle_testkit.history import bounds, holding, jobs, places, repeats, starts
-from treadle_testkit.history.entries import Entry, History, Recorder, facts_of, ordered, read
-from treadle_testkit.history.evidence import Evidence, Run, Violation, brief
+from treadle.testing.history import bounds, holding, jobs, places, repeats, starts
+from treadle.testing.history.entries import Entry, History, Recorder, facts_of, ordered, read
+from treadle.testing.history.evidence import Evidence, Run, Violation, brief
 
 __all__ = [
     "Entry",

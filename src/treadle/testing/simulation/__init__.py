@@ -2,7 +2,7 @@
 
 Workers, producers and operators are actors on one event loop. Storage answers are lost, calls are applied twice, the
 clock is set, and workers stop, stall beyond their leases, or are killed at any await. At the end the checker of
-`treadle_testkit.history` compares the recorded history with the rows, and the caller's invariants are checked.
+`treadle.testing.history` compares the recorded history with the rows, and the caller's invariants are checked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from treadle.core.errors import BadOption, TreadleError
 from treadle.core.file_urls import url_of
 from treadle.storage import connect
 from treadle.storage.contract import Storage
-from treadle_testkit.history import Violation
-from treadle_testkit.simulation.arguments import (
+from treadle.testing.history import Violation
+from treadle.testing.simulation.arguments import (
     check_numbers,
     check_plain,
     check_worker_options,
@@ -31,12 +31,12 @@ from treadle_testkit.simulation.arguments import (
     maker_of,
     seeds_of,
 )
-from treadle_testkit.simulation.faults import KINDS, Fault, Kind, drawn
-from treadle_testkit.simulation.fleet import Case, Found, Settings, Simulation
-from treadle_testkit.simulation.loop import ACTOR, Actor, SimulatedLoop
-from treadle_testkit.simulation.shrink import shrunk
-from treadle_testkit.simulation.slot import crash
-from treadle_testkit.simulation.stage import uncollected
+from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
+from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.testing.simulation.shrink import shrunk
+from treadle.testing.simulation.slot import crash
+from treadle.testing.simulation.stage import uncollected
 
 if TYPE_CHECKING:
     from treadle.app import App

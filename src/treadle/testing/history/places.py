@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treadle.core.placement import Needs
-from treadle_testkit.history.entries import Entry
-from treadle_testkit.history.evidence import Evidence, Violation
+from treadle.testing.history.entries import Entry
+from treadle.testing.history.evidence import Evidence, Violation
 
 
 def check(it: Evidence) -> Iterator[Violation]:

@@ -8,9 +8,9 @@ from typing import Any
 from treadle.core.defaults import KEEP, KEEP_FAILED
 from treadle.core.ids import stem
 from treadle.core.model import FINAL, Record, State
+from treadle.testing.history.entries import Entry
+from treadle.testing.history.evidence import Evidence, Run, Violation
 from treadle.workflow.signals import signal_name
-from treadle_testkit.history.entries import Entry
-from treadle_testkit.history.evidence import Evidence, Run, Violation
 
 OWN = ("treadle", "cron:")  # prefixes of Treadle's own ids and tasks
 

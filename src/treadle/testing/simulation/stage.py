@@ -25,14 +25,14 @@ from treadle.core.errors import BadOption
 from treadle.core.events import Event
 from treadle.producer import Batcher, Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
+from treadle.testing.history import Recorder
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker import InlineWorker, outcome
-from treadle_testkit.history import Recorder
-from treadle_testkit.simulation.loop import ACTOR, Actor, SimulatedLoop
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
     from treadle.testing.payloads import TextsInTest
-    from treadle_testkit.simulation.network import Network
+    from treadle.testing.simulation.network import Network
 
 
 class CalledAtOnce:

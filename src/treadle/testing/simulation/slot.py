@@ -8,11 +8,11 @@ from random import Random
 from typing import Any, NoReturn, Protocol
 
 from treadle.core.errors import BadOption, StorageUnavailable
+from treadle.testing.simulation.faults import Fault
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.testing.simulation.network import Line, Network
+from treadle.testing.simulation.stage import CalledAtOnce
 from treadle.worker import Census, Worker
-from treadle_testkit.simulation.faults import Fault
-from treadle_testkit.simulation.loop import ACTOR, Actor, SimulatedLoop
-from treadle_testkit.simulation.network import Line, Network
-from treadle_testkit.simulation.stage import CalledAtOnce
 
 GRACE = 1.0  # seconds that jobs get when a worker stops
 BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after so many steps of a worker
