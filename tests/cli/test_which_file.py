@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from tests.storage.sqlite.support import AS_NOBODY
+from treadle import App, Worker
+from treadle.errors import StorageDenied
+from treadle.storage.sqlite import opening
 from treadle_testkit.shows import shows
 
 pytestmark = [
@@ -56,7 +58,9 @@ def test_a_worker_in_another_folder_names_both_files(tmp_path: Path) -> None:
         stopped(worker)
 
 
-@shows("a path that waiting cannot cure ends the worker with the reason: a folder, a missing folder, no right to write")
+@shows(
+    "a path that waiting cannot cure ends the worker with the reason: a folder, no folder, no right to create it"
+)
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
@@ -72,24 +76,15 @@ def test_a_path_that_waiting_cannot_cure(tmp_path: Path, url: str, reason: str) 
         assert worker.ended() != 0
 
 
-@pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_a_path_without_the_right_to_write(what: str) -> None:
-    from tests.storage.sqlite.support import open_folder
-
-    with open_folder() as folder:
-        (folder / "shop.py").write_text(APP.format(url=f"sqlite:///{folder}/jobs.db", more=f"import os\n{AS_NOBODY}"))
-        if what == "file":
-            os.chmod(folder, 0o777)
-            with Command("worker", "shop:app", cwd=folder) as worker:
-                worker.wait_for("claiming jobs")
-                stopped(worker)
-            for file in folder.glob("jobs.db*"):
-                os.chown(file, 0, 0)
-                os.chmod(file, 0o644)
-        with Command("worker", "shop:app", cwd=folder) as worker:
-            worker.wait_for("is not writable for user 65534")
-            assert worker.ended() != 0
+async def test_a_worker_that_may_not_create_its_file_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    monkeypatch.setattr(opening, "_unwritable", lambda *_: "the folder is not writable for user 7")
+    app = App(url)
+    app.task(name="shop.send")(lambda: None)
+    with pytest.raises(StorageDenied, match="the folder is not writable for user 7"):
+        async with asyncio.timeout(30):
+            await Worker(app).run()
+    await app.close()
 
 
 @shows("a worker logs failed jobs although its app calls logging.config.dictConfig with the defaults")
