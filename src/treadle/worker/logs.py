@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 from treadle.core.clock import moment
 from treadle.core.redaction import in_json, in_line, visible
@@ -141,10 +142,23 @@ def set_up(worker: str, level: str, as_json: bool) -> None:
     log.setLevel(level.upper())
 
 
+def not_printed_yet(record: logging.LogRecord) -> bool:
+    """Whether no handler below the root prints this record to the terminal. Django's does with DEBUG."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger.parent is not None:
+        for handler in logger.handlers:
+            if getattr(handler, "stream", None) in (sys.stderr, sys.stdout) and record.levelno >= handler.level:
+                if handler.filter(record):
+                    return False
+        logger = logger.parent
+    return True
+
+
 def _to_stderr(formatter: logging.Formatter, level: str) -> None:
     root = logging.getLogger()
     if all(type(handler).__module__.partition(".")[0] in EXPORTERS for handler in root.handlers):
         handler = logging.StreamHandler()
         handler.setFormatter(formatter)
+        handler.addFilter(not_printed_yet)
         root.addHandler(handler)
         root.setLevel(level)
