@@ -1,15 +1,19 @@
 """The words that `manage.py treadle` passes on."""
 
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from unittest.mock import patch
 
 import click
-from django.test import SimpleTestCase, override_settings
+from django.test import SimpleTestCase, TransactionTestCase, override_settings
 
+from shop import tasks
 from treadle.cli import root
 from treadle.cli.group import Group
 from treadle.cli.recycling_options import EXCLUDE_RELOAD
-from treadle.integrations.django.management.commands.treadle import app_name, completed
+from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
+from treadle.integrations.django import app_of
 
 # Commands that use no storage, or name both of theirs.
 WITHOUT_APP = {
@@ -79,3 +83,26 @@ class Storage(SimpleTestCase):
     def test_another_storage_can_be_named(self):
         for words in (["queues", "--url", "memory://"], ["jobs", "list", "--app=other:app"], ["queues", "--help"]):
             self.assertEqual(completed(words, None), words)
+
+
+class Hints(TransactionTestCase):
+    """A command that is printed can be copied: it names manage.py, and no app."""
+
+    def printed(self, *words, alias=None):
+        out = StringIO()
+        with patch.object(sys, "argv", ["manage.py"]), redirect_stdout(out), redirect_stderr(out):
+            try:
+                leave([*words], alias)
+            except SystemExit as error:
+                self.assertIn(error.code, (1, 2))
+        return out.getvalue()
+
+    def test_explain_doctor_and_errors(self):
+        job = tasks.report.enqueue()
+        self.assertIn("`python manage.py treadle worker --queues default` starts", self.printed("jobs", "explain", job.id))
+        self.assertIn("start one: `python manage.py treadle worker --queues default`", self.printed("doctor"))
+        self.assertIn("see `python manage.py treadle --help`", self.printed("nothing"))
+        self.assertIn("Usage: python manage.py treadle queues", self.printed("queues", "--help"))
+        words = "`python manage.py treadle --backend now worker --queues default`"
+        self.assertIn(words, self.printed("jobs", "explain", job.id, alias="now"))
+        app_of().sync.close()
