@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import PYTHON, blocks
-from treadle_testkit.shows import shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

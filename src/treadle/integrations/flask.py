@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from flask import Flask
-
 from treadle.core.errors import BadOption
+from treadle.integrations import needs
+
+with needs("flask>=3.1"):
+    from flask import Flask
 
 P = ParamSpec("P")
 R = TypeVar("R")

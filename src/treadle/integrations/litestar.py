@@ -7,18 +7,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar, asgi
-from litestar.config.app import AppConfig
-from litestar.di import Provide
-from litestar.handlers import ASGIRouteHandler
-from litestar.plugins import InitPlugin
-from litestar.types import Receive, Scope, Send
-
 from treadle.app import App
 from treadle.core.errors import BadOption
+from treadle.integrations import needs
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
 from treadle.server import Auth, Token
 from treadle.server import asgi as site_of
+
+with needs("litestar>=2.25"):
+    from litestar import Litestar, asgi
+    from litestar.config.app import AppConfig
+    from litestar.di import Provide
+    from litestar.handlers import ASGIRouteHandler
+    from litestar.plugins import InitPlugin
+    from litestar.types import Receive, Scope, Send
 
 
 class TreadlePlugin(InitPlugin):

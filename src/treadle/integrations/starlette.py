@@ -7,13 +7,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.routing import Mount
-
 from treadle.app import App
 from treadle.core.errors import BadOption
+from treadle.integrations import needs
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
-from treadle.server import Auth, Token, asgi
+
+with needs("starlette>=0.45"):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from treadle.server import Auth, Token, asgi
 
 State = Mapping[str, Any] | None
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]

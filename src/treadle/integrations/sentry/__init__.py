@@ -3,6 +3,9 @@
 sentry_sdk.init(dsn=..., integrations=[TreadleIntegration()])
 """
 
-from treadle.integrations.sentry.integration import TreadleIntegration
+from treadle.integrations import needs
+
+with needs("sentry-sdk>=2.20"):
+    from treadle.integrations.sentry.integration import TreadleIntegration
 
 __all__ = ["TreadleIntegration"]

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import connection, transaction
-from django.test import TestCase, Client, TransactionTestCase
+from django.test import Client, TestCase, TransactionTestCase
 from django.urls import reverse
 from django.utils import timezone
 

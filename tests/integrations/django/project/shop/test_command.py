@@ -12,8 +12,8 @@ from shop import tasks
 from treadle.cli import root
 from treadle.cli.group import Group
 from treadle.cli.recycling_options import EXCLUDE_RELOAD
-from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
 from treadle.integrations.django import app_of
+from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
 
 # Commands that use no storage, or name both of theirs.
 WITHOUT_APP = {
@@ -99,7 +99,9 @@ class Hints(TransactionTestCase):
 
     def test_explain_doctor_and_errors(self):
         job = tasks.report.enqueue()
-        self.assertIn("`python manage.py treadle worker --queues default` starts", self.printed("jobs", "explain", job.id))
+        self.assertIn(
+            "`python manage.py treadle worker --queues default` starts", self.printed("jobs", "explain", job.id)
+        )
         self.assertIn("start one: `python manage.py treadle worker --queues default`", self.printed("doctor"))
         self.assertIn("see `python manage.py treadle --help`", self.printed("nothing"))
         self.assertIn("Usage: python manage.py treadle queues", self.printed("queues", "--help"))
