@@ -33,7 +33,9 @@ COLOURS = {
 }
 
 
-PROGRAM = "_TREADLE_PROGRAM"  # in the environment, so that worker processes inherit it: what the user types for `treadle`
+PROGRAM = (
+    "_TREADLE_PROGRAM"  # in the environment, so that worker processes inherit it: what the user types for `treadle`
+)
 _COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>[a-z]+)(?: \[?(?:module:app|MODULE:APP)\]?)?(?=[ `]|$)")
 
 
