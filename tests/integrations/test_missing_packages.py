@@ -1,4 +1,4 @@
-"""An integration whose package is not installed says how to install it."""
+"""An integration whose package is not installed names the command that installs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = {"sentry": "sentry_sdk"}
 
 @shows("An integration without its package raises an ImportError with the command that installs it")
 @pytest.mark.parametrize("name", MISSING)
-def test_the_error_says_what_to_install(name: str) -> None:
+def test_the_error_names_what_to_install(name: str) -> None:
     code = f"import sys; sys.modules[{PACKAGES.get(name, name)!r}] = None; import treadle.integrations.{name}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     package = MISSING[name].partition(">")[0]

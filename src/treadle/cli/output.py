@@ -40,7 +40,7 @@ _COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>[a-z]+)(?: \[?(?:module:app
 
 
 def program() -> str:
-    """What the user types to run this program: `treadle`, or `python manage.py treadle`."""
+    """The command that runs this program: `treadle`, or `python manage.py treadle`."""
     return os.environ.get(PROGRAM, "treadle")
 
 

@@ -147,9 +147,9 @@ def not_printed_yet(record: logging.LogRecord) -> bool:
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None and logger.parent is not None:
         for handler in logger.handlers:
-            if getattr(handler, "stream", None) in (sys.stderr, sys.stdout) and record.levelno >= handler.level:
-                if handler.filter(record):
-                    return False
+            on_terminal = getattr(handler, "stream", None) in (sys.stderr, sys.stdout)
+            if on_terminal and record.levelno >= handler.level and handler.filter(record):
+                return False
         logger = logger.parent
     return True
 

@@ -198,7 +198,7 @@ class AdminInTestCase(TestCase):
         self.assertNotContains(page, "hunter2")
         self.assertEqual(self.client.get(SCHEDULES).status_code, 200)
 
-    def test_an_act_says_which_test_can_do_it(self):
+    def test_an_act_names_the_test_that_can_do_it(self):
         said = self.client.post(reverse("admin:treadle_job_change", args=[self.failed.id]), {"action": "retry"})
         self.assertContains(said, "TransactionTestCase")
         self.failed.refresh()
