@@ -250,6 +250,8 @@ def fresh_tmp() -> Iterator[None]:
 def test(args: list[str]) -> int:
     if args[:1] == ["--servers"]:
         return call(tool("tools.servers", *args[1:]))[0]
+    if args[:1] == ["--python"]:
+        return call(tool("tools.other_python", *args[1:]), inherit=True)[0]
     with fresh_tmp():
         if not set(args) <= {"--all", "--retry"}:
             return call(tool("pytest", *args))[0]
@@ -278,8 +280,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args], inherit=True)[0], "show Treadle at work"),
     "test": (
         test,
-        "style, types, layers, tests (`--all`: the slow ones too; `--retry`: failed ones once more); with other "
-        "arguments: only pytest",
+        "style, types, layers, tests (`--all`: the slow ones too; `--retry`: failed ones once more; `--python 3.15`: "
+        "on another Python); with other arguments: only pytest",
     ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),

@@ -41,7 +41,12 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/outbox/",
         "tests/faults/test_outbox_kill.py",
     ),
-    "Queue order and claims": (f"{LAWS}laws_queue_order.py", f"{LAWS}laws_storing.py", f"{LAWS}laws_lanes.py"),
+    "Queue order and claims": (
+        f"{LAWS}laws_queue_order.py",
+        f"{LAWS}laws_storing.py",
+        f"{LAWS}laws_lanes.py",
+        f"{LAWS}laws_instants.py",
+    ),
     "Limits": (
         f"{LAWS}laws_slots.py",
         f"{LAWS}laws_costs.py",

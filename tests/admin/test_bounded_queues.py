@@ -56,7 +56,7 @@ async def test_a_refused_tick_is_counted_and_the_schedule_continues(
     async def report() -> None: ...
 
     await app.limits.set(Limit("queue:reports", max_waiting=1))
-    await app.schedules.upsert("often", report.job(), every=60)
+    await app.schedules.upsert("often", report.job(), every=60, catch_up="all")
     await app.queues.pause("reports")
     clock.advance(61)
     await drain(app)

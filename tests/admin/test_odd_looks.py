@@ -72,7 +72,7 @@ CHECKPOINTS = (
     '{"until":4000000000.0}',
     '{"gave_up":true}',
 )
-SIGNALS = ("garbage", "5", "{}", '{"job":5,"signal":7}', '{"job":"w0","signal":"yes","more":' + DEEP + "}")
+SIGNALS = ("garbage", "5", "{}", '{"job":5,"signal":7}', '{"job":"w0","signal":' + DEEP + "}")
 
 
 def signal(number: int) -> str:

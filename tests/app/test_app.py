@@ -18,6 +18,11 @@ from treadle.worker.core import WorkerCore
 from treadle_testkit.shows import shows
 
 
+class Shop:
+    @staticmethod
+    async def open() -> None: ...
+
+
 @pytest.fixture
 def bare() -> App:
     return App(storage=MemoryStorage())
@@ -28,7 +33,7 @@ def test_names_come_from_module_and_function(bare: App) -> None:
     async def send() -> None: ...
 
     assert send.name == f"{__name__}.test_names_come_from_module_and_function.send"
-    assert bare.task(lambda: None).name.endswith(".lambda")
+    assert bare.task(Shop.open).name == f"{__name__}.Shop.open"
     assert bare.task(name="mine")(lambda: None).name == "mine"
     assert bare.find_task("mine").name == "mine"
     with pytest.raises(UnknownTask, match="did you mean 'mine'"):
@@ -171,7 +176,7 @@ def test_a_task_has_the_annotations_of_its_function(bare: App) -> None:
 
     for task, function in ((bare.task(send), send), (bare.batch()(many), many), (bare.task(cached), cached)):
         assert typing.get_type_hints(task) == typing.get_type_hints(function)
-        assert task.__annotations__ == function.__annotations__
+        assert task.__annotations__ == inspect.unwrap(function).__annotations__
         assert inspect.signature(task) == inspect.signature(function)
     assert typing.get_type_hints(bare.task(name="partial")(functools.partial(send, "a"))) == {}
 

@@ -9,8 +9,7 @@ import pytest
 
 import treadle
 from treadle.cli.app_loader import find_app
-from treadle.cli.output import FAILED, USAGE, Stop
-from treadle.cli.root import run
+from treadle.cli.output import FAILED, Stop
 
 APP = "from treadle import App\napp = App('memory://')\n"
 
@@ -64,16 +63,3 @@ def test_a_module_that_exits_is_an_error_of_one_line(here: Path, capsys: pytest.
         "'leaving:app' cannot be imported: the module calls sys.exit(3); move that behind "
         '`if __name__ == "__main__":`'
     )
-
-
-@pytest.mark.parametrize("name", ["treadle.py", "treadle/__init__.py"])
-@pytest.mark.parametrize("more", [[], ["--reload"]])
-def test_a_module_called_treadle_is_named_as_the_cause(
-    here: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str]
-) -> None:
-    (here / name).parent.mkdir(exist_ok=True)
-    (here / name).write_text(APP)
-    assert run(["worker", "treadle:app", *more]) == USAGE
-    hides = here / name.removesuffix("/__init__.py")
-    expected = f"treadle: {hides} hides the library `treadle` from the worker processes: rename it\n"
-    assert capsys.readouterr().err == expected

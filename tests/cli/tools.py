@@ -19,12 +19,17 @@ PATIENCE = 40.0  # s until something that must happen counts as never happening
 
 
 class Command:
-    """`python -m treadle ARGS` in a folder, in a session of its own. It is killed at the end of the `with`."""
+    """`python -m treadle ARGS` in a folder, in a session of its own. It is killed at the end of the `with`.
 
-    def __init__(self, *args: str, cwd: Path, program: str = sys.executable, **environment: str) -> None:
+    flags  of the interpreter; -P: the folder is not on its path, as for the script `treadle`
+    """
+
+    def __init__(
+        self, *args: str, cwd: Path, program: str = sys.executable, flags: tuple[str, ...] = (), **environment: str
+    ) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
         self.process = subprocess.Popen(
-            [program, "-m", "treadle", *args],
+            [program, *flags, "-m", "treadle", *args],
             cwd=cwd,
             env={**inherited, **environment},
             text=True,

@@ -64,7 +64,7 @@ async def test_times_count_from_the_enqueue(app: App, data: Data) -> None:
 
 
 async def test_a_deadline_that_passed_in_the_outbox(app: App, data: Data) -> None:
-    [job] = await written(app, data, mail(app, "ada", deadline=in_seconds(5)))
+    [job] = await written(app, data, mail(app, "ada", expires=5))
     data.age_by(10)
     await relayed(app)
     async with Worker(app):

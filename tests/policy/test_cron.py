@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import zoneinfo
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -227,3 +229,40 @@ def test_a_function_computes_the_next_time() -> None:
 def test_a_stamp_names_the_utc_time() -> None:
     assert stamp(at("2026-03-29T01:00+00:00")) == "20260329T010000Z"
     assert stamp(0.25) == "19700101T000000.250Z"
+
+
+@pytest.mark.parametrize(
+    ("line", "means"),
+    [
+        ("*/90 * * * *", "the 60 values of the field `minute`: only the first of '*' would match, once in each hour"),
+        ("0 */36 * * *", "the 24 values of the field `hour`: only the first of '*' would match, once in each day"),
+        ("0,10-50/61 * * * *", "only the first of '10-50' would match, once in each hour"),
+        ("*/90 0 * * * *", "the 60 values of the field `second`"),
+        ("0 0 * */13 *", "the 12 values of the field `month`"),
+    ],
+)
+def test_a_step_that_leaves_its_field_is_refused_with_what_it_would_mean(line: str, means: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        cron(line)
+    assert means in str(refused.value)
+    assert "give an interval with `every`" in str(refused.value)
+
+
+@pytest.mark.parametrize("line", ["*/60 * * * *", "0 */24 * * *", "0 0 * * */7", "*/59 * * * *"])
+def test_a_step_of_a_whole_field_or_less_is_taken(line: str) -> None:
+    assert cron(line).line == line
+
+
+@shows("without a time zone database the error names the package to install")
+def test_without_a_time_zone_database_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(to=())
+    try:
+        assert cron("0 0 * * *").tz == "UTC"
+        with pytest.raises(BadOption, match="no time zone database, so 'Europe/Paris' is unknown: pip install tzdata"):
+            cron("0 0 * * *", PARIS)
+    finally:
+        zoneinfo.reset_tzpath()
+    with pytest.raises(BadOption, match="expected the name of a time zone such as"):
+        cron("0 0 * * *", "Europe/Pariss")

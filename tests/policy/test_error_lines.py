@@ -46,7 +46,7 @@ LONG = "\n".join(
             "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): KeyError: 'a'",
         ),
         (SyntaxError("invalid syntax", ("x.py", 1, 1, "a b", 1, 2)), "SyntaxError: invalid syntax (x.py, line 1)"),
-        (Odd(), "Odd (its text cannot be shown: RuntimeError)"),
+        (Odd(), f"{__name__}.Odd: its text cannot be shown: RuntimeError"),
     ],
 )
 def test_the_first_line_has_the_type_and_the_first_line_of_the_message(error: BaseException, line: str) -> None:

@@ -11,6 +11,7 @@ from tests.kit import Spy, Told, presences, work
 from treadle import App, BadOption, JobSpec, Record, Retry, UnknownSchedule
 from treadle.core.model import Claim, NewJob, Presence, State
 from treadle.policy.cron import stamp
+from treadle.scheduling import CatchUp
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
@@ -209,6 +210,35 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
     clock.advance(60)
     await drain(app)
     assert [row.state for row in await ticks(app, "slow")] == [State.SUCCEEDED] * 4
+
+
+@pytest.mark.parametrize(("catch_up", "wait"), [("one", 1), ("all", 8), ("skip", 0)])
+@pytest.mark.parametrize("what", ["queue", "limit", "partition"])
+@shows("a paused queue does not collect the ticks of its schedules")
+async def test_a_pause_collects_at_most_one_tick(
+    app: App, clock: HandClock, catch_up: CatchUp, wait: int, what: str
+) -> None:
+    """The night of a pause: one tick waits for its end, all of them only if the schedule asks for that."""
+
+    @app.every(3600, catch_up=catch_up)
+    @app.task(name="tidy", queue="tidying", limits=["disk:a" if what == "partition" else "disk"])
+    async def tidy() -> None: ...
+
+    async def unfinished() -> int:
+        return sum(not row.state.final for row in await ticks(app, "tidy"))
+
+    await pass_time(app, clock, 3600, 3600)
+    assert len(await ticks(app, "tidy")) == 1
+    pauses = app.queues if what == "queue" else app.limits
+    name = "tidying" if what == "queue" else "disk"
+    await pauses.pause(name)
+    await pass_time(app, clock, 8 * 3600, 3600)
+    assert await unfinished() == wait
+    await pauses.resume(name)
+    await drain(app)
+    assert await unfinished() == 0
+    await pass_time(app, clock, 3600, 3600)
+    assert len(await ticks(app, "tidy")) == 2 + wait
 
 
 async def test_a_tick_that_another_caller_has_stored_emits_an_event(

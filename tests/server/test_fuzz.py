@@ -136,6 +136,8 @@ NEW = {
     "root": "a",
     "parent": "a",
     "function_done": False,
+    "run_at": 1.0,
+    "deadline_at": 9e9,
     "nonce": "n",
 }
 OUT = {

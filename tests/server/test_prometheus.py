@@ -129,4 +129,4 @@ async def test_without_the_extra_the_server_runs_and_names_the_missing_package(
     monkeypatch.delitem(sys.modules, "treadle.server.prometheus.exposition", raising=False)
     status, _, text = await site.get()
     assert status == 501
-    assert "pip install 'treadle[prometheus]'" in text
+    assert "pip install 'prometheus-client>=0.21', or the extra treadle[prometheus]" in text

@@ -110,7 +110,7 @@ POLICIES = {
     '{"retry":{"attempts":"x"}}': ("retry.attempts", 'expected `int | null`, found "x"'),
     '{"retry":{"attempts":0}}': ("retry", "attempts: expected 1 to 1,000,000,000, or None for no end, found 0"),
     '{"retry":{"attempts":' + "9" * 400 + "}}": ("retry", "attempts: expected 1 to"),
-    '{"retry":{"factor":[' + DEEP + "]}}": ("retry.factor", "expected `float`, found `array`"),
+    '{"retry":{"factor":[' + DEEP + "]}}": ("retry", "expected the JSON text of a retry policy, found "),
     '{"retry":{"base":-5}}': ("retry.base", "expected seconds (0 to 3,153,600,000) or a timedelta, found -5.0"),
     '{"retry":{"base":"z"}}': ("retry.base", 'invalid ISO8601 duration, found "z"'),
 }
@@ -362,7 +362,7 @@ async def test_workers_continue_despite_unreadable_rows(kind: str, tmp_path: Pat
 # --- answers of a server
 
 
-@pytest.mark.parametrize("body", [b'{"records":[],"more":' + DEEP.encode() + b"}", b'{"records":7}', b"<p>", b'{"\xff'])
+@pytest.mark.parametrize("body", [b'{"records":' + DEEP.encode() + b"}", b'{"records":7}', b"<p>", b'{"\xff'])
 async def test_an_answer_of_another_server_is_an_error(body: bytes) -> None:
     with hostile(whole(HELLO), whole(body)) as url:
         async with App(url) as app:

@@ -55,6 +55,8 @@ JOB = NewJob(
     parent="p",
     function_done=True,
     reach=("mail",),
+    run_at=1_700_000_000.5,
+    deadline_at=1_700_000_100.25,
     nonce="n1",
 )
 PLAIN = NewJob(id="j2", task="t")

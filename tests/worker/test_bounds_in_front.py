@@ -113,7 +113,7 @@ FRONTS: dict[type, dict[str, Callable[[], object] | str]] = {
         "lease": _job(lease=AGES),
         "labels": _job(labels=[str(number) for number in range(17)]),
         "headers": _job(headers={"a": "x" * 10_000}),
-        **dict.fromkeys(("root", "parent", "function_done", "reach", "nonce"), OWN),
+        **dict.fromkeys(("root", "parent", "function_done", "reach", "run_at", "deadline_at", "nonce"), OWN),
     },
     Limit: {
         "name": lambda: _app().limits.declare(Limit(LONG, slots=1)),

@@ -146,3 +146,20 @@ async def test_a_deadline_that_passes_is_an_error(kept: Kept) -> None:
     async with app, Worker(app):
         await (await slow.options(deadline=datetime.now(UTC) + timedelta(seconds=0.1)).enqueue()).ended(30)
     assert [(each.levelname, each.msg) for each in kept.records] == [("ERROR", "%s expired: %s")]
+
+
+async def test_dict_config_with_its_defaults_does_not_silence_a_worker(kept: Kept) -> None:
+    """It disables every logger that exists and that it does not name, and those of Treadle exist before the app."""
+    app = App("memory://", retry=Retry(attempts=1))
+
+    @app.task
+    async def charge() -> None:
+        raise ValueError("card refused")
+
+    for name in ("treadle", LOG):
+        logging.getLogger(name).disabled = True
+    async with Worker(app, poll=0.05):
+        job = await charge.enqueue()
+        with pytest.raises(Exception, match="card refused"):
+            await job.result(timeout=20)
+    assert any("card refused" in text for text in kept.texts)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import has_long_number
 from treadle.core.stored_text import placeholder
 from treadle.serialization import MARK, call_codec, has_mark
@@ -20,7 +21,13 @@ SMALL: Final = 64 * 2**10  # bytes of a text whose tagged values are decoded
 TAGS: Final = 64  # tagged values that are decoded in any such text, and one more for each EACH bytes
 EACH: Final = 64
 
-raw = msgspec.json.Decoder(msgspec.Raw).decode
+_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def raw(text: str) -> msgspec.Raw:
+    """A JSON text as it is. Raises one of UNREADABLE."""
+    refuse_deep(text)
+    return _raw(text)
 
 
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -58,7 +58,7 @@ from treadle.tasks.options import Options, Seconds, Sizes
 from treadle.tasks.redactor import Redactor
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.stub import Stub
-from treadle.tasks.task import AnyTask
+from treadle.tasks.task import AnyTask, refuse_covered
 from treadle.tasks.when import HasId, When
 from treadle.worker import Census, InlineWorker
 from treadle.workflow import flatten, waiting
@@ -326,7 +326,8 @@ class AppCore:
 
     async def prepare(self) -> None:
         """Store the declared schedules and limits; every worker does this when it starts. The limits are stored last,
-        with the mark that `prepare_again` looks for."""
+        with the mark that `prepare_again` looks for. Raises BadTask for a task that another decorator hides."""
+        refuse_covered(self.declared.values())
         only = self.storage.capabilities.queues
         if only and self._declares():
             log.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -176,6 +177,8 @@ class Declarations:
 
     def _declaration(self, kind: type[D], function: Callable[..., Any], options: Mapping[str, Any], **more: Any) -> D:
         """A function with the options of its decorator. Raises BadTask, BadOption and BadCodec."""
+        if isinstance(function, staticmethod):
+            function = function.__func__
         constants = {name: value for name, value in options.items() if name not in kind.words}
         return kind(
             name=self._free_name(function, options.get("name")),
@@ -295,6 +298,9 @@ class Declarations:
 
 def _is_redefined(old: Any, function: Callable[..., Any]) -> bool:
     """Whether `function` redefines `old`, a task or a function: a notebook cell that runs again, or `importlib.reload`.
-    Functions defined inside functions do not count, because different ones may have the same name."""
+    Functions defined inside functions do not count, because different ones may have the same name; a method of
+    another object is another function."""
     name = getattr(function, "__qualname__", "<")
+    if not isinstance(getattr(function, "__self__", None), type | types.ModuleType | None):
+        return False
     return "<" not in name and (old.__module__, getattr(old, "__qualname__", "")) == (function.__module__, name)

@@ -100,9 +100,9 @@ class Scheduled:
 
 def name_of_function(function: Callable[..., Any]) -> str:
     """The default name of a task: `module.function`. Raises BadTask for a callable without a name."""
-    qualified = getattr(function, "__qualname__", None)
-    if qualified is None:
-        raise BadTask(f"{function!r} has no name of its own: give name=")
+    qualified = getattr(function, "__qualname__", "<lambda>")
+    if qualified.endswith("<lambda>"):
+        raise BadTask(f"{function!r} has no name of its own: give name=, or write a def")
     qualified = qualified.replace("<locals>.", "").replace("<lambda>", "lambda")
     module = getattr(function, "__module__", "__main__")
     return qualified if module in ("__main__", "__mp_main__") else f"{module}.{qualified}"

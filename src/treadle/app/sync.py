@@ -24,6 +24,7 @@ from treadle.app.sync_views import (
     SyncWorkflows,
 )
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
+from treadle.concurrency.real_threads import start, until
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Job, JobSpec
 from treadle.resources import Overrides
@@ -70,7 +71,7 @@ class Portal:
         """Drop loop and thread, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._join: Callable[[], None] | None = None
 
     @overload
     def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
@@ -181,8 +182,8 @@ class Portal:
         """Close the app and end the portal's thread; calls that still wait there are cancelled. A second call does
         nothing."""
         with self._lock:
-            loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+            loop, join = self._loop, self._join
+        if loop is None or join is None:
             return
         _check_not_on(self._core.life.owner, loop)
         try:
@@ -191,20 +192,22 @@ class Portal:
         finally:
             with self._lock:
                 if self._loop is loop:
-                    self._loop = self._thread = self._core.life.own_loop = None
+                    self._loop = self._join = self._core.life.own_loop = None
                     loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
-                self._thread.start()
-                self._loop = self._core.life.own_loop = loop
+                loops: list[asyncio.AbstractEventLoop] = []
+                self._join = start(lambda: self._run(loops), "treadle-sync")
+                until(lambda: bool(loops))
+                self._loop = self._core.life.own_loop = loops[0]
             return self._loop
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, loops: list[asyncio.AbstractEventLoop]) -> None:
+        loop = asyncio.new_event_loop()  # in this thread: the selector of gevent belongs to the thread that makes it
+        loops.append(loop)
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

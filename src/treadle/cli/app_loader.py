@@ -1,4 +1,4 @@
-"""Imports the app that `module:attribute` or `path/to/file.py:attribute` names.
+"""Imports the app that `module:attribute` or `path/to/file.py:attribute` names, or calls `module:factory()` for it.
 
 Without an attribute, the module must contain exactly one app.
 """
@@ -15,12 +15,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import treadle
 from treadle.cli.app_search import Found, search
 from treadle.cli.output import FAILED, USAGE, Stop, note
 from treadle.core.errors import BadOption, TreadleError
+from treadle.core.standard_modules import keep_from
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -55,11 +56,16 @@ def _found(named: str) -> App:
     place, _, attribute = named.partition(":")
     module = _import(_module_of(place, named), named)
     if attribute:
-        value = module
+        value: Any = module
+        attribute, is_call, _ = attribute.partition("()")
         for part in attribute.split("."):
             if not hasattr(value, part):
                 raise Stop(USAGE, f"{place!r} has no {attribute!r}; {_apps_in(module)}")
             value = getattr(value, part)
+        if is_call:
+            value = _called(value, named)
+        elif not isinstance(value, App) and callable(value):
+            raise Stop(USAGE, f"{named!r} is {type(value).__name__}, not a treadle.App; if it returns one: '{named}()'")
         if not isinstance(value, App):
             raise Stop(USAGE, f"{named!r} is {type(value).__name__}, not a treadle.App; {_apps_in(module)}")
         return value
@@ -69,12 +75,12 @@ def _found(named: str) -> App:
     return next(iter(apps.values()))
 
 
-def refuse_hiding() -> None:
-    """Raise Stop if the current directory has a module `treadle`: worker processes would import it instead of ours."""
-    for file in (Path.cwd() / "treadle.py", Path.cwd() / "treadle" / "__init__.py"):
-        if file.is_file() and file.parent.resolve() != Path(treadle.__file__).resolve().parent:
-            hides = file if file.name == "treadle.py" else file.parent
-            raise Stop(USAGE, f"{hides} hides the library `treadle` from the worker processes: rename it")
+def _called(factory: Callable[[], object], named: str) -> object:
+    """Call a factory, which takes no arguments."""
+    try:
+        return factory()
+    except Exception as error:
+        raise _broken(error, named) from error
 
 
 def _apart(prints: bool) -> AbstractContextManager[object]:
@@ -131,7 +137,9 @@ def _module_of(place: str, named: str) -> str:
 
 
 def _first_on_path(folder: Path) -> None:
+    """Put the folder first on sys.path, as Python does for a script."""
     if str(folder) not in sys.path[:1]:
+        keep_from(folder)
         sys.path.insert(0, str(folder))
 
 
@@ -181,7 +189,8 @@ def _broken(error: Exception, named: str) -> Stop:
     note("".join(lines).rstrip())
     hint = ""
     if isinstance(error, ImportError):
-        hint = CIRCLE if "partially initialized module" in str(error) else hint
+        running = {frame.filename for frame in traceback.extract_tb(tb) if frame.name == "<module>"}
+        hint = CIRCLE if error.path in running else hint  # the name is missing in a module that is still running
         hint = INSIDE if "no known parent package" in str(error) else hint
     return Stop(FAILED, f"{named!r} cannot be imported: it raised the error above{hint}")
 

@@ -10,6 +10,7 @@ import click
 from treadle.admin.code_check import Finding, Options, Report, check_code
 from treadle.app import App
 from treadle.cli.app_loader import find_app
+from treadle.cli.app_options import required_app
 from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
 from treadle.cli.progress import Bar
@@ -19,7 +20,7 @@ from treadle.outbox import Outbox
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP")
+@required_app
 @click.option("--url", metavar="URL", help="Storage URL to check the code against. [default: that of the app]")
 @click.option(
     "--queues",

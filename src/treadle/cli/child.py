@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
+from treadle.core import file_urls
 from treadle.core.errors import StorageError
-from treadle.storage import kind_of
+from treadle.storage import file_system, kind_of
 from treadle.worker import Worker, logs
 from treadle.worker.fleet import Hello, Orders
 from treadle.worker.probes import Probes
@@ -116,6 +118,7 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
                 worker._core.offer_suspects = supervisor.offer
         app.on("worker.started")(lambda _: _greet(app, worker, known, orders, supervisor))
         if orders.number == 1:
+            app.on("worker.started")(lambda _: _note_other_files(app))
             app.on("worker.started")(lambda _: _note_strangers(app, worker))
         try:
             await worker._core.run(probes, None if channel is None else _spare_one)
@@ -159,6 +162,20 @@ def _greet(app: App, worker: Worker, known: list[str], orders: Orders, superviso
         supervisor.send(hello)
     else:
         greet(hello, 1)
+
+
+def _note_other_files(app: App) -> None:
+    """Print why producers may use another SQLite file than this worker, as far as that can be seen from here."""
+    if (file := file_urls.read(app.url)) is None:
+        return
+    path = Path(file.path).absolute()
+    if file_system(path.parent) == "overlay":
+        note(f"treadle: {path} is inside this container, where no other one sees it; put it on a volume")
+    modules = (sys.modules.get(task.function.__module__) for task in app.tasks.values())
+    for folder in sorted({Path(name).parent for module in modules if (name := getattr(module, "__file__", None))}):
+        other = folder / file.path
+        if other.is_file() and not other.samefile(path):
+            note(f"treadle: a program started in {folder} uses {other}, not {path}: give an absolute path in the URL")
 
 
 async def _note_strangers(app: App, worker: Worker) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from treadle.cli.app_options import optional_app
 from treadle.cli.options import storage_url
 from treadle.cli.output import note
 from treadle.cli.protocols import ServerWorkers
@@ -36,7 +37,7 @@ DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
+@optional_app
 @storage_url
 @click.option(
     "--port",

@@ -50,7 +50,8 @@ def init(name: str | None, template: str) -> int:
     project = name if name is not None else Path.cwd().name
     package = _package(project)
     first = _install()
-    replacements = {"{{package}}": package, "{{project}}": project, "{{install}}": f"    {first}\n" if first else ""}
+    install = f"    {_elsewhere(first)}\n" if first else ""
+    replacements = {"{{package}}": package, "{{project}}": project, "{{install}}": install}
     texts = {
         folder / place.replace("PACKAGE", package): _filled(text, replacements)
         for place, text in _texts(files("treadle.cli") / "templates" / template)
@@ -90,6 +91,11 @@ def _install() -> str | None:
         if not Path(url).exists():
             return None
     return f"pip install {shlex.quote(url)}" if url else None
+
+
+def _elsewhere(command: str) -> str:
+    """The command for a reader on another machine, who has no such folder."""
+    return command if "@" in command else "pip install PATH   # of a checkout or a wheel of Treadle"
 
 
 def _package(project: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import re
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 
 import click
 
+from treadle.core import file_urls
 from treadle.core.clock import moment, moment_text, wall
 from treadle.core.redaction import in_json, in_line, shown, visible
 from treadle.core.words import lasts as lasts
@@ -18,6 +21,7 @@ from treadle.core.words import plural as plural
 from treadle.core.words import size as size
 from treadle.serialization import short
 
+ESCAPED = "treadle.escaped"
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 COLOURS = {
@@ -90,6 +94,21 @@ def _discard(number: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
+
+
+def write_everything() -> None:
+    """Let stdout and stderr take every text: a character that their encoding lacks is written as JSON escapes it."""
+    codecs.register_error(ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2)), error.end
 
 
 def coloured(stream: Any = None) -> bool:
@@ -210,11 +229,9 @@ def place(url: str | None, otherwise: str) -> str:
     """
     if url is None:
         return otherwise
-    scheme, colon, rest = url.partition(":///")
-    if scheme != "sqlite" or not colon:
+    if (file := file_urls.read(url)) is None:
         return shown(url)
-    file, question, options = rest.partition("?")
-    return shown(f"sqlite:///{os.path.abspath(file)}{question}{options}")
+    return shown(file_urls.url_of(os.path.abspath(file.path)) + "".join(url.partition("?")[1:]))
 
 
 def seconds(text: str) -> float:

@@ -12,6 +12,7 @@ import click
 
 from treadle.cli import event_loop
 from treadle.cli.app_loader import find_app
+from treadle.cli.app_options import app_option, required_app
 from treadle.cli.group import HELP, Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
@@ -47,7 +48,7 @@ def relay() -> None:
 
 
 @relay.command("run")
-@click.argument("app", metavar="MODULE:APP")
+@required_app
 @click.option("--once", is_flag=True, help="Deliver the jobs that wait now, then exit.")
 @logging
 @probed
@@ -141,7 +142,7 @@ class Relaying:
 def on_outbox(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --app and --outbox to a command, which receives an Outbox as `outbox`."""
 
-    @click.option("--app", metavar="MODULE:APP", help="App whose outbox to use.")
+    @app_option("App whose outbox to use.")
     @click.option("--outbox", "url", metavar="URL", help="URL of the database with the outbox, in place of --app.")
     @click.option("--schema", metavar="NAME", help="PostgreSQL schema of its tables. [default: the search path]")
     @functools.wraps(command)

@@ -13,7 +13,7 @@ import click
 
 from treadle import contrib
 from treadle.cli.group import HELP, Group, Lazy
-from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, program
+from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, program, write_everything
 
 COMMANDS: Lazy = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
@@ -95,6 +95,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
 def guarded(act: Callable[[], object]) -> int:
     """Call `act` -> the exit code. Prints an error as one line; with TREADLE_DEBUG=1 unexpected errors propagate."""
+    write_everything()
     try:
         code = act()
         return code if isinstance(code, int) else OK

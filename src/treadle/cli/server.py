@@ -93,9 +93,8 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
         import starlette  # noqa: F401  # an optional dependency
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise Stop(
-            USAGE, f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})"
-        ) from None
+        packages = "pip install 'starlette>=0.45' 'uvicorn>=0.34', or the extra treadle[server]"
+        raise Stop(USAGE, f"the server needs packages: {packages} ({error})") from None
     protocols = options.get("protocols", ())
     for name in protocols:
         protocol(name).complete(options)
@@ -109,8 +108,8 @@ def run_server(target: Target, options: dict[str, Any], make_workers: MakeWorker
     if not settings.has_tokens and not is_open and not is_loopback(options["host"]):
         advice = "give --tokens FILE (`treadle token` makes it), or --open to let everybody there do anything"
         raise Stop(USAGE, f"--host {options['host']} can be reached from other machines; {advice}")
-    _log(options["quiet"])
     target.check_there(make=options.get("make", True))
+    _log(options["quiet"])  # after the import of the app, which may set up logging
     return event_loop.run(_serve(target.app, settings, options, make_workers))
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from treadle.cli.app_options import optional_app
 from treadle.cli.output import FAILED, OK, note
 from treadle.cli.target import Target, move_of
 
@@ -32,7 +33,7 @@ SHOWN: Final = 12  # names of tasks in the banner
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
+@optional_app
 @click.option("--url", metavar="URL", help="Storage URL, to work without the code of an app.")
 def shell(app: str | None, url: str | None) -> int:
     """Open a Python prompt with the app MODULE:APP, its parts and its tasks as names, in which `await` works.

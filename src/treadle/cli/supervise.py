@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.cli.app_loader import refuse_hiding
 from treadle.cli.greeting import greet, greet_again
 from treadle.cli.output import note
 from treadle.worker.fleet import Fleet, Hello, Orders, Recycling
@@ -25,8 +24,7 @@ def _say(text: str) -> None:
 
 
 def fleet_of(orders: Orders, processes: int, say: Callable[[str], None] = _say, **how: Any) -> Fleet:
-    """The processes of one command. Raises Stop if a module in this directory hides the library from them."""
-    refuse_hiding()
+    """The processes of one command."""
     return Fleet(orders, processes, say, **how)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from treadle.cli.app_options import app_option
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, typed
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
@@ -143,11 +144,7 @@ def targeted(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --url and --app to a command, which receives a Target as `target`."""
 
     @click.option("--url", metavar="URL", help="Storage URL. [default: TREADLE_URL, else treadle.db in this directory]")
-    @click.option(
-        "--app",
-        metavar="MODULE:APP",
-        help="App whose storage and tasks to use, as module:attribute or file.py:attribute.",
-    )
+    @app_option("App whose storage and tasks to use, as module:attribute or file.py:attribute.")
     @functools.wraps(command)
     def with_target(url: str | None, app: str | None, **rest: Any) -> Any:
         return command(target=Target(url, app), **rest)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from treadle.cli.app_loader import find_any
+from treadle.cli.app_options import optional_app
 from treadle.cli.options import duration, number, placed, recording
 from treadle.cli.options import roles as listed_roles
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
+@optional_app
 @number(
     "--concurrency", "-c", help="Number of jobs that run at the same time in each worker. [default: 20; delayed: 1]"
 )
@@ -114,8 +115,8 @@ def _check(app: str | None, protocols: Sequence[str], has_roles: bool, delivers:
         protocol(name).check_workers()
 
 
-# All options of the server except --app, which is the argument here.
-up.params.extend(param for param in server.params if param.name != "app")
+# All options of the server except --app, which is the argument here, with its --factory.
+up.params.extend(param for param in server.params if param.name not in ("app", "factory"))
 
 
 class Several(ServerWorkers):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from treadle.cli.app_options import optional_app
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.options import (
     ROLES,
@@ -54,7 +55,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
+@optional_app
 @click.option("--protocol", type=click.Choice(("delayed",)), help="Deliver delayed jobs; an app is not needed then.")
 @storage_url
 @number(

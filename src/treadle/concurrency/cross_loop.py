@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from treadle.concurrency.real_threads import are_greenlets, until
 from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.core.errors import EventLoopError, StorageUnavailable
@@ -49,6 +50,7 @@ class LoopCall(Generic[T]):
         self._answer: Future[T] = Future()
         self._task: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
+        self._over = False  # the answer is there
         self._since = clock.monotonic()
         self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last look
         try:
@@ -77,10 +79,12 @@ class LoopCall(Generic[T]):
         else:
             with suppress(InvalidStateError):
                 self._answer.set_result(answer)
+            self._over = True
 
     def _fail(self, error: BaseException) -> None:
         with suppress(InvalidStateError):
             self._answer.set_exception(error)
+        self._over = True
 
     def _cut(self) -> None:
         if self._task is not None:
@@ -111,8 +115,10 @@ class LoopCall(Generic[T]):
         """The result, for a thread without an event loop; blocks the thread."""
         try:
             while True:
+                if are_greenlets():  # they may touch the answer only when the other thread is done with it
+                    until(lambda: self._over, LOOK)
                 with suppress(NotYet):
-                    return self._answer.result(LOOK)
+                    return self._answer.result(0 if are_greenlets() else LOOK)
                 if self._answer.done():  # the call itself raised TimeoutError
                     return self._answer.result()
                 self._look()

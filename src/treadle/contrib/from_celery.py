@@ -32,7 +32,7 @@ def celery(package: Path, write_: bool, report: Path | None, json_: bool, force:
     Exit codes: 0 done, also if lines are left; 1 no task could be moved, or a file could not be read; 2 usage error.
     """
     if importlib.util.find_spec("libcst") is None:
-        raise Stop(USAGE, "this needs libcst: pip install 'treadle[migrate]'")
+        raise Stop(USAGE, "this needs the package libcst: pip install 'libcst>=1.5', or the extra treadle[migrate]")
     from treadle.contrib import celery as migration
 
     if not package.exists():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from treadle.core.errors import BadUrl
+from treadle.core.file_urls import url_of
 
 
 def storage_url(url: str | None, beside: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -16,12 +17,23 @@ def storage_url(url: str | None, beside: str | None, environment: Mapping[str, s
     if url is not None:
         if not isinstance(url, str):
             raise BadUrl(f"expected a URL such as 'sqlite:///jobs.db', found {url!r}")
-        return url
+        return plain_url(url)
     named = environment.get("TREADLE_URL")
     if named:
-        return named
+        return plain_url(named)
     place = Path(beside).resolve().parent if beside and Path(beside).is_file() else Path.cwd()
-    return f"sqlite:///{place / 'treadle.db'}"
+    return url_of(place / "treadle.db")
+
+
+def plain_url(url: str) -> str:
+    """The URL with the scheme that we use: without a driver of SQLAlchemy, and for Valkey that of Redis."""
+    scheme, colon, rest = url.partition(":")
+    kind, plus, driver = scheme.lower().partition("+")
+    if plus and kind in ("sqlite", "postgresql", "postgres"):
+        scheme = kind
+    elif kind in ("valkey", "valkeys"):
+        scheme = kind.replace("valkey", "redis") + plus + driver
+    return scheme + colon + rest
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str | None:

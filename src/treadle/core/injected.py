@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -19,6 +20,21 @@ class Injected:
     """The base of a parameter's default that stands for a value of the worker."""
 
     __slots__ = ()
+
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations
+
+    def annotations_of(function: Any) -> Mapping[str, Any]:
+        """The annotations of a function, with ForwardRef in the place of names that are unknown; {}: it has none."""
+        return get_annotations(function, format=Format.FORWARDREF)
+
+else:
+
+    def annotations_of(function: Any) -> Mapping[str, Any]:
+        """The annotations of a function, some of them as texts; {}: it has none."""
+        hints: Mapping[str, Any] = getattr(function, "__annotations__", {})
+        return hints
 
 
 def call_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -65,7 +81,7 @@ def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     if not without:
         return typing.get_type_hints(function, include_extras=True)
     return evaluated_in(
-        function, {name: hint for name, hint in function.__annotations__.items() if name not in without}
+        function, {name: hint for name, hint in annotations_of(function).items() if name not in without}
     )
 
 
@@ -80,7 +96,7 @@ def hints_of(function: Any, final: bool, provided: Sequence[str] = ()) -> dict[s
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    if not hasattr(function, "__annotations__") or inspect.isclass(function):
+    if not inspect.isroutine(function):
         function = function.__init__ if inspect.isclass(function) else type(function).__call__
     try:
         return evaluated(function, provided)

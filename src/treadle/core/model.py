@@ -96,6 +96,10 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     parent: str | None = None
     function_done: bool = False  # the function has run (or there is none), and only the ending is left
     reach: tuple[str, ...] = ()  # queues whose rows it may concern, see `treadle.storage.contract`; (): any
+    # Seconds since 1970 by the storage's clock, which count instead of `delay` and `deadline`. A storage or a server
+    # that does not know them reads those: the same times by the clock of the enqueuing process.
+    run_at: float | None = None
+    deadline_at: float | None = None
     nonce: str | None = None  # names the call that chose the id; for other calls task and payload must be equal
 
 

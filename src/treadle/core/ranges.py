@@ -38,6 +38,7 @@ COUNT: Final = 2**31 - 2  # one less than the largest 32-bit integer
 OWN: Final = "treadle."  # prefix of system tasks and system limits
 CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a header may contain a tab
 FAR: Final = 1e12  # s since 1970: 30,000 years
+MOMENTS: Final = (-defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)  # s since 1970 of an instant
 Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # in stored JSON: Python reads larger ones than it can write
 WHEN_FULL: Final = get_args(WhenFull)
 LONGEST: Final = 31 * 86_400.0  # s; an exact window keeps every start for this long
@@ -122,7 +123,7 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: 
             a_span(option, span)
     if job.key is not None:
         a_name("key", job.key, MOST_KEY)
-    if job.aging or job.lease is not None or job.deadline is not None or job.key_window is not None:
+    if job.aging or not (job.lease is job.deadline is job.key_window is job.run_at is job.deadline_at is None):
         _check_spans(job)
     if job.after or job.required is not None or job.failures_allowed or job.wait_timeout is not None:
         _check_waiting(job)
@@ -156,6 +157,10 @@ def _check_spans(job: NewJob) -> None:
     a_span("aging", job.aging)
     a_span("key_window", job.key_window)
     a_span("deadline", job.deadline)
+    a_span("run_at", job.run_at, *MOMENTS)
+    a_span("deadline_at", job.deadline_at, *MOMENTS)
+    if job.deadline_at is not None and job.deadline is None:
+        raise BadOption("deadline_at", "expected `deadline` as well, in seconds, found only the instant")
     if job.lease is not None and not 0 < job.lease <= defaults.MAX_DELAY:
         raise BadOption("lease", f"expected more than 0 s, found {job.lease!r:.60}")
 
@@ -371,7 +376,7 @@ def check_query(query: Query) -> None:
     a_count("limit", query.limit, 0, MOST_CALL)
     a_count("scan", query.scan, 1, COUNT)
     for option, moment in (("before", query.before), ("since", query.since)):
-        a_span(option, moment, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+        a_span(option, moment, *MOMENTS)
 
 
 def check_metrics(row: MetricsRow) -> None:

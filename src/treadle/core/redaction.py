@@ -112,10 +112,11 @@ def shown(url: str) -> str:
         return in_line(url) if PATH.fullmatch(url) else f"{named}:..." if SCHEME.fullmatch(named) else "..."
     if not SCHEME.fullmatch(scheme):
         return "..."
+    if scheme.lower() in FILES and rest[:1] in ("", "/", "?"):  # `#` is part of the path
+        file, mark, query = rest.partition("?")
+        return in_line(f"{scheme}://{file}{_options(mark, query)}")
     place, mark, query = rest.partition("#")[0].partition("?")
     authority, slash, path = place.partition("/")
-    if scheme.lower() in FILES and not authority:
-        return in_line(f"{scheme}://{place}{_options(mark, query)}")
     who, sign, hosts = authority.rpartition("@")
     # An unquoted `/`, `#` or `?` in a password ends the authority early: the apparent path may be part of the password.
     if "@" in rest[len(authority) :] or not HOSTS.fullmatch(hosts):

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final
 
-from treadle.core.injected import evaluated_in
+from treadle.core.injected import annotations_of, evaluated_in
 from treadle.serialization.call_codec import CallCodec, Codec
 
 KEPT: Final = 1_024  # codecs; making one takes 80 us
@@ -45,7 +45,7 @@ def signature_of_kind(kind: Any, name: str, codec: Codec | None = None) -> CallC
 
 def _returned(function: Callable[..., Any]) -> Any:
     """The evaluated return annotation; Any if there is none, or if a name in it is unknown."""
-    kind = getattr(function, "__annotations__", {}).get("return", Any)
+    kind = annotations_of(function).get("return", Any)
     known = getattr(function, "__globals__", {})
     plain = known.get(kind, vars(builtins).get(kind)) if isinstance(kind, str) else kind
     if isinstance(plain, type) and not typing.get_args(plain):

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from treadle.core.errors import BadOption
-from treadle.integrations import needs
+from treadle.core.extras import needing
 
-with needs("flask>=3.1"):
+with needing(__name__, "flask", "flask"):
     from flask import Flask
 
 P = ParamSpec("P")

@@ -9,18 +9,20 @@ from typing import Any
 
 from treadle.app import App
 from treadle.core.errors import BadOption
-from treadle.integrations import needs
+from treadle.core.extras import needing
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
-from treadle.server import Auth, Token
-from treadle.server import asgi as site_of
 
-with needs("litestar>=2.25"):
+with needing(__name__, "litestar", "litestar"):
     from litestar import Litestar, asgi
     from litestar.config.app import AppConfig
     from litestar.di import Provide
     from litestar.handlers import ASGIRouteHandler
     from litestar.plugins import InitPlugin
     from litestar.types import Receive, Scope, Send
+
+with needing(__name__, "starlette", "starlette>=0.45", "server"):
+    from treadle.server import Auth, Token
+    from treadle.server import asgi as site_of
 
 
 class TreadlePlugin(InitPlugin):

@@ -9,10 +9,10 @@ from typing import Any
 
 from treadle.app import App
 from treadle.core.errors import BadOption
-from treadle.integrations import needs
+from treadle.core.extras import needing
 from treadle.integrations.web_lifespan import apps_of, running, workers_of
 
-with needs("starlette>=0.45"):
+with needing(__name__, "starlette", "starlette>=0.45", "server"):
     from starlette.applications import Starlette
     from starlette.routing import Mount
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
+from treadle.core import file_urls
 from treadle.core.errors import BadUrl
 from treadle.core.redaction import shown
 
@@ -75,13 +76,13 @@ def read(url: object, schema: str | None = None) -> Address:
 
 def place_of(storage: str) -> str:
     """A storage URL as far as it says which storage it is, without user and password. A file has its whole path."""
+    if (file := file_urls.read(storage)) is not None:
+        return file_urls.url_of(os.path.abspath(file.path))
     known = shown(storage)
     try:
         parts = urlsplit(known)
     except ValueError:
         return known
-    if parts.scheme == "sqlite":
-        return f"sqlite:///{os.path.abspath(parts.path.removeprefix('/'))}"
     which = [f"{name}={value}" for name, value in parse_qsl(parts.query) if name in WHICH]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" + ("?" + "&".join(which) if which else "")
 
@@ -108,11 +109,10 @@ def _conninfo(url: str, known: str) -> str:
 
 
 def _path(url: str, known: str) -> str:
-    parts = urlsplit(url)
-    path = unquote(parts.path.removeprefix("/"))
-    if parts.netloc or not path or path == ":memory:":
+    file = file_urls.read(url)
+    if file is None or file.path == ":memory:":
         raise BadUrl(f"outbox: expected sqlite:///file.db (three slashes; four for an absolute path), found {known!r}")
-    return path
+    return file.path
 
 
 def _arguments(url: str, known: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim
 from msgspec import Struct
@@ -32,6 +32,10 @@ MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+FIELDS: Final = (  # from the last: the name, how many values it has, and what contains them
+    *(("weekday", 7, "week"), ("month", 12, "year"), ("day", 31, "month")),
+    *(("hour", 24, "day"), ("minute", 60, "hour"), ("second", 60, "minute")),
+)
 DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
 LEAST_EVERY: Final = 0.1  # s; each tick is stored as a job
@@ -91,6 +95,7 @@ def cron(line: object, tz: object = "UTC") -> Cron:
         raise BadOption("tz", f'expected the name of a time zone such as "Europe/Paris", found {tz!r}')
     zone_of(name)
     parsed = Cron(" ".join(line.split()), name)
+    _check_steps(expanded(parsed.line).split())
     try:
         first = next(parsed.after(0.0), None)
     except BadOption:
@@ -104,6 +109,19 @@ def cron(line: object, tz: object = "UTC") -> Cron:
     if first is None:
         raise BadOption("cron", f"{line!r} never fires: that day does not exist")
     return parsed
+
+
+def _check_steps(fields: list[str]) -> None:
+    """Raise BadOption for a step that leaves its field after the first value: `*/90` minutes are an hour."""
+    for field, (name, size, above) in zip(reversed(fields), FIELDS, strict=False):
+        for part in field.split(","):
+            values, _, step = part.partition("/")
+            if step.isdecimal() and int(step) > size:
+                raise BadOption(
+                    "cron",
+                    f"{part!r} is more than the {size} values of the field `{name}`: only the first of {values!r} "
+                    f"would match, once in each {above}; name the values, or give an interval with `every`",
+                )
 
 
 def _no_such_day(cron: Cron) -> bool:
@@ -140,7 +158,10 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown; not a name; a folder of the zone data
-        raise BadOption("tz", f'expected the name of a time zone such as "Europe/Paris", found {name!r}') from None
+        expected = f'expected the name of a time zone such as "Europe/Paris", found {name!r}'
+        if not available_timezones():
+            expected = f"this system has no time zone database, so {name!r} is unknown: pip install tzdata"
+        raise BadOption("tz", expected) from None
 
 
 def expanded(line: str) -> str:

@@ -290,7 +290,7 @@ def _too_late(record: Record, moment: float) -> bool:
 def _aborted(verdict: Abort, error: BaseException, text: str) -> str:
     """The message of an Abort, with the traceback of the error that caused it, if there is one."""
     if verdict is error:
-        return text if error.__cause__ is not None else cut(message_of(error))
+        return text
     message = message_of(verdict)
     return cut(f"{message}; {text}") if message != ABORT else text
 
@@ -298,26 +298,33 @@ def _aborted(verdict: Abort, error: BaseException, text: str) -> str:
 def text_of(error: BaseException) -> str:
     """An exception as stored in the row: a line with its type and the first line of its message, then its traceback
     without Treadle's own frames; at most 10,000 characters. `errors.error_line` reads the first line. Of `raise
-    Retry.after(...) from error`, it is that error."""
-    if isinstance(error, RetryAfter) and error.__cause__ is not None:
-        error = error.__cause__
+    Retry.after(...) from error`, it is that error; a verdict that has no cause has no traceback."""
+    if is_deliberate(error):
+        return cut(message_of(error) if isinstance(error, Abort) else _summary(error))
+    if isinstance(error, RetryAfter):
+        error = error.__cause__ or error
     if isinstance(error, RemoteFailure):
         return cut(error.text)  # the process that raised it has formatted it
     try:
         formatted = traceback.TracebackException(type(error), error, _of_others(error.__traceback__), compact=True)
         _without_ours(formatted)
-        text = f"{_summary(error)}\n{''.join(formatted.format()).rstrip()}"
-    except BaseException as broken:  # an exception whose `__str__` exits must not end the worker
-        text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
-    return cut(text)
+        trace = "".join(formatted.format()).rstrip()
+    except BaseException as broken:  # a broken attribute, such as `__notes__`
+        trace = f"(its traceback cannot be shown: {type(broken).__name__})"
+    return cut(f"{_summary(error)}\n{trace}")
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Whether the task raised a verdict that no other error caused. Where it did so is no news to its author."""
+    return isinstance(error, Abort | Defer | RetryAfter) and error.__cause__ is None
 
 
 def message_of(error: BaseException) -> str:
-    """`str` of an exception; "" if that raises."""
+    """`str` of an exception; the reason why there is none if that raises."""
     try:
         return str(error)
-    except BaseException:  # also SystemExit
-        return ""
+    except BaseException as broken:  # also SystemExit, which must not end the worker
+        return f"its text cannot be shown: {type(broken).__name__}"
 
 
 def _summary(error: BaseException) -> str:
@@ -325,7 +332,7 @@ def _summary(error: BaseException) -> str:
     module, name = type(error).__module__, type(error).__qualname__
     if module not in ("builtins", "__main__"):
         name = f"{module}.{name}"
-    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    message = next((line.strip() for line in message_of(error).splitlines() if line.strip()), "")
     line = f"{name}: {message}" if message else name
     if isinstance(error, BaseExceptionGroup):
         line += f": {_summary(error.exceptions[0])}"

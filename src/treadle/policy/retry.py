@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -37,6 +37,13 @@ def until(value: object, option: str, now: float) -> float:
         aware = value.replace(tzinfo=UTC)
         raise BadOption(option, f"expected a datetime with a time zone, such as {aware!r}, found {value!r}")
     return max(0.0, min(value.timestamp() - now, defaults.MAX_DELAY))
+
+
+def span_and_instant(value: object, option: str, now: float) -> tuple[float, float]:
+    """An aware datetime as the seconds from now, by this process's clock, and as seconds since 1970, which a storage
+    compares with its own. Raises BadOption."""
+    span, instant = until(value, option, now), cast("datetime", value).timestamp()
+    return span, max(0.0, min(instant, now + defaults.MAX_DELAY))
 
 
 def _is_number(value: object, kind: Any = int | float) -> TypeGuard[float]:

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from treadle.core import defaults, errors
 from treadle.core.clock import moment as aware
 from treadle.core.errors import BadOption, ForeignRow, QueueFull
+from treadle.core.limit_model import LimitUse
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing
-from treadle.storage import bound_of, bounds_in
+from treadle.storage import Bounds, bound_of, bounds_in
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 
@@ -168,8 +169,12 @@ class Ticker:
             moments = [] if await self._unfinished(entry.last) else moments[-1:]
         followups, problem = await self._ticks(definition, known, moments)
         followups, problem = await self._not_taken(followups, problem)
+        uses = await (await self._storage()).limits(use=False) if followups else ()
+        if definition.catch_up != "all" and _are_stopped(followups, uses):
+            keeps = definition.catch_up == "one" and not await self._unfinished(entry.last)
+            followups = followups[-1:] if keeps else ()
         ticks = len(followups)
-        stored, followups, refused = await self._into_bounded(followups)
+        stored, followups, refused = await self._into_bounded(followups, bounds_in(uses))
         missing = ticks - len(stored) - len(followups)
         if stored or followups:
             checkpoints["last"] = (followups or stored)[-1].id
@@ -188,13 +193,12 @@ class Ticker:
         return replace(out, followups=followups)
 
     async def _into_bounded(
-        self, ticks: tuple[NewJob, ...]
+        self, ticks: tuple[NewJob, ...], bounds: Bounds
     ) -> tuple[tuple[NewJob, ...], tuple[NewJob, ...], QueueFull | None]:
         """The ticks that were stored because their queue has a bound, which follow-up jobs pass; the others, which are
         stored with the outcome; and the last refusal. A run that is repeated stores no tick again: the instant of a
         tick is part of its id."""
         storage = await self._storage()
-        bounds = bounds_in(await storage.limits(use=False)) if ticks else {}
         bounded = [job for job in ticks if bound_of(bounds, job.queue) is not None]
         stored, refused = [], None
         for job in bounded:
@@ -252,6 +256,13 @@ class Ticker:
             return False
         [row] = await (await self._storage()).get([last])
         return row is not None and not row.state.final
+
+
+def _are_stopped(ticks: Sequence[NewJob], uses: Sequence[LimitUse]) -> bool:
+    """Whether a pause of their queue, or of a limit that they name, keeps these jobs from starting."""
+    paused = {use.key for use in uses if use.rule.slots == 0}
+    queues, limits = {f"queue:{job.queue}" for job in ticks}, {name for job in ticks for name, _ in job.limits}
+    return not paused.isdisjoint(queues | limits | {name.partition(":")[0] for name in limits})
 
 
 def check(name: object, catch_up: object, overlap: object) -> None:

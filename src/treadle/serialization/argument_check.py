@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import UNREADABLE, BadArgument, BadTask
+from treadle.core.json_depth import refuse_deep
+from treadle.core.plain_json import read_json
 from treadle.serialization.call_codec import CallCodec
 from treadle.serialization.call_text import _envelope, _read_array, _read_object
 from treadle.serialization.parameters import Envelope, Param, Parameters
@@ -65,12 +67,13 @@ def _parts(signature: CallCodec, text: str) -> tuple[Sequence[Any], Mapping[str,
     """Positional and named values: encoded ones, or trees, which may contain tags. Raises BadArgument."""
     if signature._codec is None and not has_mark(text):
         try:
+            refuse_deep(text)
             envelope = Envelope(_read_array(text)) if text.lstrip()[:1] == "[" else _read_object(text)
         except UNREADABLE as error:
             raise _no_payload(signature, error) from None
         return envelope.args, envelope.kwargs, False
     try:
-        tree = msgspec.json.decode(text) if signature._codec is None else signature._from_codec(text)
+        tree = read_json(text) if signature._codec is None else signature._from_codec(text)
         args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
     except UNREADABLE as error:
         if isinstance(error, BadArgument):

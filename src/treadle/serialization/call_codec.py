@@ -29,6 +29,8 @@ import msgspec
 from treadle.core.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
+from treadle.core.json_depth import DEEPEST, refuse_deep
+from treadle.core.plain_json import read_json
 from treadle.core.stored_text import FORMS, lacks
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
@@ -145,7 +147,13 @@ class CallCodec:
         made with `first_later`; it is checked (or decoded from the JSON form of its annotation). Raises only
         BadArgument, for a payload that does not fit. The error is `permanent`, unless a user's codec raised, or a
         user's class raised an error that its arguments do not cause. 0.6 us for one int."""
-        if self._whole is not None and first is MISSING and text[:1] == "[" and "$" not in text:
+        if (
+            self._whole is not None
+            and first is MISSING
+            and text[:1] == "["
+            and "$" not in text
+            and len(text) <= DEEPEST
+        ):
             try:
                 return self._whole(text), {}
             except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
@@ -234,6 +242,7 @@ class CallCodec:
                 return result.shape.accept(self._codec.decode(text))
             if has_mark(text):
                 return result.shape.accept(decode_any(text, self._classes))
+            refuse_deep(text)
             return result.shape.accept(result.decode(text)) if result.shape.loose else result.decode(text)
         except Unstorable as error:
             raise BadResult.of_stored(self.name, f"as stored: {error}") from None
@@ -333,13 +342,14 @@ class CallCodec:
             return self._read_tree(plan, self._from_codec(text))
         if has_mark(text):
             try:
-                return self._read_tree(plan, msgspec.json.decode(text), tags=True)
+                return self._read_tree(plan, read_json(text), tags=True)
             except UNREADABLE as error:
                 if isinstance(error, BadArgument):
                     raise
                 raise BadArgument(self.name, None, f"expected a payload of JSON: {error}") from None
         if plan.whole is not None and text[:1] == "[":
             with suppress(Exception):  # the slow path finds the error
+                refuse_deep(text)
                 return plan.whole(text), {}
         elif text == "[]" and plan.simple:
             return (), {}
@@ -348,6 +358,7 @@ class CallCodec:
     def _one_by_one(self, plan: Parameters, text: str) -> _Call:
         """Decode each argument by itself: for calls with keywords, and to find the wrong argument."""
         try:
+            refuse_deep(text)
             if text.lstrip()[:1] == "[":
                 envelope = Envelope(_read_array(text))
             else:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -296,6 +297,10 @@ def why_not(value: object, error: Unstorable) -> str:
     parts = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(parts, list | tuple | set | frozenset) and any(isinstance(part, Continuation) for part in parts):
         return f"is a {type(value).__name__} of jobs: to run them as children of this job, return flow(*jobs)"
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        return f"is a {type(value).__name__} that nothing has awaited: make the function async, and await it there"
     if value is None:
         return f"{error}; return a value, or annotate the function with a type that allows None"
     return str(error)

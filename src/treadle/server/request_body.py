@@ -13,6 +13,7 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
+from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import unreadable
 from treadle.server.body_weight import CONTAINERS, ROWS, SMALL, weigh
 from treadle.server.errors import Refused
@@ -133,6 +134,7 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
     try:
         if raw is None:
             await check(content)
+            refuse_deep(content)
         elif len(content) > SMALL:
             _check_rest(content, _decoder(raw).decode(content))
         if raw is None and len(content) > SMALL:

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from treadle.core import ranges
 from treadle.core.errors import UNREADABLE, BadOption
+from treadle.core.json_depth import refuse_deep
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
 from treadle.core.ranges import MOST_QUEUES, at_most
 from treadle.policy.retry import Policy
@@ -80,6 +81,7 @@ def check_claim(ask: Claim) -> None:
 
 def _check_policy(text: str) -> None:
     try:
+        refuse_deep(text)
         _policy(text)
     except UNREADABLE as error:
         raise _misfit(error, text) from None

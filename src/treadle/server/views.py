@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 
 from treadle.core import ids
 from treadle.core.errors import TooLarge
+from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import unreadable
 from treadle.core.model import NewJob, Record, State, progress_of
 from treadle.core.payload_redaction import Redaction
@@ -108,9 +109,13 @@ def _payload(sent: JobAsked) -> str | None:
         return None
     _check_shape(args, kwargs)
     try:
+        refuse_deep(args)
+        refuse_deep(kwargs)
         first, second = bytes(args).decode(), bytes(kwargs).decode()
     except UnicodeDecodeError as error:
         raise Refused(400, "malformed", f"the body is not UTF-8: {error}") from None
+    except RecursionError as error:
+        raise Refused(400, "malformed", f"the body is nested too deep: {error}") from None
     text = f'{{"args":{first},"kwargs":{second}}}' if sent.kwargs else first
     return None if has_mark(text) else text
 

@@ -100,7 +100,8 @@ The rules:
   equal) is "applied".
 * **A clock set back**: if a worker's last heartbeat is more than `CLOCK_BACK` seconds in the future, its next heartbeat
   corrects the moments that the clock wrote meanwhile. Starts that rates remember count as now. Jobs that are due later
-  (after a delay, or at the end of a lease) keep the time they had left when they were written.
+  (after a delay, or at the end of a lease) keep the time they had left when they were written; a `run_at` is no such
+  time.
 * **Topics** of watch: "queue:<name>" when a job may have been queued there; "job:<id>" when that job ended, was settled
   with a result of its own before that, or its note changed; "worker:<name>" when a job that it runs was settled with
   the reason "asked" or "superseded".

@@ -68,6 +68,16 @@ def claim_slot(claim_id: str) -> tuple[str, int]:
     return worker_name(claim_id), slot
 
 
+def delay_of(job: NewJob, created_at: float) -> float:
+    """Seconds from its creation until it may be claimed."""
+    return job.delay if job.run_at is None else max(0.0, job.run_at - created_at)
+
+
+def deadline_of(job: NewJob, created_at: float) -> float | None:
+    """Seconds from its creation, or from its reopening, within which it must end."""
+    return job.deadline if job.deadline_at is None else max(0.0, job.deadline_at - created_at)
+
+
 def new_record(job: NewJob, now: float) -> Record:
     """The record of a plain job without a lane that has just been stored."""
     return Record(
@@ -257,10 +267,12 @@ def first_moment(*moments: float | None) -> float | None:
 
 def taken_back(row: Record, now: float) -> Record | None:
     """The row with its remaining time counted from `now`, if a clock ahead of `now` wrote it; None: nothing to
-    correct."""
+    correct. A job that has not started before its `run_at` is due at that instant by any clock."""
     if row.state not in (State.READY, State.RUNNING) or row.queue_position is not None or row.blocked_on is not None:
         return None
     if row.due_at is None or row.due_at <= now or row.updated_at <= now:
+        return None
+    if row.job.run_at is not None and row.started_at is None:
         return None
     return replace(row, due_at=max(now, row.due_at - (row.updated_at - now)), updated_at=now)
 

@@ -89,6 +89,8 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
             or len(job.payload) > SHORT
             or job.priority
             or job.delay
+            or job.run_at is not None
+            or job.deadline_at is not None
             or job.limits
             or job.headers
             or job.stride != 1.0

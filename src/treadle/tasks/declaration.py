@@ -5,6 +5,7 @@ A `Declaration` does not know the app: `TaskCore` adds what the app decides.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Literal
@@ -76,6 +77,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         for once in ("id", "after", "run_at", "within"):
             if once in self.constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
+        _check_function(name, self.function, self.kind)
         _check_kind(name, self.function, self.runs_as)
         needs_of(name, self.requires, self.uses)
 
@@ -139,15 +141,42 @@ def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _check_kind(name: str, function: Callable[..., object], kind: str) -> None:
+def _check_function(name: str, function: object, kind: str | None) -> None:
+    """Raise BadTask for a function that no stored job can call, with what to write in its place."""
+    if isinstance(function, classmethod | functools.partialmethod) or _lacks_its_object(function):
+        raise BadTask(
+            f"{name}: a method cannot be a task, because a job has no object to pass as its first argument; move the "
+            "function out of the class, or make it a @staticmethod below @app.task"
+        )
     if not callable(function):
         raise BadTask(f"{name}: expected a function, found {function!r}")
-    is_async = _is_async(function)
+    if isinstance(function, type):
+        raise BadTask(f"{name}: a class cannot be a task; write a function that makes its object and uses it")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise BadTask(f"{name}: a generator cannot be a task; return a list, or enqueue a job per item")
+    if kind is None and not _is_async(function) and _is_async(inspect.unwrap(function)):
+        raise BadTask(
+            f"{name}: a decorator hides its async function behind a plain one, so what the decorator does is over "
+            "before the function runs; make the wrapper an async function that awaits it. Or say what it does: "
+            'kind="async" if it returns the coroutine, kind="thread" if it runs it'
+        )
+
+
+def _lacks_its_object(function: Any) -> bool:
+    """Whether it is a function of a class that takes `self` or `cls`, and is not bound to one."""
+    plain = None if inspect.ismethod(function) else inspect.unwrap(function)
+    if not inspect.isfunction(plain):
+        return False
+    owner, code = plain.__qualname__.split(".")[:-1], plain.__code__
+    in_class = bool(owner) and owner[-1] != "<locals>"
+    return in_class and code.co_varnames[: min(1, code.co_argcount)] in (("self",), ("cls",))
+
+
+def _check_kind(name: str, function: Callable[..., object], kind: str) -> None:
     if kind not in ("async", "thread", "process"):
         raise BadTask(f'{name}: kind: expected "async", "thread" or "process", found {kind!r}')
-    if is_async != (kind == "async"):
+    is_async = _is_async(function)
+    if is_async != (kind == "async") and (is_async or not _is_async(inspect.unwrap(function))):
         raise BadTask(f"{name}: {'an async' if is_async else 'a plain'} function cannot run as kind={kind!r}")
     if kind == "process" and "<" in getattr(function, "__qualname__", "<"):
         raise BadTask(f'{name}: kind="process" needs a function at the top level of a module, found {function!r}')

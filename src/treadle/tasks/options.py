@@ -17,7 +17,7 @@ from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled
 from treadle.core.errors import BadOption, TooLarge
 from treadle.core.ranges import CONTROL, MOST_AFTER, OWN, at_most
-from treadle.policy.retry import Policy, Retry, seconds, until
+from treadle.policy.retry import Policy, Retry, seconds, span_and_instant
 from treadle.tasks.when import HasId, When
 
 Seconds = float | timedelta
@@ -372,9 +372,9 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
     known = cast("dict[str, Any]", options)
     fields: dict[str, Any] = {name: convert(known[name]) for name, convert in _PLAIN.items() if name in known}
     if "run_at" in options:
-        fields["delay"] = until(options["run_at"], "run_at", now)
+        fields["delay"], fields["run_at"] = span_and_instant(options["run_at"], "run_at", now)
     if "deadline" in options:
-        fields["deadline"] = until(options["deadline"], "deadline", now)
+        fields["deadline"], fields["deadline_at"] = span_and_instant(options["deadline"], "deadline", now)
     elif "expires" in options:
         fields["deadline"] = seconds(options["expires"], "expires")
     if "limits" in options or "cost" in options:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.awaiting import refuse_to_block, report_dropped
-from treadle.core.errors import BadArgument
+from treadle.core.errors import BadArgument, BadTask
+from treadle.core.injected import annotations_of
 from treadle.core.job import Job, JobSpec
 from treadle.tasks.core import NO_OPTIONS, TaskCore
 from treadle.tasks.declaration import Kind
@@ -150,8 +152,8 @@ AnyTask = Task[..., Any, Any]
 
 def _annotations_of(function: Callable[..., Any]) -> Any:
     """The annotations of a call. Those of the class of a callable object describe its attributes."""
-    own = inspect.isroutine(function) or "__annotations__" in getattr(function, "__dict__", ())
-    return getattr(function if own else type(function).__call__, "__annotations__", {})
+    own = inspect.isroutine(function) or getattr(function, "__dict__", {}).keys() & {"__annotations__", "__annotate__"}
+    return annotations_of(function if own else type(function).__call__)
 
 
 class Bound(Generic[P, R, W]):
@@ -206,3 +208,15 @@ class Bound(Generic[P, R, W]):
         refuse_to_block(f"{name}.enqueue_sync()", f"{name}.enqueue(...)")
         [job] = self._core.factory.sender.send_sync([self._spec(args, kwargs)], self._within)
         return job
+
+
+def refuse_covered(tasks: Iterable[AnyTask]) -> None:
+    """Raise BadTask if a decorator above `@app.task` has replaced the task in its module by a function that calls it:
+    workers run the function without that decorator."""
+    for task in tasks:
+        member: Any = sys.modules.get(task.__module__)
+        for name in task.__qualname__.split("."):
+            member = getattr(member, name, None)
+        same = functools.partial(operator.is_, task)
+        if callable(member) and not same(member) and same(inspect.unwrap(member, stop=same)):
+            raise BadTask(f"{task.name}: a decorator above @app.task hides the task; put @app.task above all others")

@@ -28,6 +28,7 @@ from treadle.worker.executors.threads import Executors
 from treadle.worker.health import WorkerHealth, WorkerStage
 from treadle.worker.job_events import tell
 from treadle.worker.jobs_of_others import JobsOfOthers
+from treadle.worker.logs import switch_on
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
 from treadle.worker.parts import Opened, WorkerHost, WorkerParts
@@ -87,6 +88,7 @@ class WorkerCore:
                 raise UnknownTask(name, tuple(self.app.tasks), close[0] if close else None)
         at_most("queues", self.queues(), MOST_QUEUES)
         at_most("tasks", self.tasks(), MOST_CALL)
+        switch_on()
         outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
         async with AsyncExitStack() as undo:  # if it fails
             undo.callback(setattr, self, "_outage", None)
@@ -95,6 +97,7 @@ class WorkerCore:
             resources = self.app.resources
             life = resources.none() if self.config.tasks == () else await resources.enter(self._injectors())
             undo.push_async_callback(resources.leave, life)
+            switch_on()  # a lifespan may set up logging, too
             opened = Opened(storage, life, self.census or self.app.census, self.offer_suspects)
             parts = WorkerParts(
                 self.app, self.config, self.queues(), self.tasks, self.pools, opened, outage, self.patient

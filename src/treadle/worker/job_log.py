@@ -13,7 +13,7 @@ from treadle.core import trace_ids
 from treadle.core.errors import RemoteFailure, error_line, traceback_of, users_part
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
-from treadle.policy.retry import Abort
+from treadle.policy.judge import is_deliberate
 
 log = logging.getLogger("treadle.jobs")
 
@@ -92,8 +92,8 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _exc_info(error: BaseException | None) -> Any:
-    if error is None or (isinstance(error, Abort) and error.__cause__ is None):
-        return None  # an Abort with its own message has no traceback
+    if error is None or is_deliberate(error):
+        return None
     return type(error), error, None if isinstance(error, RemoteFailure) else users_part(error.__traceback__)
 
 

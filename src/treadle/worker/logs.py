@@ -154,7 +154,16 @@ def not_printed_yet(record: logging.LogRecord) -> bool:
     return True
 
 
+def switch_on() -> None:
+    """Let Treadle log although the app called `logging.config.dictConfig`, which disables by default all loggers that
+    it does not name: failed jobs would leave no line. A level silences Treadle as before."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "treadle" and isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
 def _to_stderr(formatter: logging.Formatter, level: str) -> None:
+    switch_on()
     root = logging.getLogger()
     if all(type(handler).__module__.partition(".")[0] in EXPORTERS for handler in root.handlers):
         handler = logging.StreamHandler()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.job import inheriting
+from treadle.core.json_depth import refuse_deep
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy.guilt import cleared_note
 from treadle.policy.judge import kept_upstreams, succeeded
@@ -78,7 +79,10 @@ def plan_of(row: Record) -> EndingPlan:
 
 def plan_of_job(job: NewJob) -> EndingPlan:
     """The plan of a `treadle.flow` row. Raises one of UNREADABLE."""
-    return PLAIN if job.payload == "[]" else _read_payload(job.payload).kwargs
+    if job.payload == "[]":
+        return PLAIN
+    refuse_deep(job.payload)
+    return _read_payload(job.payload).kwargs
 
 
 def root_of(id: str, plan: EndingPlan, after: Sequence[str], **fields: Any) -> NewJob:

@@ -167,5 +167,6 @@ def test_without_the_api_one_sentence_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "treadle.integrations.otel needs the package opentelemetry-api: pip install 'treadle[otel]'"
+        "treadle.integrations.otel needs the package opentelemetry: pip install 'opentelemetry-api>=1.30', or the "
+        "extra treadle[otel]"
     )

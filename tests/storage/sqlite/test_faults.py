@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,8 @@ async def test_an_insert_without_a_row_raises(tmp_path: Path, odd: dict[str, str
         store = add_plain if len(odd) == 1 and "id" in odd else enqueue
         first, second = (job(**{"id": id, **odd}) for id in "ab")
         await storage._calls.submit(lambda unit: store(unit, [first]))
-        with pytest.raises(StorageError):
+        [kept] = storage._file.db.execute("""SELECT value = 'x' || char(0) FROM json_each('["x\\u0000"]')""").fetchone()
+        with nullcontext() if kept else pytest.raises(StorageError):  # newer versions of SQLite keep the character
             await storage._calls.submit(lambda unit: store(unit, [second]))
         assert await storage.enqueue([job("c"), job("d")])
         rows, bodies = storage._file.db.execute(

@@ -30,7 +30,14 @@ from tests.storage.sqlite.support import (
 )
 from tests.waiting import Signal
 from treadle.core.model import State
-from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
+from treadle.errors import (
+    BadUrl,
+    NotADatabase,
+    SchemaTooNew,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+)
 from treadle.storage import connect
 from treadle.storage.sqlite import SqliteStorage, shared_transaction
 from treadle.storage.sqlite.migrate import APPLICATION_ID, known
@@ -228,7 +235,7 @@ def test_a_folder_that_is_not_writable(log: bool) -> None:
         say("rows", len([row for row in await storage.get(["j00000", "j00001"]) if row]))
         try:
             await storage.enqueue([NewJob(id="new", task="t")])
-        except StorageFull as error:
+        except StorageDenied as error:
             say(error)
     """
     with open_folder() as folder:
@@ -252,7 +259,7 @@ def test_a_file_that_cannot_be_made() -> None:
 async def refused():
     try:
         await SqliteStorage(sys.argv[1]).open()
-    except StorageFull as error:
+    except StorageDenied as error:
         say(error)
 asyncio.run(refused())
 sys.exit()
@@ -272,7 +279,7 @@ def test_a_read_only_file_can_be_read() -> None:
         say("rows", len([row for row in await storage.get(["j00000", "j00001"]) if row]))
         try:
             await storage.enqueue([NewJob(id="new", task="t")])
-        except StorageFull as error:
+        except StorageDenied as error:
             say(type(error).__name__)
     """
     with open_folder() as folder:
@@ -281,7 +288,7 @@ def test_a_read_only_file_can_be_read() -> None:
         for file in folder.iterdir():
             os.chmod(file, 0o444)
         with child(path, body, AS_NOBODY) as reader:
-            assert [line(reader), line(reader)] == ["rows 2", StorageFull.__name__]
+            assert [line(reader), line(reader)] == ["rows 2", StorageDenied.__name__]
 
 
 @pytest.mark.slow

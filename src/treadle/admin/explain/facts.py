@@ -12,7 +12,7 @@ from treadle.core.limit_model import LimitUse
 from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
 from treadle.core.query_model import Glance
 from treadle.storage import MoveState
-from treadle.storage.row_rules import costs
+from treadle.storage.row_rules import costs, delay_of
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -119,6 +119,6 @@ def waits_since(row: Record) -> float:
     """Since when a ready job has waited to run. If it has a lane, its position is not a point in time."""
     place = row.return_position
     if place is None or row.job.lane is not None:
-        begun = row.created_at + row.job.delay if row.started_at is None else row.updated_at
+        begun = row.created_at + delay_of(row.job, row.created_at) if row.started_at is None else row.updated_at
         return max(begun, row.updated_at)
     return max(place + row.job.aging * row.job.priority, row.updated_at if row.started_at is not None else 0.0)

@@ -18,6 +18,7 @@ from treadle.cli.options import number
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, note
 from treadle.core.clock import monotonic
 from treadle.core.command_lines import command
+from treadle.core.file_urls import url_of
 
 PATIENCE = 8.0  # s to retry deleting a folder that a worker still writes to: longer than the workers' grace
 
@@ -84,10 +85,10 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
     # All temporary files go into this folder, because a killed worker does not delete its own.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
-        yield f"sqlite:///{folder}/demo.db"
+        yield (database := url_of(f"{folder}/demo.db"))
     finally:
         if keep:
-            note("kept the database: " + command("jobs", "list", options=["--url", f"sqlite:///{folder}/demo.db"]))
+            note("kept the database: " + command("jobs", "list", options=["--url", database]))
         else:
             _delete(folder)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from treadle.cli.app_loader import refuse_hiding
 from treadle.cli.output import USAGE, Stop, note
 
 if TYPE_CHECKING:
@@ -85,7 +84,6 @@ def supervise(make: Make, watch: Sequence[Path], grace: float) -> int:
     from treadle.cli.reload.files import Root, Watched
     from treadle.cli.reload.supervisor import Reloader
 
-    refuse_hiding()
     roots = [Root(Path.cwd()), *(Root(path.resolve(), every=True) for path in watch)]
     also = "".join(f", {path}" for path in watch)
     note(f"treadle: reloading after changes of {Path.cwd()}{also} and of loaded modules; for development")

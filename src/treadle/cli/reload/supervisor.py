@@ -138,6 +138,7 @@ class Command:
         options: dict[str, Any] = {"process_group": 0}
         child = self._child = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "treadle",
             *self._words,

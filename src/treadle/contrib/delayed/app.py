@@ -21,6 +21,7 @@ from treadle.core.errors import UNREADABLE, QueueFull, StorageError, TreadleErro
 from treadle.core.job import JobSpec
 from treadle.core.long_numbers import has_long_number, unreadable
 from treadle.core.model import NewJob, Record, State
+from treadle.core.plain_json import read_json
 from treadle.policy.retry import Policy, Retry
 from treadle.server import SMALL, FullQueues, LongPoll, Refused, Settings, allowed, body, caller, json, users_row
 from treadle.storage import whole, whole_row
@@ -141,6 +142,7 @@ class DelayedApi:
             payload=payload,
             queue=defaults.DELAYED_QUEUE,
             delay=max(0.0, due - self._core.now()),
+            run_at=due,
             keep=KEEP,
             retry=POLICY.text(),
             headers=(("dueTime", repr(due)),),
@@ -232,7 +234,7 @@ def _payload_of(raw: Raw | UnsetType) -> str:
 
 def _read(text: memoryview) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return read_json(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {unreadable(error, text)}") from None
 

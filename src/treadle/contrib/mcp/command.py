@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.app_options import optional_app
 from treadle.cli.output import FAILED, OK, Stop, note
 from treadle.cli.target import Target
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
+@optional_app
 @click.option("--url", metavar="URL", help="Storage URL. [default: TREADLE_URL, else treadle.db in this directory]")
 @click.option("--allow-acts", is_flag=True, help="Also offer the tools that change something. [default: only reading]")
 @click.option("--queues", metavar="NAMES", help="Show and change jobs of these queues only, separated by commas.")

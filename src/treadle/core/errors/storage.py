@@ -73,7 +73,7 @@ class Locked(StorageError):
 
 
 class StorageFull(StorageError):
-    """The storage has no space left, or is read-only. Nothing of the call was stored."""
+    """The storage has no space left, or has become read-only. Nothing of the call was stored."""
 
 
 # Errors that may pass by themselves: a program that has time repeats the call.
@@ -81,7 +81,8 @@ PASSING: Final = (StorageUnavailable, StorageFull, Locked)
 
 
 class StorageDenied(StorageError):
-    """The server rejects the user: wrong credentials, or a missing right. Waiting does not help."""
+    """This user may not do that: wrong credentials, a missing right, or a file that it cannot write. Waiting does not
+    help."""
 
 
 class SchemaTooNew(StorageError):

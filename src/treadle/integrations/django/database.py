@@ -9,6 +9,8 @@ from urllib.parse import quote, urlencode
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from treadle.core import file_urls
+
 # Options of Django's backend, and of the driver, that are no parameters of libpq.
 NOT_LIBPQ: Final = frozenset(
     {
@@ -48,7 +50,7 @@ def outbox_url(alias: str) -> str:
     connection = connections[alias]
     settings = connection.settings_dict
     if connection.vendor == "sqlite" and not is_in_memory(connection):
-        return f"sqlite:///{quote(str(Path(settings['NAME']).absolute()))}"
+        return file_urls.url_of(Path(settings["NAME"]).absolute())
     if connection.vendor == "postgresql":
         return _server("postgresql", settings, _libpq(settings))
     if connection.vendor == "mysql":
@@ -78,7 +80,7 @@ def _sqlite(connection: Any) -> str:
     name = str(connection.settings_dict["NAME"])
     if is_in_memory(connection):
         return f"{MEMORY}{name}"
-    return f"sqlite:///{quote(str(Path(name).absolute()))}?shared=true"
+    return f"{file_urls.url_of(Path(name).absolute())}?shared=true"
 
 
 def _postgres(settings: dict[str, Any], schema: str) -> str:

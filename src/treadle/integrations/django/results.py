@@ -89,7 +89,7 @@ def task_of(row: Record, store: Store, alias: str) -> Any:
             f"job {job.id} is stored, but this code has no Django task {job.task!r}; "
             "`manage.py treadle jobs show` shows the job"
         )
-    later = moment(row.created_at + job.delay) if job.delay else None
+    later = moment(row.created_at + job.delay if job.run_at is None and job.delay else job.run_at)
     own = {"priority": job.priority, "queue_name": job.queue, "run_after": later, "backend": alias}
     task = object.__new__(type(known.task))
     for field in fields(known.task):

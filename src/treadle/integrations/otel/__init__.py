@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from treadle.core.extras import needing
 from treadle.core.lazy_names import lazy_names
 from treadle.core.trace_ids import TraceIds
 from treadle.core.trace_ids import active as trace_ids
 
-try:
+with needing(__name__, "opentelemetry", "opentelemetry-api>=1.30", "otel"):
     from treadle.integrations.otel.tracing import Tracing
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "opentelemetry":
-        raise
-    raise ModuleNotFoundError(
-        "treadle.integrations.otel needs the package opentelemetry-api: pip install 'treadle[otel]'", name=error.name
-    ) from None
 
 if TYPE_CHECKING:
     from treadle.integrations.otel.instrumentor import TreadleInstrumentor

@@ -3,9 +3,9 @@
 sentry_sdk.init(dsn=..., integrations=[TreadleIntegration()])
 """
 
-from treadle.integrations import needs
+from treadle.core.extras import needing
 
-with needs("sentry-sdk>=2.20"):
+with needing(__name__, "sentry_sdk", "sentry-sdk>=2.20", "sentry"):
     from treadle.integrations.sentry.integration import TreadleIntegration
 
 __all__ = ["TreadleIntegration"]

@@ -15,8 +15,8 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from treadle.core import file_urls
 from treadle.core.words import plural, size
 from treadle.server.doctor.common import Check, fail, of_risk, ok, warn
 
@@ -27,9 +27,8 @@ GUARDED = (3, 51, 3)  # earlier versions may lose writes when two checkpoints ov
 
 def file_of(url: str | None) -> Path | None:
     """The file of a SQLite URL, which may be relative to the current directory; None for other URLs."""
-    parts = urlsplit(url or "")
-    path = unquote(parts.path.removeprefix("/"))
-    return Path(path) if parts.scheme == "sqlite" and not parts.netloc and path else None
+    file = file_urls.read(url)
+    return None if file is None else Path(file.path)
 
 
 @contextlib.contextmanager
@@ -114,7 +113,8 @@ def _place(url: str, file: Path) -> Iterator[Check]:
     """The file system and its locks, and the promise of the URL."""
     from treadle.storage import file_system, risks_of_file
 
-    synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
+    known = file_urls.read(url)
+    synchronous = "full" if known is None else known.options.get("synchronous", "full")
     risks = {risk.name: risk for risk in risks_of_file(str(file), synchronous)}
     yield from map(of_risk, risks.values())
     if "file system" not in risks:

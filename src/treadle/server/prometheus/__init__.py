@@ -34,7 +34,7 @@ __all__ = [
     "written",
 ]
 
-MISSING: Final = "metrics for Prometheus need the extra: pip install 'treadle[prometheus]'"
+MISSING: Final = "metrics for Prometheus need: pip install 'prometheus-client>=0.21', or the extra treadle[prometheus]"
 
 
 def check_installed() -> None:

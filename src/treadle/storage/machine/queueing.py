@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import NewJob, Record, State
 from treadle.storage.machine.rows import QueueEnds, Rows
-from treadle.storage.row_rules import first_moment, turn
+from treadle.storage.row_rules import delay_of, first_moment, turn
 
 
 def position(ends: QueueEnds, job: NewJob, when: float) -> float:
@@ -43,10 +43,11 @@ def schedule_job(rows: Rows, row: Record, run_at: float) -> None:
 def end_wait(rows: Rows, row: Record) -> None:
     """A job waits no longer: queue it, or schedule it if its delay is not over. A promise still waits for its
     settlement."""
-    run_at = row.created_at + row.job.delay
+    delay = delay_of(row.job, row.created_at)
+    run_at = row.created_at + delay
     if not row.job.task:
         rows.put(row)
-    elif row.started_at is None and not row.function_done and row.job.delay > 0 and run_at > rows.now:
+    elif row.started_at is None and not row.function_done and delay > 0 and run_at > rows.now:
         schedule_job(rows, row, run_at)
     else:
         queue_job(rows, replace(row, pending=0), rows.now)

@@ -12,7 +12,16 @@ from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import queue_job, schedule_job
 from treadle.storage.machine.rows import STEP, Rows, Steps
-from treadle.storage.row_rules import expires_at, failed_by_child, needed, noted, tolerated, was_doomed, within
+from treadle.storage.row_rules import (
+    deadline_of,
+    expires_at,
+    failed_by_child,
+    needed,
+    noted,
+    tolerated,
+    was_doomed,
+    within,
+)
 
 
 def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
@@ -107,7 +116,8 @@ def _reopen_row(rows: Rows, row: Record) -> None:
     if row.job.key is not None:
         rows.give_key(row.job.key, row.job.id)
     function_done = row.job.function_done or row.reason == CHILDREN
-    deadline_at = None if row.job.deadline is None else rows.now + row.job.deadline
+    deadline = deadline_of(row.job, row.created_at)
+    deadline_at = None if deadline is None else rows.now + deadline
     rows.put(
         replace(
             row,

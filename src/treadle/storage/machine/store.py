@@ -12,7 +12,7 @@ from treadle.storage.machine.keys import take_over
 from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import position
 from treadle.storage.machine.rows import Inserts, Rows, Steps
-from treadle.storage.row_rules import first_moment, needed, tolerated
+from treadle.storage.row_rules import deadline_of, delay_of, first_moment, needed, tolerated
 
 STEP: Final = 256  # jobs between two turns of the loop: 1 to 2 ms
 
@@ -73,10 +73,11 @@ def _first_row(inserts: Inserts, new: NewJob, after: tuple[str, ...], now: float
     """The row of a job for which no ending counts yet: waiting, scheduled or queued."""
     if not new.task or (after and needed(new.required, after) > 0):
         return _waiting(new, after, 0, now)
-    deadline_at = None if new.deadline is None else now + new.deadline
+    deadline, delay = deadline_of(new, now), delay_of(new, now)
+    deadline_at = None if deadline is None else now + deadline
     due = None if new.function_done else deadline_at
-    if not new.function_done and new.delay > 0 and now + new.delay > now:
-        place, due = None, first_moment(now + new.delay, due)
+    if not new.function_done and delay > 0 and now + delay > now:
+        place, due = None, first_moment(now + delay, due)
     else:
         place = position(inserts, new, now)
     return Record(
@@ -97,7 +98,8 @@ def _first_row(inserts: Inserts, new: NewJob, after: tuple[str, ...], now: float
 
 def _waiting(new: NewJob, after: tuple[str, ...], more: int, now: float) -> Record:
     """The row of a job that waits for these, and for `more` other jobs."""
-    deadline_at = None if new.deadline is None else now + new.deadline
+    deadline = deadline_of(new, now)
+    deadline_at = None if deadline is None else now + deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
     return Record(
         job=new,

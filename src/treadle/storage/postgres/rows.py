@@ -178,6 +178,7 @@ def _is_simple(job: NewJob) -> bool:
     return not (
         job.after
         or job.delay > 0
+        or job.run_at is not None
         or job.lane is not None
         or job.function_done
         or job.aging
@@ -257,6 +258,8 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("keep_failed", job.keep_failed if job.keep_failed != defaults.KEEP_FAILED else None),
         ("delay", job.delay if job.delay > 0 else None),
         ("deadline", job.deadline),
+        ("run_at", job.run_at),
+        ("deadline_at", job.deadline_at),
         ("timeout", job.wait_timeout),
         ("function_done", job.function_done or None),
         ("lease", job.lease),
@@ -282,6 +285,7 @@ def _later(job: NewJob) -> dict[str, Any] | None:
         name: value
         for name, value in (
             ("delay", job.delay if job.delay > 0 else None),
+            ("run_at", job.run_at),
             ("aging", job.aging or None),
             ("priority", job.priority if job.aging else None),
             ("window", job.key_window),
@@ -289,6 +293,7 @@ def _later(job: NewJob) -> dict[str, Any] | None:
             ("required", job.required),
             ("stride", job.stride if job.lane is not None else None),
             ("deadline", job.deadline),
+            ("deadline_at", job.deadline_at),
             ("function_done", job.function_done or None),
         )
         if value is not None

@@ -56,6 +56,7 @@ def is_plain(job: NewJob) -> bool:
         job.key is not None
         or job.after
         or job.delay > 0
+        or job.run_at is not None
         or job.function_done
         or job.aging
         or job.root is not None
@@ -100,6 +101,8 @@ class _Head(Struct, omit_defaults=True, gc=False):
     root: str | None = None
     parent: str | None = None
     reach: tuple[str, ...] = ()
+    run_at: float | None = None
+    deadline_at: float | None = None
 
 
 def _head(job: NewJob, plain: bool) -> bytes:
@@ -132,6 +135,8 @@ def _head(job: NewJob, plain: bool) -> bytes:
             job.root,
             job.parent,
             job.reach,
+            job.run_at,
+            job.deadline_at,
         )
     )
 

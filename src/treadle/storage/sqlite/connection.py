@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
 from treadle.core import clock
-from treadle.core.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import patiently
@@ -237,7 +237,7 @@ class OpenFile:
     def check_writable(self) -> None:
         self.check_process()
         if self.lock is None or self.unwritable:
-            raise StorageFull(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
+            raise StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
 
     def count_commit(self) -> None:
         """A transaction outside of `SharedTransactions` has made the log longer."""

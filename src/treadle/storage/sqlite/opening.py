@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from treadle.concurrency.forked_files import take_locks
 from treadle.core import clock
-from treadle.core.errors import BadUrl, NotADatabase, SchemaTooOld, StorageFull, StorageUnavailable
+from treadle.core.errors import BadUrl, NotADatabase, SchemaTooOld, StorageDenied, StorageUnavailable
 from treadle.core.private_files import make_file, share
 from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
@@ -50,7 +50,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     take_locks(path)
     why = _unwritable(path, folder)
     if why and not os.path.exists(path):
-        raise StorageFull(f"{path} cannot be created: {why}")
+        raise StorageDenied(f"{path} cannot be created: {why}")
     if why:
         return look_at_file(path, shared, why)
     return _named(path, lambda: _open_to_write(path, synchronous, now, shared))
@@ -74,6 +74,8 @@ def _folder_of(path: str) -> str:
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
         raise NotADatabase(f"the folder {folder} does not exist; create it, or give another file")
+    if os.path.isdir(path):
+        raise NotADatabase(f"{path} is a folder; give the path of a file, such as {os.path.join(path, 'jobs.db')}")
     return folder
 
 
@@ -159,6 +161,7 @@ def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, s
         migrate(db, path, now(), shared)
         share(lock.path, path)
         if fresh:
+            log.info("%s is new and empty; programs with another folder or in another container have their own", path)
             _sync_folder(os.path.dirname(path))
     finally:
         lock.unlock()

@@ -25,6 +25,7 @@ CHECKPOINTS: Final = 256  # it has rows in `checkpoints`
 MORE: Final = 512  # columns are set that a claim does not read for a plain row
 LEASE: Final = 1024  # a lease of its own
 AFTER: Final = 2048  # it has waited for jobs: rows in `edge`
+INSTANT: Final = 4096  # it starts at an instant
 
 SLOW_CLAIM: Final = STARTED | LIMITS | SLOT
 SLOW_END: Final = DOWN | KEY | LIMITS | SLOT
@@ -97,6 +98,8 @@ def flags_of(job: NewJob) -> int:
         flags |= LEASE
     if job.after:
         flags |= AFTER
+    if job.run_at is not None:
+        flags |= INSTANT
     return flags
 
 
@@ -125,6 +128,7 @@ def is_plain(job: NewJob) -> bool:
         job.key is not None
         or job.after
         or job.delay > 0
+        or job.run_at is not None
         or job.labels
         or job.lane is not None
         or job.function_done

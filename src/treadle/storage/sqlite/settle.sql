@@ -69,7 +69,8 @@ UPDATE worker SET seen = ?1 WHERE seen > ?1;
 
 -- name: back_rows
 UPDATE job SET due_at = max(?1, due_at - (updated_at - ?1)), updated_at = ?1
-WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND queue_position IS NULL AND blocked_on IS NULL;
+WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND queue_position IS NULL AND blocked_on IS NULL
+    AND NOT (flags & 4096 AND started_at IS NULL);
 
 -- name: drop_worker
 DELETE FROM worker WHERE name = ?;

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from treadle.core.errors import BadOption, TreadleError
+from treadle.core.file_urls import url_of
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing.history import Violation
@@ -222,4 +223,4 @@ class _Files:
             if path.is_file():
                 path.unlink()
         self._number += 1
-        return connect(f"sqlite:///{self._folder / f'{self._number}.db'}?synchronous=normal", now=now)
+        return connect(f"{url_of(self._folder / f'{self._number}.db')}?synchronous=normal", now=now)

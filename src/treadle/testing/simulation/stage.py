@@ -189,15 +189,21 @@ def seeded(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Silence the log, because outages are expected. An event loop that runs in this thread is suspended."""
+    """Silence the log, because outages are expected. An event loop that runs in this thread is suspended with its task:
+    from CPython 3.14 on, a thread has one current task."""
     log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
+    task = asyncio.current_task() if outer is not None else None
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
+    if outer is not None and task is not None:
+        asyncio.tasks._leave_task(outer, task)
     asyncio._set_running_loop(None)
     try:
         yield
     finally:
         asyncio._set_running_loop(outer)
+        if outer is not None and task is not None:
+            asyncio.tasks._enter_task(outer, task)
         log.setLevel(level)
 
 

@@ -30,6 +30,7 @@ from treadle.core import clock, defaults
 from treadle.core.errors import BadArgument, BadResult, TooLarge
 from treadle.core.job import Continuation
 from treadle.core.model import Record
+from treadle.core.standard_modules import keep_from
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import close_process, inside_calls
@@ -169,6 +170,8 @@ class Child:
             vanish()
 
     def _set_up(self, hello: Hello) -> None:
+        for folder in set(hello.path).difference(sys.path):
+            keep_from(folder)
         sys.path[:] = hello.path
         if hello.pythonpath is None:
             os.environ.pop("PYTHONPATH", None)
@@ -244,12 +247,14 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     """Encode an exception."""
     kind: Kind = "other"
     fields: list[Any] = []
+    caused = error.__cause__ is not None
     if isinstance(error, Defer):
-        kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
+        until = None if error.until is None else error.until.timestamp()
+        kind, fields = "defer", [error.seconds, until, error.limit, caused]
     elif isinstance(error, RetryAfter):
-        kind, fields = "retry", [error.seconds, error.__cause__ is not None]
+        kind, fields = "retry", [error.seconds, caused]
     elif isinstance(error, Abort):
-        kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
+        kind, fields = "abort", [judge.message_of(error), caused]
     elif isinstance(error, BadArgument):
         kind, fields = "argument", [error.task, error.parameter, error.problem]
     elif isinstance(error, BadResult):

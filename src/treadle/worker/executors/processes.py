@@ -360,15 +360,11 @@ def _error(raised: Raised) -> Exception:
     failure.fails_as = raised.fails_as
     exception: Exception | None = None
     match raised.kind, raised.fields:
-        case "defer", [seconds, until, limit]:
+        case "defer", [seconds, until, limit, _]:
             exception = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
-        case "retry", [seconds, False]:
-            return RetryAfter(seconds)
-        case "retry", [seconds, True]:
+        case "retry", [seconds, _]:
             exception = RetryAfter(seconds)
-        case "abort", [message, False]:
-            return Abort(message)  # no traceback, as in a thread
-        case "abort", [message, True]:
+        case "abort", [message, _]:
             exception = Abort(message)
         case "argument", [task, parameter, problem]:
             exception = BadArgument(task, parameter, problem)
@@ -378,6 +374,8 @@ def _error(raised: Raised) -> Exception:
             exception = (TooLarge.of_result if raised.fails_as == RESULT else TooLarge)(what, size, limit)
     if exception is None:
         return failure
+    if isinstance(exception, Defer | RetryAfter | Abort) and not raised.fields[-1]:
+        return exception  # no traceback, as in a thread
     if isinstance(exception, TreadleError):
         exception.fails_as = raised.fails_as
     exception.__cause__ = failure

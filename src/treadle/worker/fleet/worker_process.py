@@ -206,6 +206,7 @@ class WorkerProcess:
             try:
                 child = self._child = await asyncio.create_subprocess_exec(
                     sys.executable,
+                    "-P",  # no module of the current directory replaces one of Python's
                     "-m",
                     PROGRAM,
                     str(theirs.fileno()),

@@ -39,6 +39,7 @@ from treadle_testkit.conformance.run import durable, speaks, spoil_count, tests_
 LAWS = (
     "queue_order",
     "storing",
+    "instants",
     "foreign",
     "lanes",
     "versions",

@@ -54,7 +54,8 @@ def odd_jobs() -> list[NewJob]:
         )
         for value in SPANS
     ]
-    fields += [("lease", 0.0), ("stride", 0.0), ("stride", 1001.0)]
+    fields += [("run_at", value) for value in (nan, inf, -inf, 1e12, 2**80)]
+    fields += [("deadline_at", 1.7e9), ("lease", 0.0), ("stride", 0.0), ("stride", 1001.0)]
     fields += [("priority", value) for value in (-32769, 32768, 2**62, 2**63, 2**80, -(2**80))]
     fields += [(name, value) for name in ("required", "failures_allowed") for value in COUNTS]
     fields += [("limits", (("a", cost),)) for cost in (0, -1000, *COUNTS)]

@@ -78,6 +78,8 @@ async def test_more_every_field_of_a_job_is_stored(storage: Storage) -> None:
         keep=100.0,
         keep_failed=200.0,
         deadline=900.0,
+        run_at=12.5,
+        deadline_at=1e11,
         retry='{"attempts":3}',
         lease=12.5,
         labels=("x", "y"),

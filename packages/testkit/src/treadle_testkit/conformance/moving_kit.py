@@ -97,6 +97,7 @@ async def zoo(storage: Storage, clock: HandClock) -> None:
             job("lost"),
             job("promise", task=""),
             job("cancel"),
+            job("instant", after=("kept-1",), delay=1, run_at=clock.moment + 90, deadline=9, deadline_at=2e9),
         ]
     )
     await storage.enqueue(

@@ -172,6 +172,8 @@ class Pair:
             if parent is not None and self.ids:
                 options["parent"] = options["root"] = self._id(parent)
             options["limits"] = tuple(options.get("limits", ()))
+            if "deadline_at" in options:
+                options.setdefault("deadline", 20.0)
             if options.get("task") == "":
                 options.pop("function_done", None)  # a promise that nothing would end
             if id not in self.ids:

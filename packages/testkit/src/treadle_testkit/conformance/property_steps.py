@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from treadle.core.limit_model import Limit
 from treadle.core.query_model import MetricsRow
+from treadle.testing.clock import HandClock
 
 Step = tuple[Any, ...]
+BEGIN: Final = HandClock().moment
 
 
 def steps() -> Any:
@@ -69,6 +71,8 @@ def _specs() -> Any:
             "aging": maybe([4.0]),
             "keep": maybe([0.0, 100.0]),
             "deadline": maybe([12.0, 30.0]),
+            "run_at": maybe([BEGIN - 9.0, BEGIN + 8.0, BEGIN + 25.0]),
+            "deadline_at": maybe([BEGIN + 16.0, BEGIN + 40.0]),
             "lease": maybe([7.0]),
             "parent": some,
             "function_done": st.booleans(),

@@ -95,7 +95,7 @@ BEGIN
             AND (ended.parent IS NULL OR NOT EXISTS (
                 SELECT 1 FROM ended p WHERE p.id = ended.parent AND p.state = 4 AND p.reason = 'children'))
         RETURNING ended.*, coalesce(words ? 'function_done', false) AS has_run,
-            t + (words ->> 'deadline')::float8 AS over_at
+            t + deadline_of(words, created_at) AS over_at
     ), again AS (
         INSERT INTO job (id, version, state, rank, function_done, checkpoints, reopenings, failures_allowed,
             queue_position, return_position, due_at, deadline_at,

@@ -144,10 +144,21 @@ BEGIN
     PERFORM publish('queue:' || job_row.queue);
 END $$;
 
+-- The span of a job that was created at `since`: up to its instant, if it has one. See row_rules.delay_of.
+CREATE FUNCTION span_of(span float8, moment float8, since float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN moment IS NULL THEN span ELSE greatest(moment - since, 0) END
+$$;
+
+-- The span within which a job must end.
+CREATE FUNCTION deadline_of(words jsonb, created_at float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+    SELECT span_of((words ->> 'deadline')::float8, (words ->> 'deadline_at')::float8, created_at)
+$$;
+
 -- Ends a wait: queues the job now, or when its delay is over. A promise keeps waiting until it is settled.
 CREATE FUNCTION end_wait(job_row job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    run_at float8 := job_row.created_at + (job_row.words ->> 'delay')::float8;
+    run_at float8 := coalesce((job_row.words ->> 'run_at')::float8,
+        job_row.created_at + (job_row.words ->> 'delay')::float8);
 BEGIN
     IF job_row.task = '' THEN
         PERFORM update_job(job_row);

@@ -74,7 +74,9 @@ BEGIN
     UPDATE gate SET at = least(at, t), opens = CASE WHEN opens > t THEN t ELSE opens END WHERE key = ANY (keys);
     UPDATE job SET due_at = greatest(t, due_at - (updated_at - t)), updated_at = t WHERE id IN (
         SELECT j.id FROM job j WHERE j.due_at > t AND j.updated_at > t AND j.state IN (1, 2)
-            AND j.queue_position IS NULL AND j.blocked_on IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
+            AND j.queue_position IS NULL AND j.blocked_on IS NULL
+            AND NOT (j.started_at IS NULL AND coalesce(j.words ? 'run_at', false))
+        ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
 
 -- Makes one renewal that has a checkpoint or a note, or whose lease has expired. Returns NULL if it was written,

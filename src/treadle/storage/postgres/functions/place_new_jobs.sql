@@ -115,10 +115,12 @@ SET jit = off SET enable_hashjoin = on AS $$
         FROM (
             SELECT x.id, x.queue, x.rank, x.lane, (x.words ->> 'stride')::float8 AS stride, x.n
             FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, rank smallint, delay float8,
-                function_done boolean, conflict text, lane text, after text[], words jsonb))
-                WITH ORDINALITY AS x (id, task, queue, rank, delay, function_done, conflict, lane, after, words, n)
+                run_at float8, function_done boolean, conflict text, lane text, after text[], words jsonb))
+                WITH ORDINALITY AS x (id, task, queue, rank, delay, run_at, function_done, conflict, lane, after, words,
+                n)
+            CROSS JOIN LATERAL (SELECT span_of(x.delay, x.run_at, t) AS waits) AS i
             WHERE x.lane IS NOT NULL AND x.after IS NULL AND x.conflict IS DISTINCT FROM 'replace' AND x.task <> ''
-                AND (coalesce(x.function_done, false) OR NOT coalesce(x.delay > 0 AND t + x.delay > t, false))
+                AND (coalesce(x.function_done, false) OR NOT coalesce(i.waits > 0 AND t + i.waits > t, false))
                 AND (all_fresh OR x.id IN (SELECT unnest(fresh)))
         ) AS z
         WINDOW lanes AS (PARTITION BY queue, rank, lane ORDER BY n)

@@ -19,18 +19,21 @@ BEGIN
     WITH x AS (
         SELECT DISTINCT ON (x.id) x.*, d.later,
             (x.key IS NULL OR x.conflict <> 'replace') AND (x.lane IS NULL OR d.later) AND x.after IS NULL AS simple,
-            CASE WHEN x.function_done THEN NULL ELSE t + x.deadline END AS over_at,
+            t + i.waits AS starts_at, t + i.ends_in AS ends_at,
+            CASE WHEN x.function_done THEN NULL ELSE t + i.ends_in END AS over_at,
             t - coalesce((x.words ->> 'aging')::float8 * (x.words ->> 'priority')::int, 0) AS turn,
             (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
         FROM ROWS FROM (json_to_recordset(jobs) AS (
             id text, task text, queue text, rank smallint, keep float8, keep_failed float8, lease float8, delay float8,
-            deadline float8, timeout float8, function_done boolean, required int, failures_allowed int, key text,
-            lane text, root text, parent text, conflict text, limits text[], costs int[], after text[], words jsonb,
-            spec text
+            run_at float8, deadline float8, deadline_at float8, timeout float8, function_done boolean, required int,
+            failures_allowed int, key text, lane text, root text, parent text, conflict text, limits text[],
+            costs int[], after text[], words jsonb, spec text
         )) WITH ORDINALITY AS x
         CROSS JOIN LATERAL (
+            SELECT span_of(x.delay, x.run_at, t) AS waits, span_of(x.deadline, x.deadline_at, t) AS ends_in) AS i
+        CROSS JOIN LATERAL (
             SELECT coalesce(
-                x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
+                i.waits > 0 AND t + i.waits > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
         ORDER BY x.id, x.ordinality
     ), put AS (
         INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key,
@@ -39,11 +42,11 @@ BEGIN
         SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}),
             x.lease, coalesce(x.function_done, false), least(x.required, x.awaited),
             allowed_failures(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root, x.parent, x.limits,
-            x.costs, x.after, x.words, x.spec, t, t, t + x.deadline, s.state,
+            x.costs, x.after, x.words, x.spec, t, t, x.ends_at, s.state,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 0 THEN least(x.over_at, t + x.timeout)
-                WHEN x.later THEN least(x.over_at, t + x.delay)
+                WHEN x.later THEN least(x.over_at, x.starts_at)
                 ELSE x.over_at END
         FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state) AS s
         ORDER BY x.id

@@ -136,7 +136,7 @@ BEGIN
     END IF;
     job_row.function_done := coalesce(job_row.words ? 'function_done', false)
         OR coalesce(job_row.reason = 'children', false);
-    job_row.deadline_at := t + (job_row.words ->> 'deadline')::float8;
+    job_row.deadline_at := t + deadline_of(job_row.words, job_row.created_at);
     job_row.due_at := CASE WHEN NOT job_row.function_done THEN job_row.deadline_at END;
     job_row.version := job_row.version + 1;
     job_row.state := 0;

@@ -35,7 +35,7 @@ local function correct_clock()
   for _, id in ipairs(ids) do
     local row = Unit.get(id)
     if row and (row.state == READY or row.state == RUNNING) and not row.queue_position and not row.blocked_on
-      and row.updated_at > now then
+      and row.updated_at > now and not (row.job.run_at and not row.started_at) then
       row.due_at, row.updated_at = math.max(now, row.due_at - (row.updated_at - now)), now
       Unit.put(row)
     end

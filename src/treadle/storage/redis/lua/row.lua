@@ -69,8 +69,15 @@ function Row.new_job(body, stored)
   return cmsgpack.unpack(sub(body, 28 + task_length + queue_length + head_length, stored and -9 or -1))
 end
 
+-- Replace the spans of a job by those of its instants; see row_rules.delay_of.
+local function set_spans(job, made)
+  if job.run_at then job.delay = math.max(0, job.run_at - made) end
+  if job.deadline_at then job.deadline = math.max(0, job.deadline_at - made) end
+end
+
 -- Returns a new row, before it is queued or scheduled or waits.
 function Row.fresh(id, job, made)
+  set_spans(job, made)
   return {
     id = id, job = job, state = WAITING, version = 0, after = job.after, pending = 0,
     failures_allowed = job.failures_allowed, function_done = job.function_done or false, attempt = 0, lost = 0,
@@ -90,6 +97,7 @@ function Row.read(id, body, raw)
   local state, flags, version, pending, failures_allowed, attempt, lost, reopenings, _, _, created_at, position,
     return_position, due_at, deadline_at, started_at, updated_at, ended_at, expires_at, _, worker_length, queue_length =
       struct.unpack(ROW_FORMAT, raw)
+  set_spans(job, created_at)
   local row = {
     id = id, job = job, checkpoints = NOTHING, after = job.after, state = state, version = version, pending = pending,
     failures_allowed = failures_allowed ~= ANY and failures_allowed or nil, attempt = attempt, lost = lost,

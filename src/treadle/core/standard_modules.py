@@ -1,0 +1,22 @@
+"""Keeps modules of Python's own when sys.path gets a folder of the user with modules of the same names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Final
+
+NEEDED: Final = (
+    *("calendar", "configparser", "csv", "ctypes", "email", "getpass", "glob", "html"),
+    *("json", "mimetypes", "multiprocessing", "pickle", "pkgutil", "quopri", "resource", "socketserver"),
+    *("sqlite3", "statistics", "tempfile", "tomllib", "zipfile", "zoneinfo"),
+)
+
+
+def keep_from(folder: str | os.PathLike[str]) -> None:
+    """Call this before sys.path gets the folder. It imports those modules that Treadle and its drivers import only
+    later; others stay the user's to replace, as in a script."""
+    for name in NEEDED:
+        place = os.path.join(folder, name)
+        if os.path.isfile(f"{place}.py") or os.path.isdir(place):
+            importlib.import_module(name)
