@@ -83,6 +83,14 @@ def test_style_and_types_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     call(tmp_path, "mypy", settings, "--explicit-package-bases", cache, ".")
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_pyright_accepts_it_in_strict_mode(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "shop", "--template", template]) == 0
+    assert 'typeCheckingMode = "strict"' in (tmp_path / "shop" / "pyproject.toml").read_text()
+    call(tmp_path / "shop", "basedpyright", "--pythonpath", sys.executable, ".")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="stops what serves by SIGTERM")
 @pytest.mark.parametrize("made", TEMPLATES, indirect=True)
 def test_the_commands_of_its_readme_work(made: Path) -> None:

@@ -91,6 +91,8 @@ async def mistakes_of_chains() -> None:
     one: Job[bytes, bytes] = await chain(fetch.job("a"), count).enqueue()  # type: ignore[assignment]
     two: Flow[int] = chain(fetch.job("a"), count, fetch)  # type: ignore[arg-type]
     chain(count.job(b""), count)  # type: ignore[misc]
+    chain(fetch.job("a"), summarise.job(title="late is meant"))  # type: ignore[call-arg]
+    chain(fetch.job("a"), count.late(), count)  # type: ignore[misc]
     four: int = await chain(fetch.job("a"), count).enqueue()  # type: ignore[assignment]
     chain(fetch, count, pass_result="yes")  # type: ignore[call-overload]
     flow(fetch.job("a")).then(count.job(b""), scope="all")  # type: ignore[call-overload]

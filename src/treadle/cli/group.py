@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+HELP = ("-h", "--help")
 Lazy = Mapping[str, tuple[str, str]]  # by name: the module, or `module:attribute`, and the summary
 
 
@@ -42,11 +43,13 @@ class Group(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def with_default(self, args: list[str]) -> list[str]:
+        """These words, after the default command if they name none and ask for no help."""
+        is_option = bool(args) and args[0].startswith("-") and args[0] not in HELP
+        return [self.default, *args] if self.default is not None and (not args or is_option) else args
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_option = bool(args) and args[0].startswith("-") and args[0] not in ctx.help_option_names
-        if self.default is not None and (not args or is_option):
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, self.with_default(args))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -36,6 +37,23 @@ COLOURS = {
 }
 
 
+PROGRAM = (
+    "_TREADLE_PROGRAM"  # in the environment, so that worker processes inherit it: what the user types for `treadle`
+)
+_COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>[a-z]+)(?: \[?(?:module:app|MODULE:APP)\]?)?(?=[ `]|$)")
+
+
+def program() -> str:
+    """The command that runs this program: `treadle`, or `python manage.py treadle`."""
+    return os.environ.get(PROGRAM, "treadle")
+
+
+def typed(text: str) -> str:
+    """The text with its commands as the user types them here: `manage.py` knows the app, so it is not named."""
+    here = os.environ.get(PROGRAM)
+    return text if here is None else _COMMAND.sub(lambda match: f"{here} {match['verb']}", text)
+
+
 class Stop(Exception):
     """Ends the command with an exit code; a text is printed to stderr as one line."""
 
@@ -46,13 +64,13 @@ class Stop(Exception):
 
 def complain(text: str) -> None:
     """Print an error to stderr as one line."""
-    click.echo(f"treadle: {in_line(text)}", err=True)
+    click.echo(f"treadle: {in_line(typed(text))}", err=True)
 
 
 def note(text: str) -> None:
     """Print a note to stderr. If its reader is gone (`2>&1 | head`), drop it: a worker must still stop at a signal."""
     try:
-        click.echo(visible(text), err=True)
+        click.echo(visible(typed(text)), err=True)
     except BrokenPipeError:
         _discard(2)
 
@@ -179,9 +197,9 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 
 def verdict(word: str, name: str, text: str, advice: str) -> None:
     """Print one line of `treadle doctor`, and its advice below."""
-    _print(f"{paint(f'{word:<4}', word)}  {name:<11}  {in_line(text)}")
+    _print(f"{paint(f'{word:<4}', word)}  {name:<11}  {in_line(typed(text))}")
     if advice:
-        data(f"{'':<19}-> {advice}")
+        data(f"{'':<19}-> {typed(advice)}")
 
 
 def age(at: float | None, now: float) -> str:

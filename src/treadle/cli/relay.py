@@ -13,7 +13,7 @@ import click
 from treadle.cli import event_loop
 from treadle.cli.app_loader import find_app
 from treadle.cli.app_options import app_option, required_app
-from treadle.cli.group import Group
+from treadle.cli.group import HELP, Group
 from treadle.cli.listing import listed
 from treadle.cli.options import logging, number, probed, probes_of
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
@@ -34,10 +34,8 @@ STOPPING: Final = 30.0  # s that the last delivery may take
 class RelayGroup(Group):
     """Takes an app in place of a subcommand: `treadle storage relay MODULE:APP` runs a relay."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
+    def with_default(self, args: list[str]) -> list[str]:
+        return ["run", *args] if args and args[0] not in (*self.commands, *HELP) else args
 
 
 @click.group(cls=RelayGroup, subcommand_metavar="MODULE:APP | COMMAND [ARGS]...")

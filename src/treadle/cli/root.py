@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import click
 
 from treadle import contrib
-from treadle.cli.group import Group, Lazy
-from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, write_everything
+from treadle.cli.group import HELP, Group, Lazy
+from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, program, write_everything
 
 COMMANDS: Lazy = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),
@@ -58,7 +58,7 @@ def _completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> No
         ctx.exit()
 
 
-@click.command(cls=Group, lazy=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Group, lazy=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": [*HELP]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
@@ -90,7 +90,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
         return complete(treadle)
     typed = list(sys.argv[1:] if args is None else args)
-    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False, obj=typed))
+    return guarded(lambda: treadle.main(typed, prog_name=program(), standalone_mode=False, obj=typed))
 
 
 def guarded(act: Callable[[], object]) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli.app_options import app_option
-from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
+from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, typed
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 T = TypeVar("T")
+IMPLIED = "_TREADLE_APP"  # in the environment: the app that the user need not name, because the program adds it
 _COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>worker|(?:jobs|queues|limits|schedules) [a-z-]+)(?=[ `]|$)")
 
 
@@ -72,14 +73,14 @@ class Target:
     def repeating(self, text: str) -> str:
         """The text, such as a sentence of `explain`, with the typed --url or --app in each command: without it the
         command would act on another storage. A password is hidden."""
-        app = shlex.quote(self._named) if self._named is not None else None
+        app = shlex.quote(self._named) if self._named not in (None, os.environ.get(IMPLIED)) else None
         url = f" --url {shlex.quote(shown(self._url))}" if self._url is not None else ""
 
         def whole(match: re.Match[str]) -> str:
             verb = match["verb"]
             return match[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
 
-        return _COMMAND.sub(whole, text)
+        return typed(_COMMAND.sub(whole, text))
 
     @property
     def file(self) -> Path | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 from treadle.core.clock import moment
 from treadle.core.redaction import in_json, in_line, visible
@@ -141,6 +142,18 @@ def set_up(worker: str, level: str, as_json: bool) -> None:
     log.setLevel(level.upper())
 
 
+def not_printed_yet(record: logging.LogRecord) -> bool:
+    """Whether no handler below the root prints this record to the terminal. Django's does with DEBUG."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger.parent is not None:
+        for handler in logger.handlers:
+            on_terminal = getattr(handler, "stream", None) in (sys.stderr, sys.stdout)
+            if on_terminal and record.levelno >= handler.level and handler.filter(record):
+                return False
+        logger = logger.parent
+    return True
+
+
 def switch_on() -> None:
     """Let Treadle log although the app called `logging.config.dictConfig`, which disables by default all loggers that
     it does not name: failed jobs would leave no line. A level silences Treadle as before."""
@@ -155,5 +168,6 @@ def _to_stderr(formatter: logging.Formatter, level: str) -> None:
     if all(type(handler).__module__.partition(".")[0] in EXPORTERS for handler in root.handlers):
         handler = logging.StreamHandler()
         handler.setFormatter(formatter)
+        handler.addFilter(not_printed_yet)
         root.addHandler(handler)
         root.setLevel(level)

@@ -46,6 +46,18 @@ def chain(
 
 
 @overload
+def chain(
+    a: Continuation[A, Any], b: Makes[[A], Any, Any], c: Continuation[Any, V], /, *, pass_result: Literal[True] = True
+) -> Chain[V, V]: ...
+
+
+@overload
+def chain(
+    a: Continuation[Any, Any], b: Continuation[B, Any], c: Makes[[B], Any, V], /, *, pass_result: Literal[True] = True
+) -> Chain[V, V]: ...
+
+
+@overload
 def chain(a: Continuation[Any, Any], b: Continuation[Any, B], /, *, pass_result: bool = True) -> Chain[B, B]: ...
 
 

@@ -23,11 +23,12 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
 from treadle.app.core import AppCore
-from treadle.core.errors import BadOption, TreadleError, UnknownJob
+from treadle.core.errors import BadOption, StorageError, TreadleError, UnknownJob
 from treadle.integrations.django import admin_pages
 from treadle.integrations.django.job_store import first_alias, store_of
 from treadle.integrations.django.loading import prepare
 from treadle.integrations.django.models import Job, Schedule
+from treadle.integrations.django.reading import copy_of_test, in_test_case
 
 MOST: Final = 1_000  # jobs that one request may change
 CONFIRMED: Final = frozenset({"cancel", "delete"})  # acts with a page that asks once more
@@ -47,10 +48,20 @@ class Page(admin.ModelAdmin):
     def media(self) -> Media:
         return Media(css={"all": ["treadle/admin.css"]}, js=["admin/js/actions.js"])
 
-    def run(self, make: Callable[[AppCore], Coroutine[Any, Any, Any]]) -> Any:
-        """Run some calls with the storage open. With several Treadle backends, the pages show the first one."""
-        with store_of(first_alias()).opened() as app:
-            return app.sync.call(make(app._core))
+    def run(self, make: Callable[[AppCore], Coroutine[Any, Any, Any]], changes: bool = False) -> Any:
+        """Run some calls with the storage open. With several Treadle backends, the pages show the first one. Raises
+        StorageError for changes in a `TestCase`."""
+        store = store_of(first_alias())
+        if not in_test_case(store):
+            with store.opened() as app:
+                return app.sync.call(make(app._core))
+        if changes:
+            raise StorageError("the admin changes committed jobs, and a TestCase commits none: use TransactionTestCase")
+        copy = copy_of_test(store)
+        try:
+            return copy.sync.call(make(copy._core))
+        finally:
+            copy.sync.close()
 
     def shown(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
         return TemplateResponse(
@@ -170,7 +181,7 @@ class JobAdmin(Page):
                 here=here,
                 text=admin_pages.VERBS[verb][0],
             )
-        done = self.run(lambda core: admin_pages.act(core, verb, ids, self.by(request)))
+        done = self.run(lambda core: admin_pages.act(core, verb, ids, self.by(request)), changes=True)
         participle = {"retry": "retried", "cancel": "cancelled", "run_now": "queued", "delete": "deleted"}[verb]
         text = f"{done:,} {'job was' if done == 1 else 'jobs were'} {participle}."
         if done < len(ids):
@@ -212,7 +223,7 @@ class ScheduleAdmin(Page):
             return self.back(request)
         if verb == "trigger":
             prepare(first_alias())  # the code of the project makes the jobs of its schedules
-        done = self.run(lambda core: admin_pages.act_on_schedules(core, verb, names, self.by(request)))
+        done = self.run(lambda core: admin_pages.act_on_schedules(core, verb, names, self.by(request)), changes=True)
         participle = {"pause": "paused", "resume": "resumed", "trigger": "triggered: one job each was enqueued"}[verb]
         self.message_user(request, f"{done} {'schedule' if done == 1 else 'schedules'} {participle}.", messages.SUCCESS)
         return self.back(request)

@@ -8,9 +8,11 @@ from typing import Any
 
 from django.db import transaction
 
+from treadle.app import App
 from treadle.core.model import Record
+from treadle.integrations.django.connections import tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of
-from treadle.storage import at_once
+from treadle.storage import Carried, Chunk, MemoryStorage, MoveState, at_once
 
 
 def read(store: JobStore, id: str) -> Record | None:
@@ -32,6 +34,28 @@ def in_outbox(store: JobStore, id: str) -> Record | None:
     with transaction.atomic(using=store.outbox):
         [row] = at_once(store.app._core.bound(connection_of(store)).get([id]))
     return row
+
+
+def in_test_case(store: JobStore) -> bool:
+    """Whether this thread is in the transaction of a `TestCase`, whose jobs no other connection can see."""
+    return store.database is not None and bool(tests_of(connection_of(store)))
+
+
+def copy_of_test(store: JobStore) -> App:
+    """An App with a copy of the jobs that the transaction of a `TestCase` sees. Changes of it change the copy only."""
+    connection = connection_of(store)
+    tables = ["job"]
+    if connection.vendor == "postgresql":
+        schema = connection.ops.quote_name(store.options.schema)
+        tables = [f"{schema}.job", f"{schema}.ended"]
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(f"SELECT id FROM {table}" for table in tables))
+        ids = [id for (id,) in cursor.fetchall()]
+    rows = at_once(store.app._core.bound(connection).get(ids))
+    copy = MemoryStorage()
+    jobs = tuple(Carried(record=row) for row in rows if row is not None)
+    at_once(copy.load(Chunk(jobs), MoveState(role="aborted", other="", move="")))
+    return App(storage=copy, **store.options.texts)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import connection, transaction
-from django.test import Client, TransactionTestCase
+from django.test import Client, TestCase, TransactionTestCase
 from django.urls import reverse
 from django.utils import timezone
 
@@ -176,3 +176,30 @@ class Admin(TransactionTestCase):
         self.assertEqual(left.exception.code, 1)
         call_command("treadle", "jobs", "cancel", self.later.id)
         self.assertEqual(self.state(self.later), "cancelled")
+
+
+class AdminInTestCase(TestCase):
+    """The jobs of the test are in its transaction, which no other connection sees."""
+
+    def setUp(self):
+        self.client.force_login(User.objects.create_superuser("ada", password="ada"))
+        self.failed = tasks.fails.using(**odd_tasks.once).enqueue()
+        run_due()
+        self.queued = odd_tasks.echo.enqueue("boat", password="hunter2")
+
+    def test_the_pages_show_the_jobs_of_the_test(self):
+        listed = self.client.get(LIST)
+        for job in (self.failed, self.queued):
+            self.assertContains(listed, job.id)
+        self.assertContains(self.client.get(f"{LIST}?status=failed"), "OutOfStock")
+        self.assertNotContains(self.client.get(f"{LIST}?status=failed"), self.queued.id)
+        page = self.client.get(reverse("admin:treadle_job_change", args=[self.queued.id]))
+        self.assertContains(page, "boat")
+        self.assertNotContains(page, "hunter2")
+        self.assertEqual(self.client.get(SCHEDULES).status_code, 200)
+
+    def test_an_act_names_the_test_that_can_do_it(self):
+        said = self.client.post(reverse("admin:treadle_job_change", args=[self.failed.id]), {"action": "retry"})
+        self.assertContains(said, "TransactionTestCase")
+        self.failed.refresh()
+        self.assertEqual(self.failed.status, "FAILED")

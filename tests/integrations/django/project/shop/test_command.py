@@ -1,12 +1,30 @@
 """The words that `manage.py treadle` passes on."""
 
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from unittest.mock import patch
 
-from django.test import SimpleTestCase, override_settings
+import click
+from django.test import SimpleTestCase, TransactionTestCase, override_settings
 
+from shop import tasks
+from treadle.cli import root
+from treadle.cli.group import Group
 from treadle.cli.recycling_options import EXCLUDE_RELOAD
-from treadle.integrations.django.management.commands.treadle import completed
+from treadle.integrations.django import app_of
+from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
+
+# Commands that use no storage, or name both of theirs.
+WITHOUT_APP = {
+    ("init",),
+    ("token",),
+    ("demo",),
+    ("storage", "move"),
+    ("storage", "keys", "new"),
+    ("delayed", "submit"),
+    ("from", "celery"),
+}
 
 VALUES = {"drain": "30", "max_memory": "1GB", "max_jobs": "5", "health": "127.0.0.1:8001", "health_file": "alive"}
 
@@ -33,3 +51,60 @@ class Reload(SimpleTestCase):
         for name in EXCLUDE_RELOAD:
             with self.subTest(name):
                 self.assertFalse(reloads(f"--{name.replace('_', '-')}", VALUES.get(name, "60")))
+
+
+def commands(group, words=()):
+    """The words of each command, and of each group with a command of its own."""
+    for name in group.list_commands(click.Context(group)):
+        command, path = group.get_command(click.Context(group), name), (*words, name)
+        if isinstance(command, click.Group):
+            if isinstance(command, Group) and command.with_default([]):
+                yield path
+            yield from commands(command, path)
+        else:
+            yield path
+
+
+class Storage(SimpleTestCase):
+    databases = "__all__"
+
+    def test_each_command_uses_the_storage_of_the_project(self):
+        """Also commands that will be added: without the app they would use treadle.db in the current directory."""
+        for words in commands(root.treadle):
+            if words in WITHOUT_APP or words[0] == "wasi":
+                continue
+            with self.subTest(words=words):
+                self.assertIn(app_name(None), completed([*words], None))
+                self.assertIn(app_name("now"), completed([*words], "now"))
+                self.assertIn(app_name(None), completed([*words, "--log-level=info"], None))
+        self.assertIn(app_name(None), completed(["queues", "--json"], None))
+        self.assertIn(app_name(None), completed(["storage", "relay", "--once"], None))
+
+    def test_another_storage_can_be_named(self):
+        for words in (["queues", "--url", "memory://"], ["jobs", "list", "--app=other:app"], ["queues", "--help"]):
+            self.assertEqual(completed(words, None), words)
+
+
+class Hints(TransactionTestCase):
+    """A command that is printed can be copied: it names manage.py, and no app."""
+
+    def printed(self, *words, alias=None):
+        out = StringIO()
+        with patch.object(sys, "argv", ["manage.py"]), redirect_stdout(out), redirect_stderr(out):
+            try:
+                leave([*words], alias)
+            except SystemExit as error:
+                self.assertIn(error.code, (1, 2))
+        return out.getvalue()
+
+    def test_explain_doctor_and_errors(self):
+        job = tasks.report.enqueue()
+        self.assertIn(
+            "`python manage.py treadle worker --queues default` starts", self.printed("jobs", "explain", job.id)
+        )
+        self.assertIn("start one: `python manage.py treadle worker --queues default`", self.printed("doctor"))
+        self.assertIn("see `python manage.py treadle --help`", self.printed("nothing"))
+        self.assertIn("Usage: python manage.py treadle queues", self.printed("queues", "--help"))
+        words = "`python manage.py treadle --backend now worker --queues default`"
+        self.assertIn(words, self.printed("jobs", "explain", job.id, alias="now"))
+        app_of().sync.close()

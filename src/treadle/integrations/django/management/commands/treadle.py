@@ -6,6 +6,7 @@ The command line of Treadle reads the words. A worker runs in processes of its o
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
 from treadle.cli import recycling_options, root
-from treadle.cli.output import USAGE, note
+from treadle.cli.group import HELP, Group
+from treadle.cli.output import PROGRAM, USAGE, note
+from treadle.cli.target import IMPLIED
 from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
@@ -47,6 +50,8 @@ class Command(BaseCommand):
 
 def leave(words: list[str], alias: str | None) -> None:
     """Run the command. Exits unless its code is 0."""
+    own = f" --backend {shlex.quote(alias)}" if alias else ""
+    os.environ[PROGRAM], os.environ[IMPLIED] = f"python {shlex.quote(sys.argv[0])} treadle{own}", app_name(alias)
     try:
         code = root.run(completed(words, alias))
     except (ImproperlyConfigured, InvalidTask) as error:
@@ -75,6 +80,11 @@ def for_children(pythonpath: str | None) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([known] if known else [])])
 
 
+def app_name(alias: str | None) -> str:
+    """The App of a backend, as the command line takes it."""
+    return f"{MODULE}:{alias or 'app'}"
+
+
 def completed(words: list[str], alias: str | None) -> list[str]:
     """The words with the app of this project, if the command takes an app and no storage was named. With DEBUG, worker
     and up start again when the code changes, unless there is a --no-reload or an option that excludes it. Windows lacks
@@ -82,7 +92,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     reloads = settings.DEBUG and not {"--reload", "--no-reload"} & set(words)
     words = [word for word in words if word != "--no-reload"]
     command, arguments = _command(words)
-    if command is None or {"-h", "--help"} & set(words):
+    if command is None or {*HELP} & {*words}:
         return words
     names = {parameter.name: parameter for parameter in command.params}
     if "app" not in names:
@@ -90,7 +100,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     known = _parsed(command, arguments)
     if known.get("app") is not None or known.get("url") is not None or known.get("protocol") is not None:
         return words
-    app = f"{MODULE}:{alias or 'app'}"
+    app = app_name(alias)
     added = [app] if isinstance(names["app"], click.Argument) else ["--app", app]
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
@@ -116,10 +126,13 @@ def queues(alias: str | None) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
-    """The command that the words name, with the words behind its name; None if they name none."""
+    """The command that the words name, or the default of their group, with the words behind its name; None if they name
+    none."""
     command: click.Command = root.treadle
     unread = list(words)
     while isinstance(command, click.Group):
+        if isinstance(command, Group):
+            unread = command.with_default(unread)
         while unread and unread[0].startswith("-"):
             unread.pop(0)
         if not unread:
