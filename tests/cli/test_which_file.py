@@ -58,9 +58,7 @@ def test_a_worker_in_another_folder_names_both_files(tmp_path: Path) -> None:
         stopped(worker)
 
 
-@shows(
-    "a path that waiting cannot cure ends the worker with the reason: a folder, no folder, no right to create it"
-)
+@shows("a path that waiting cannot cure ends the worker with the reason: a folder, no folder, no right to create it")
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -11,7 +11,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/admin": (6_179, 13),
     "treadle/app": (1_119, 1),  # mistyped options name app.enqueue; methods of objects; threads under gevent
     "treadle/blobs": (772, 0),
-    "treadle/cli": (5_562, 0),  # +76: --factory, output of any encoding, hints about another file and in words of manage.py
+    "treadle/cli": (5_562, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_332, 1),  # +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_808, 4),  # instants of a job; URLs of files of any name; sentences for extras
@@ -30,7 +30,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/storage": (25_157, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_740, 3),  # +1: URLs of files of any name
-    "treadle/worker": (6_627, 4),  # +12: loggers that dictConfig disabled, modules of Python kept; +1: the same; +23: loggers that dictConfig disabled, modules of Python kept, each line of log once
+    "treadle/worker": (6_627, 4),  # loggers that dictConfig disabled, modules of Python kept, a line of log once
     "treadle/workflow": (1_052, 1),  # +12: types of chains that mix tasks and .late
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_588, 2),  # +133: the law of instants
