@@ -25,6 +25,7 @@ HOMES = (TESTKIT, "tests")  # where tests are
 AREAS: dict[str, tuple[str, ...]] = {
     "Enqueuing jobs": (
         "tests/app/",
+        "tests/integrations/test_missing_extras.py",
         "tests/core/test_ids.py",
         "tests/producer/",
         "tests/serialization/",
@@ -71,7 +72,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         f"{LAWS}laws_reopening.py",
         f"{LAWS}laws_retried_later.py",
     ),
-    "Workflows": ("tests/types/", "tests/workflow/"),
+    "Workflows": ("tests/types/", "tests/docs/test_types.py", "tests/workflow/"),
     "Pipelines": ("tests/contrib/pipeline/",),
     "Durable functions": ("tests/durable/",),
     "Batch tasks": ("tests/worker/test_batch.py",),

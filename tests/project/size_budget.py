@@ -14,7 +14,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/cli": (5_562, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_332, 1),  # +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_808, 4),  # instants of a job; URLs of files of any name; sentences for extras
+    "treadle/core": (2_805, 4),  # instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (661, 0),
     "treadle/execution": (988, 0),
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
@@ -25,8 +25,8 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/producer": (466, 0),  # +1: empty lists by annotation; list[int]() takes 0.5 us more than []
     "treadle/resources": (964, 0),
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
-    "treadle/serialization": (1_651, 0),  # +5: a coroutine that nothing awaits
-    "treadle/server": (8_091, 9),
+    "treadle/serialization": (1_635, 0),  # +5: a coroutine that nothing awaits
+    "treadle/server": (8_090, 9),
     "treadle/storage": (25_157, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_740, 3),  # +1: URLs of files of any name

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.y*ml"))
 CLASSIFIERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
 SYSTEMS = ("ubuntu", "macos", "windows")
-PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import has_long_number
+from treadle.core.plain_json import refuse_deep
 from treadle.core.stored_text import placeholder
 from treadle.serialization import MARK, call_codec, has_mark
 

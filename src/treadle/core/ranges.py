@@ -97,9 +97,6 @@ def shown(value: str) -> str:
     return repr(value if len(value) <= 60 else value[:57] + "...")
 
 
-# --- jobs
-
-
 def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: a call for each takes twice the time
     """Raise BadOption or TooLarge for a job with a field out of range."""
     if not _is_id(job.id):
@@ -200,9 +197,6 @@ def _check_headers(headers: Pairs) -> None:
         raise TooLarge("headers", size, MOST_HEADERS)
 
 
-# --- outcomes and lease renewals
-
-
 def check_outcome(out: Outcome) -> None:
     """Raise BadOption or TooLarge for an outcome with a field out of range, or with such a follow-up job."""
     if not out.id.isprintable() or len(out.id) > defaults.MAX_NAME:
@@ -250,9 +244,6 @@ def check_renewal(renewal: LeaseRenewal) -> None:
     a_text("note", renewal.note, MOST_TEXT)
     if renewal.checkpoints:
         check_checkpoints(renewal.checkpoints)
-
-
-# --- calls
 
 
 def check_claim(ask: Claim, most: int = MOST_CALL) -> None:

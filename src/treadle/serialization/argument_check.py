@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import UNREADABLE, BadArgument, BadTask
-from treadle.core.json_depth import refuse_deep
-from treadle.core.plain_json import read_json
+from treadle.core.plain_json import read_json, refuse_deep
 from treadle.serialization.call_codec import CallCodec
 from treadle.serialization.call_text import _envelope, _read_array, _read_object
 from treadle.serialization.parameters import Envelope, Param, Parameters

@@ -29,8 +29,7 @@ import msgspec
 from treadle.core.errors import ARGUMENTS, UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.injected import call_signature, hints_of, injected_names, refuse_misplaced
 from treadle.core.job import returned
-from treadle.core.json_depth import DEEPEST, refuse_deep
-from treadle.core.plain_json import read_json
+from treadle.core.plain_json import DEEPEST, read_json, refuse_deep
 from treadle.core.stored_text import FORMS, lacks
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
@@ -67,16 +66,7 @@ __all__ = [
 
 # Errors that the arguments cause, so each attempt raises them again. Any other error, such as one of the network, may
 # not occur in the next attempt.
-UNFIT: Final = (
-    msgspec.MsgspecError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-)
+UNFIT: Final = (*UNREADABLE, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 _Call = tuple[tuple[object, ...], dict[str, object]]
 Folds = Callable[[Any], Any]
@@ -147,15 +137,10 @@ class CallCodec:
         made with `first_later`; it is checked (or decoded from the JSON form of its annotation). Raises only
         BadArgument, for a payload that does not fit. The error is `permanent`, unless a user's codec raised, or a
         user's class raised an error that its arguments do not cause. 0.6 us for one int."""
-        if (
-            self._whole is not None
-            and first is MISSING
-            and text[:1] == "["
-            and "$" not in text
-            and len(text) <= DEEPEST
-        ):
+        whole = self._whole if text[:1] == "[" and "$" not in text and len(text) <= DEEPEST else None
+        if whole is not None and first is MISSING:
             try:
-                return self._whole(text), {}
+                return whole(text), {}
             except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
                 pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()

@@ -13,8 +13,8 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import unreadable
+from treadle.core.plain_json import refuse_deep
 from treadle.server.body_weight import CONTAINERS, ROWS, SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.server.long_lists import Misfit, decoded

@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from treadle.core import ranges
 from treadle.core.errors import UNREADABLE, BadOption
-from treadle.core.json_depth import refuse_deep
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome
+from treadle.core.plain_json import refuse_deep
 from treadle.core.ranges import MOST_QUEUES, at_most
 from treadle.policy.retry import Policy
 

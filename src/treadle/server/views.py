@@ -15,11 +15,10 @@ from msgspec.structs import asdict, replace
 
 from treadle.core import ids
 from treadle.core.errors import TooLarge
-from treadle.core.json_depth import refuse_deep
 from treadle.core.long_numbers import unreadable
 from treadle.core.model import NewJob, Record, State, progress_of
 from treadle.core.payload_redaction import Redaction
-from treadle.core.plain_json import read_json
+from treadle.core.plain_json import read_json, refuse_deep
 from treadle.core.ranges import OWN
 from treadle.policy import guilt
 from treadle.policy.retry import Retry, read_policy

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.job import inheriting
-from treadle.core.json_depth import refuse_deep
 from treadle.core.model import NewJob, Outcome, Record, State
+from treadle.core.plain_json import refuse_deep
 from treadle.policy.guilt import cleared_note
 from treadle.policy.judge import kept_upstreams, succeeded
 from treadle.tasks.when import When

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import UNREADABLE
-from treadle.core.json_depth import DEEPEST, refuse_deep
-from treadle.core.plain_json import read_json
+from treadle.core.plain_json import DEEPEST, read_json, refuse_deep
 
 TEXTS = ("[{", '\n"]', '"]}', "\\", '\\"[[[', "a", "", 1, None, 2.5)
 
