@@ -101,7 +101,7 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     uuid.UUID(job["job_id"])
     clock.advance(1)
     active = await queue.claim(A.upper())
-    assert (active["status"], active["run_attempts"], active["runner_id"]) == ("active", 1, A)
+    assert (active["status"], active["run_attempts"], active["runner_id"]) == ("active", 1, A.upper())
     assert active["updated_at"] == born + 1000
     clock.advance(100)
     status, tickled = await queue("POST", f"/jobs/{job['job_id'].upper()}/tickle")
@@ -109,7 +109,7 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     clock.advance(50)
     done = {"status": "Completed", "output_addr": "out", "runner_id": A}
     status, ended = await queue("POST", f"/jobs/{job['job_id']}/complete", done)
-    assert (status, ended["status"], ended["output_addr"], ended["runner_id"]) == (200, "completed", "out", A)
+    assert (status, ended["status"], ended["output_addr"], ended["runner_id"]) == (200, "completed", "out", A.upper())
     assert (ended["completed_at"], ended["updated_at"]) == (born + 151_000, born + 101_000)
     assert await queue("GET", f"/jobs/{job['job_id']}") == (200, ended)
     assert await queue("POST", f"/jobs/{job['job_id']}/complete", done) == (200, ended)

@@ -29,6 +29,7 @@ from treadle.contrib.queuey.jobs import (
     Rules,
     Tickle,
     is_ours,
+    is_runner,
     runner_of,
     view,
 )
@@ -145,7 +146,7 @@ class QueueyApi:
         204, because its client no longer waits for it.
         """
         allowed(caller(request, "work"), (QUEUE,))
-        runner = (await body(request, ClaimAsked, self._most)).runner_id.lower()
+        runner = (await body(request, ClaimAsked, self._most)).runner_id
         claim_id = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
 
@@ -248,7 +249,7 @@ class QueueyApi:
         for _ in range(TRIES):
             row = await self._row(request)
             same = row.state is done and row.result == result and complete.runner_id is not None
-            if same and runner_of(row) == (complete.runner_id or "").lower():
+            if same and is_runner(row, complete.runner_id or ""):
                 return json(self._view(row))
             row = self._owned(row, complete.runner_id)
             note = msgspec.json.encode(Ending(runner_of(row), self._rules.heard(row))).decode()
@@ -326,7 +327,7 @@ class QueueyApi:
         if row.state is not State.RUNNING:
             status = self._view(row).status
             raise Refused(400, "not_active", f"the job is {status}, not active")
-        if runner is not None and runner.lower() != runner_of(row):
+        if runner is not None and not is_runner(row, runner):
             raise Refused(409, "not_owner", f"the job is running on {runner_of(row)}")
         return row
 

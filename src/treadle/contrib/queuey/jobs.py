@@ -178,8 +178,13 @@ def _failing(row: Record) -> Failing | None:
     return "abandoned" if row.reason == LOST else "reported"
 
 
+def is_runner(row: Record, runner: str) -> bool:
+    """Whether this runner has the job, or has completed it. The case of its UUID does not matter."""
+    return (runner_of(row) or "").lower() == runner.lower()
+
+
 def runner_of(row: Record) -> str | None:
-    """The runner that has the job, or has completed it."""
+    """The runner that has the job, or has completed it, as its claim has named it."""
     if row.state.final:
         return ending_of(row).runner
     return None if row.worker is None else row.worker.partition("#")[0]
