@@ -1,4 +1,4 @@
--- All that a claim must know first, in one read. `moments` reads the due times again if the claim changed more than its
+-- Read what a claim needs first, in one statement. `moments` reads the due times again if the claim changed more than its
 -- rows.
 
 -- name: glance
