@@ -1,5 +1,5 @@
--- All that a claim must know first, in one read. `moments` reads the due times again if the claim changed more than its
--- rows.
+-- Read what a claim needs first, in one statement. `moments` reads the due times again if the claim changed more than
+-- its rows.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'),

@@ -66,7 +66,7 @@ WITH RECURSIVE head (seq, queue, rank, position) AS (
 )
 SELECT queue, min(position) FROM head GROUP BY queue;
 
--- The number of repairs: one that was computed from an earlier state than the last repair must be computed again.
+-- Read the number of repairs. A repair computed from a state older than the last repair must be computed again.
 
 -- name: repairs
 SELECT coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'count_repairs'), 0);

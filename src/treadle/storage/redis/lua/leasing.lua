@@ -30,8 +30,8 @@ function Leasing.next_start()
   return moment
 end
 
--- Check the limit of its queue, then its own limits. If one of its own is shut, or a costly job before it waits for
--- that limit, block the job.
+-- Check the limit of the job's queue, then the job's own limits. If one of its own is shut, or a costly job before
+-- it waits for that limit, block the job.
 function Leasing.admit(row)
   if row.function_done then return true end
   local job, keeps_slots, closed = row.job, row.started_at ~= nil, nil
