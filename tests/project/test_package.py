@@ -202,6 +202,6 @@ def test_the_first_steps_of_a_new_project_need_no_index_with_treadle(dist: Path,
     readme = (tmp_path / "shop" / "README.md").read_text()
     first, second = re.findall(r"^    pip install (.*)$", readme, re.MULTILINE)
     install = (UV, "pip", "install", "--quiet", "--python", str(new / programs / "python"), *pins)
-    assert shlex.split(first) == [str(wheel)]
-    run(*install, *shlex.split(first), cwd=tmp_path / "shop")
+    assert first.split()[0] == "PATH"  # the reader's own: the one of this machine is no help to others
+    run(*install, str(wheel), cwd=tmp_path / "shop")
     run(*install, "--dry-run", "--no-build-isolation", *shlex.split(second), cwd=tmp_path / "shop")

@@ -116,7 +116,7 @@ class Backend(TestCase):
             ("nested", JobFailed),  # no path leads to a class within a class
             ("chained", JobFailed),
             ("local", JobFailed),
-            ("silent", JobFailed),
+            ("silent", odd_tasks.Silent),  # its text raises
             ("group", ExceptionGroup),
             ("other", json.JSONDecodeError),
         ):
