@@ -344,7 +344,7 @@ async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
 ) -> None:
     """However many ran: their arguments are gone, except a limited number that does not grow."""
     # pytest keeps log records, with their frames
-    monkeypatch.setattr(logging.getLogger("treadle.jobs"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("treadle.jobs"), "propagate", False)
     alive.clear()
     async with App(storage=storage) as app:
 

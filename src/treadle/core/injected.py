@@ -22,14 +22,17 @@ class Injected:
     __slots__ = ()
 
 
-if sys.version_info >= (3, 14):
+if sys.version_info >= (3, 14):  # annotations are evaluated when they are read
     from annotationlib import Format, get_annotations
+
+    signature_of = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
 
     def annotations_of(function: Any) -> Mapping[str, Any]:
         """The annotations of a function, with ForwardRef in the place of names that are unknown; {}: it has none."""
         return get_annotations(function, format=Format.FORWARDREF)
 
 else:
+    signature_of = inspect.signature
 
     def annotations_of(function: Any) -> Mapping[str, Any]:
         """The annotations of a function, some of them as texts; {}: it has none."""
@@ -39,7 +42,7 @@ else:
 
 def call_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a call, without the parameters that the worker fills. Raises TypeError and ValueError."""
-    whole = inspect.signature(function)
+    whole = signature_of(function)
     kept = [parameter for parameter in whole.parameters.values() if not isinstance(parameter.default, Injected)]
     return whole if len(kept) == len(whole.parameters) else whole.replace(parameters=kept)
 
@@ -47,7 +50,7 @@ def call_signature(function: Callable[..., Any]) -> inspect.Signature:
 def injected_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters that the worker fills; none if the signature cannot be read."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except (TypeError, ValueError):
         return ()
     return tuple(parameter.name for parameter in parameters if isinstance(parameter.default, Injected))

@@ -5,12 +5,14 @@ itself goes as deep as the recursion limit (up to CPython 3.11) or the C stack (
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
 
+NEEDS_BOUND: Final = sys.version_info >= (3, 12)  # before, the recursion limit bounds every decoder
 DEEPEST: Final = 500  # levels of arrays and objects; Treadle stores values of at most 100, and wraps some in a few more
 PASSES: Final = 8  # levels that are removed with `replace`, which is 10 times as fast as counting
 
@@ -25,7 +27,8 @@ _decode: Final = msgspec.json.Decoder(float_hook=float).decode
 
 def read_json(text: str | bytes | bytearray | memoryview) -> Any:
     """The value of a JSON text. Raises one of `errors.UNREADABLE`, also for more levels than `DEEPEST`."""
-    refuse_deep(text)
+    if NEEDS_BOUND:
+        refuse_deep(text)
     return _decode(text)
 
 

@@ -17,7 +17,7 @@ from treadle.concurrency import forks
 from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency
-from treadle.core.injected import injected_names
+from treadle.core.injected import injected_names, signature_of
 from treadle.resources.generators import begin, begin_here, end, end_here
 from treadle.resources.hosted import Hosted, contained, result_of
 from treadle.resources.life import Life
@@ -85,7 +85,7 @@ class Injector:
 
     def check_direct_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadDependency unless a call of the function itself gives a value for each dependency."""
-        arguments = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
+        arguments = signature_of(self._function).bind_partial(*args, **kwargs).arguments
         lacks = [name for name in self._plan.needs if name not in arguments]
         if lacks:
             raise BadDependency(
@@ -285,7 +285,7 @@ def injector_of(name: str, function: Callable[..., Any]) -> Injector | None:
 def _check_places(name: str, function: Callable[..., Any], dependencies: Sequence[str]) -> None:
     kinds = inspect.Parameter
     behind = ""
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature_of(function).parameters.values():
         if parameter.name in dependencies:
             if parameter.kind is kinds.POSITIONAL_ONLY:
                 raise BadDependency(

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from treadle.core import ids
 from treadle.core.errors import BadOption, LifespanFailed, NotRunning
+from treadle.core.injected import signature_of
 
 
 def described(error: BaseException, function: Any) -> str:
@@ -108,10 +109,10 @@ class Lifespan(Generic[S]):
 
 
 def _takes_app(function: Callable[..., Any]) -> bool:
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     needed = [argument for argument in parameters if argument.default is argument.empty and argument.kind not in (2, 4)]
     if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
-        raise BadOption("lifespan", f"{EXPECTED}, found {function.__qualname__}{inspect.signature(function)}")
+        raise BadOption("lifespan", f"{EXPECTED}, found {function.__qualname__}{signature_of(function)}")
     return bool(needed)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from treadle.core.errors import BadDependency
-from treadle.core.injected import refuse_misplaced
+from treadle.core.injected import refuse_misplaced, signature_of
 from treadle.resources.dependency import Dependency, Scope, name_of
 from treadle.resources.lifespan import Lifespan
 
@@ -150,7 +150,7 @@ def kind_of(call: Any) -> Kind:
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        return list(inspect.signature(function).parameters.values())
+        return list(signature_of(function).parameters.values())
     except (TypeError, ValueError):  # some classes of extension modules
         return []
 

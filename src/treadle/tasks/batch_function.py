@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from treadle.core.errors import BadResult, BadTask
-from treadle.core.injected import evaluated, injected_names, refuse_misplaced
+from treadle.core.injected import evaluated, injected_names, refuse_misplaced, signature_of
 
 
 def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of one item with the annotations of a single job. Raises BadTask if `function` cannot be a batch."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(signature_of(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise BadTask(f"{name}: the signature of {function!r} cannot be read: {error}") from error
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not parameters or parameters[0].kind not in by_place or len(needed) > 1:
-        raise BadTask(f"{name}: expected one parameter, the list of items, found {inspect.signature(function)}")
+        raise BadTask(f"{name}: expected one parameter, the list of items, found {signature_of(function)}")
     try:
         hints = evaluated(function, injected_names(function))
     except (NameError, AttributeError) as error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.contrib.pipeline.jobs import PipelineJobs
 from treadle.contrib.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.core.errors import BadOption, BadResult
-from treadle.core.injected import call_signature, injected_names
+from treadle.core.injected import call_signature, injected_names, signature_of
 from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.execution.context import current
@@ -80,7 +80,7 @@ def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) 
 
 def with_dependencies(run: Callable[..., Any], function: Handler) -> Callable[..., Any]:
     """`run` with the dependencies of the handler in place of its keyword arguments: the worker provides them."""
-    signature, theirs = inspect.signature(run), inspect.signature(function).parameters
+    signature, theirs = signature_of(run), signature_of(function).parameters
     own = [param for param in signature.parameters.values() if param.kind is not param.VAR_KEYWORD]
     needs = [theirs[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in injected_names(function)]
     run.__signature__ = signature.replace(parameters=[*own, *needs])  # type: ignore[attr-defined]
