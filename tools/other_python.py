@@ -70,6 +70,8 @@ def _run_here(python: Path, folder: str, words: list[str]) -> int:
 
 def _run_in_root(version: str, words: list[str]) -> int:
     root = _root(version)
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        raise NoPython("it is not installed, and this system refuses mounts of our own, which its root needs")
     clone = root / "treadle"
     shutil.rmtree(clone, ignore_errors=True)
     _clone(str(clone))

@@ -192,3 +192,21 @@ def test_app_sync_can_be_used_again_after_closing(plain: App) -> None:
     first = plain.sync.enqueue(t.job())
     plain.sync.close()
     assert plain.sync.call(plain.jobs.get(first)).job.id == first.id
+
+
+def test_a_loop_that_cannot_be_made_is_an_error_and_later_calls_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example with too many open files."""
+    app = App("memory://")
+
+    @app.task
+    async def send() -> None: ...
+
+    def fails() -> asyncio.AbstractEventLoop:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "new_event_loop", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            send.enqueue_sync()
+    assert send.enqueue_sync().id
+    app.sync.close()

@@ -63,6 +63,16 @@ def every_public_name() -> list[str]:
     return [name for name in sorted(sys.stdlib_module_names) if not name.startswith("_") and find_spec(name)]
 
 
+def run_beside(here: Path, url: str, *command: str, says: str, flags: tuple[str, ...] = ()) -> str:
+    """Run a command there until it says this, let it run jobs, and stop it. Returns its stderr."""
+    with Command(*command, cwd=here, flags=flags) as running:
+        running.wait_for(says)
+        assert asyncio.run(results(url)) == [7, 7, 7]
+        running.signal(signal.SIGTERM)
+        assert running.ended() == 0
+    return running.stderr
+
+
 @shows("a worker starts and runs jobs in a folder whose files have the names of all modules of Python")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
 def test_a_worker_next_to_files_with_the_name_of_every_module_of_python(tmp_path: Path, kind: str) -> None:
@@ -70,12 +80,8 @@ def test_a_worker_next_to_files_with_the_name_of_every_module_of_python(tmp_path
     here.mkdir()
     with a_url(kind, tmp_path) as url:
         folder_of(here, url, every_public_name())
-        with Command("worker", "shop:app", cwd=here, flags=("-P",)) as worker:
-            worker.wait_for("claiming jobs")
-            assert asyncio.run(results(url)) == [7, 7, 7]
-            worker.signal(signal.SIGTERM)
-            assert worker.ended() == 0
-        assert "of the folder" not in worker.stderr
+        stderr = run_beside(here, url, "worker", "shop:app", says="claiming jobs", flags=("-P",))
+        assert "of the folder" not in stderr
 
 
 @shows("a server, its workers and the supervisor of --reload start next to files named as every module of Python")
@@ -94,12 +100,8 @@ def test_other_commands_next_to_such_files(tmp_path: Path, command: tuple[str, .
     here.mkdir()
     with a_url("sqlite", tmp_path) as url:
         folder_of(here, url, every_public_name())
-        with Command(*command, cwd=here, flags=("-P",)) as running:
-            running.wait_for("jobs live in")
-            assert asyncio.run(results(url)) == [7, 7, 7]
-            running.signal(signal.SIGTERM)
-            assert running.ended() == 0
-        assert "of the folder" not in running.stderr
+        stderr = run_beside(here, url, *command, says="jobs live in", flags=("-P",))
+        assert "of the folder" not in stderr
 
 
 @shows("`python -m treadle` runs next to a queue.py, select.py, token.py or statistics.py")
@@ -109,11 +111,7 @@ def test_python_dash_m_next_to_modules_with_common_names(tmp_path: Path) -> None
     here.mkdir()
     with a_url("sqlite", tmp_path) as url:
         folder_of(here, url, ["queue", "select", "token", "statistics", "secrets", "random", "json", "email"])
-        with Command("worker", "shop:app", cwd=here) as worker:
-            worker.wait_for("claiming jobs")
-            assert asyncio.run(results(url)) == [7, 7, 7]
-            worker.signal(signal.SIGTERM)
-            assert worker.ended() == 0
+        run_beside(here, url, "worker", "shop:app", says="claiming jobs")
 
 
 def test_a_module_of_the_user_that_treadle_does_not_need_is_imported_from_the_folder(tmp_path: Path) -> None:

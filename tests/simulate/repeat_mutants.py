@@ -128,9 +128,8 @@ def pruned_although_needed(patch: Patch) -> None:
 def reopened_alone(patch: Patch) -> None:
     """A job that is retried leaves those that ended because of it as they are."""
 
-    def would_reopen(rows: Any, row: Record, edges: dict[str, Any]) -> Any:
-        edges[row.job.id] = rows.dependents(row.job.id)
-        return [row]
+    def would_reopen(rows: Any, row: Record) -> Any:
+        return [row], {row.job.id: rows.dependents(row.job.id)}
         yield
 
     patch.setattr(reopen, "_jobs_to_reopen", would_reopen)

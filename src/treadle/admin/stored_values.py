@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from treadle.core.long_numbers import has_long_number
-from treadle.core.plain_json import NEEDS_BOUND, refuse_deep
+from treadle.core.plain_json import refuse_unbounded
 from treadle.core.stored_text import placeholder
 from treadle.serialization import MARK, call_codec, has_mark
 
@@ -26,8 +26,7 @@ _raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 def raw(text: str) -> msgspec.Raw:
     """A JSON text as it is. Raises one of UNREADABLE."""
-    if NEEDS_BOUND:
-        refuse_deep(text)
+    refuse_unbounded(text)
     return _raw(text)
 
 

@@ -199,15 +199,23 @@ class Portal:
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                loops: list[asyncio.AbstractEventLoop] = []
-                self._join = start(lambda: self._run(loops), "treadle-sync")
-                until(lambda: bool(loops))
-                self._loop = self._core.life.own_loop = loops[0]
+                begun: list[asyncio.AbstractEventLoop | OSError] = []
+                join = start(lambda: self._run(begun), "treadle-sync")
+                until(lambda: bool(begun))
+                [loop] = begun
+                if isinstance(loop, OSError):
+                    raise loop
+                self._join, self._loop = join, loop
+                self._core.life.own_loop = loop
             return self._loop
 
-    def _run(self, loops: list[asyncio.AbstractEventLoop]) -> None:
-        loop = asyncio.new_event_loop()  # in this thread: the selector of gevent belongs to the thread that makes it
-        loops.append(loop)
+    def _run(self, begun: list[asyncio.AbstractEventLoop | OSError]) -> None:
+        try:
+            loop = asyncio.new_event_loop()  # here: the selector of gevent belongs to the thread that makes it
+        except OSError as error:  # too many open files
+            begun.append(error)
+            return
+        begun.append(loop)
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

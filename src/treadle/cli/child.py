@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,6 @@ def serve(orders: Orders, channel: socket.socket | None, probes: Probes | None =
                 worker._core.offer_suspects = supervisor.offer
         app.on("worker.started")(lambda _: _greet(app, worker, known, orders, supervisor))
         if orders.number == 1:
-            app.on("worker.started")(lambda _: _note_other_files(app))
             app.on("worker.started")(lambda _: _note_strangers(app, worker))
         try:
             await worker._core.run(probes, None if channel is None else _spare_one)
@@ -154,6 +153,7 @@ def _greet(app: App, worker: Worker, known: list[str], orders: Orders, superviso
         labels=worker._core.config.labels or {},
         resources=worker._core.config.resources or {},
         misplaced=[name for name in known if not worker._core.config.runs(app._core.tasks[name].needs)],
+        notes=list(_notes_on_files(app)),
         grace=worker._core.config.grace,
         found=orders.found,
         helps=supervisor is not None,
@@ -164,18 +164,18 @@ def _greet(app: App, worker: Worker, known: list[str], orders: Orders, superviso
         greet(hello, 1)
 
 
-def _note_other_files(app: App) -> None:
-    """Print why producers may use another SQLite file than this worker, as far as that can be seen from here."""
+def _notes_on_files(app: App) -> Iterator[str]:
+    """Why producers may use another SQLite file than this worker, as far as that can be seen from here."""
     if (file := file_urls.read(app.url)) is None:
         return
     path = Path(file.path).absolute()
     if file_system(path.parent) == "overlay":
-        note(f"treadle: {path} is inside this container, where no other one sees it; put it on a volume")
+        yield f"{path} is inside this container, where no other one sees it; put it on a volume"
     modules = (sys.modules.get(task.function.__module__) for task in app.tasks.values())
     for folder in sorted({Path(name).parent for module in modules if (name := getattr(module, "__file__", None))}):
         other = folder / file.path
         if other.is_file() and not other.samefile(path):
-            note(f"treadle: a program started in {folder} uses {other}, not {path}: give an absolute path in the URL")
+            yield f"a program started in {folder} uses {other}, not {path}: give an absolute path in the URL"
 
 
 async def _note_strangers(app: App, worker: Worker) -> None:

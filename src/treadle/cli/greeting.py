@@ -18,6 +18,8 @@ def greet(hello: Hello, processes: int) -> None:
     queues = ", ".join(name if weight == 1 else f"{name} (weight {weight})" for name, weight in hello.queues.items())
     tasks = ", ".join(hello.tasks[:8]) + (f" and {len(hello.tasks) - 8} more" if len(hello.tasks) > 8 else "")
     note(f"treadle: jobs live in {hello.url}")
+    for text in hello.notes:
+        note(f"treadle: {text}")
     if hello.found:
         note(f"  app     {hello.found}")
     note(f"  queues  {queues}")

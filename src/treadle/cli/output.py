@@ -37,9 +37,8 @@ COLOURS = {
 }
 
 
-PROGRAM = (
-    "_TREADLE_PROGRAM"  # in the environment, so that worker processes inherit it: what the user types for `treadle`
-)
+# The variable with what the user types for `treadle`; worker processes inherit it.
+PROGRAM = "_TREADLE_PROGRAM"
 _COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>[a-z]+)(?: \[?(?:module:app|MODULE:APP)\]?)?(?=[ `]|$)")
 
 

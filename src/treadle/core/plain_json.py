@@ -27,9 +27,14 @@ _decode: Final = msgspec.json.Decoder(float_hook=float).decode
 
 def read_json(text: str | bytes | bytearray | memoryview) -> Any:
     """The value of a JSON text. Raises one of `errors.UNREADABLE`, also for more levels than `DEEPEST`."""
+    refuse_unbounded(text)
+    return _decode(text)
+
+
+def refuse_unbounded(text: str | bytes | bytearray | memoryview) -> None:
+    """`refuse_deep` before a decoder that has no bound of its own. Elsewhere large rows need not be looked at twice."""
     if NEEDS_BOUND:
         refuse_deep(text)
-    return _decode(text)
 
 
 def refuse_deep(text: str | bytes | bytearray | memoryview) -> None:

@@ -73,9 +73,10 @@ def delay_of(job: NewJob, created_at: float) -> float:
     return job.delay if job.run_at is None else max(0.0, job.run_at - created_at)
 
 
-def deadline_of(job: NewJob, created_at: float) -> float | None:
-    """Seconds from its creation, or from its reopening, within which it must end."""
-    return job.deadline if job.deadline_at is None else max(0.0, job.deadline_at - created_at)
+def deadline_of(job: NewJob, created_at: float, since: float) -> float | None:
+    """When it must end. A job that is reopened has the same time again, counted from `since`."""
+    span = job.deadline if job.deadline_at is None else max(0.0, job.deadline_at - created_at)
+    return None if span is None else since + span
 
 
 def new_record(job: NewJob, now: float) -> Record:

@@ -33,8 +33,7 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    edges: dict[str, Sequence[Dependent]] = {}
-    to_reopen = yield from _jobs_to_reopen(rows, row, edges)
+    to_reopen, edges = yield from _jobs_to_reopen(rows, row)
     for reopened in to_reopen:
         held = holder(rows, reopened.job.key) if reopened.job.key is not None else None
         if held is not None and held.job.id != reopened.job.id:
@@ -51,10 +50,11 @@ def _remember(rows: Rows, out: Outcome) -> None:
         rows.remember(out.id, out.checkpoints)
 
 
-def _jobs_to_reopen(rows: Rows, row: Record, edges: dict[str, Sequence[Dependent]]) -> Steps[list[Record]]:
-    """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed.
-    Store the dependents of each in `edges`."""
+def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[tuple[list[Record], Mapping[str, Sequence[Dependent]]]]:
+    """The job, the jobs that it doomed, the ancestors that failed because of a child, and what each of these doomed;
+    and the dependents of each."""
     by_id, stack, unwritten = {row.job.id: row}, [row], 0
+    edges: dict[str, Sequence[Dependent]] = {}
     while stack:
         current = stack.pop()
         edges[current.job.id] = dependents = rows.dependents(current.job.id)
@@ -75,7 +75,7 @@ def _jobs_to_reopen(rows: Rows, row: Record, edges: dict[str, Sequence[Dependent
             if other.job.id not in by_id:
                 by_id[other.job.id] = other
                 stack.append(other)
-    return list(by_id.values())
+    return list(by_id.values()), edges
 
 
 def _reopen_all(
@@ -121,8 +121,7 @@ def _reopen_row(rows: Rows, row: Record) -> None:
     if row.job.key is not None:
         rows.give_key(row.job.key, row.job.id)
     function_done = row.job.function_done or row.reason == CHILDREN
-    deadline = deadline_of(row.job, row.created_at)
-    deadline_at = None if deadline is None else rows.now + deadline
+    deadline_at = deadline_of(row.job, row.created_at, rows.now)
     rows.put(
         replace(
             row,

@@ -73,8 +73,7 @@ def _first_row(inserts: Inserts, new: NewJob, after: tuple[str, ...], now: float
     """The row of a job for which no ending counts yet: waiting, scheduled or queued."""
     if not new.task or (after and needed(new.required, after) > 0):
         return _waiting(new, after, 0, now)
-    deadline, delay = deadline_of(new, now), delay_of(new, now)
-    deadline_at = None if deadline is None else now + deadline
+    deadline_at, delay = deadline_of(new, now, now), delay_of(new, now)
     due = None if new.function_done else deadline_at
     if not new.function_done and delay > 0 and now + delay > now:
         place, due = None, first_moment(now + delay, due)
@@ -98,8 +97,7 @@ def _first_row(inserts: Inserts, new: NewJob, after: tuple[str, ...], now: float
 
 def _waiting(new: NewJob, after: tuple[str, ...], more: int, now: float) -> Record:
     """The row of a job that waits for these, and for `more` other jobs."""
-    deadline = deadline_of(new, now)
-    deadline_at = None if deadline is None else now + deadline
+    deadline_at = deadline_of(new, now, now)
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
     return Record(
         job=new,

@@ -146,6 +146,7 @@ class Hello(Struct, kw_only=True, tag="hello"):
     labels: dict[str, str] = {}
     resources: dict[str, int] = {}
     misplaced: list[str] = []  # tasks whose needs the worker does not meet
+    notes: list[str] = []  # why producers may use another file
     helps: bool = False  # it answers NoteDeath and RenewFor
 
 
