@@ -114,7 +114,7 @@ def for_people(check: Callable[Concatenate[Names, P], Awaitable[str | None]]) ->
 
 
 class Known(Struct, frozen=True):
-    """The names in use.
+    """The names in use in code and in the storage.
 
     tasks   each with the groups of queues that it was found in: the queue of a job, or all queues of a worker, which
             does not report the queue of each task

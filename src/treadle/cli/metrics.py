@@ -64,7 +64,7 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
 
 
 def _once(target: Target, output: Path | None) -> None:
-    """Print or write the metrics. A storage that is away is one of them, and an error of the command."""
+    """Print or write the metrics. If the storage is unavailable, one of the metrics says so, and the command fails."""
     try:
         reading = target.run(lambda app: read_stored(app._core), look=True)
     except StorageError:

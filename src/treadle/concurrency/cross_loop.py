@@ -155,5 +155,5 @@ def stopped() -> EventLoopError:
 
 
 def is_own(thread: int) -> bool:
-    """Whether this is the current thread. It runs one event loop at a time, so it would wait for itself."""
+    """Whether this is the current thread, which cannot wait for its own event loop: it would wait for itself."""
     return thread == threading.get_ident()

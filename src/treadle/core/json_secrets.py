@@ -182,8 +182,8 @@ class JsonSecrets:
         return any(path[-len(hidden) :] == hidden for hidden in self._paths)
 
     def split(self, text: str, effort: Effort, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
-        """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
-        the payload of a call."""
+        """JSON text without secrets, and the secrets; None if it has none. `names`: the names of the positional
+        arguments; only the payload of a call has some."""
         by_place = any(self.hides(name) or self._is_below((name.casefold(),)) for name in names)
         raw = text.encode(errors="replace")
         place = self._place(raw, effort)
@@ -216,8 +216,8 @@ def _whole(text: bytes) -> bytes:
 
 
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
-    places."""
+    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True once HITS other
+    occurrences were checked."""
     hits = 0
     for word in words:
         start = folded.find(word)
@@ -231,7 +231,7 @@ def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
 
 
 def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    """Whether one of these words may name a value within a text of this JSON; also True if the words occur too often.
     A key ends with a quote that is not escaped."""
     hits, most = 0, 64 + len(folded) // 64
     for word in words:

@@ -1,4 +1,4 @@
-"""Logs an error once a minute for each of its causes: thousands of jobs may have the same one."""
+"""Logs an error at most once a minute for each cause: thousands of jobs may fail for the same cause."""
 
 from __future__ import annotations
 

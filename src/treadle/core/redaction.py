@@ -309,7 +309,8 @@ _SECRETS: Final = TextMask(WORDS)
 
 
 def without_secrets(text: str) -> str:
-    """The text with the values hidden that follow such a name; `***` for a text with too many of these names."""
+    """The text, with `***` in place of each value that follows such a name; only `***` if the text has too many of
+    these names."""
     try:
         return _SECRETS.hidden(text, Effort(len(text)))
     except TooMuch:

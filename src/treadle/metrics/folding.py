@@ -56,7 +56,8 @@ def fold(rows: Iterable[MetricsRow], now: float) -> Iterator[Folded]:
 
 
 def _target(row: MetricsRow, now: float) -> tuple[float, float] | None:
-    """Beginning and span of the row into which this row is folded, or that it is already; None: it stays."""
+    """The beginning and the span of the row into which this row is folded, which may be the row itself; None: the row
+    stays as it is."""
     for age, span in AGES:
         start = floor(row.at / span) * span
         if start + span <= now - age:

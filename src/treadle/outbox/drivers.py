@@ -146,7 +146,8 @@ class MySQL:
 
 
 def _refused(error: Any, address: Address) -> StorageError:
-    """The error for a failed connection of psycopg, which keeps the server's code to itself."""
+    """The error for a connection that psycopg could not open: its exception does not contain the server's error
+    code."""
     from treadle.storage import code_of_refusal
 
     code = code_of_refusal(error, address.target)

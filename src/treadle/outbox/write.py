@@ -158,8 +158,8 @@ class Written:
         return f"the database {database!r} of a {type(self._within).__name__} (the outbox is {self._address.shown})"
 
     def _ask(self) -> str | None:
-        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
-        does not answer, for example because this process has no account there."""
+        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: the
+        database does not answer, for example because this process has no account there."""
         self._checked.is_read = True
         if self._address.dialect == "sqlite":
             return None  # the file was compared, and it may be locked by the user's own transaction
@@ -177,7 +177,7 @@ class Written:
 
 
 def when_committed(session: Any, ids: Sequence[str], report: Report) -> None:
-    """Call `report` with the ids after the commit. Does nothing for a session that does not tell."""
+    """Call `report` with the ids after the commit. Does nothing for a session that does not report its commit."""
     names = class_names(session)
     if not names.isdisjoint(SCOPED):
         session = session()

@@ -77,7 +77,8 @@ class Every(Struct, frozen=True, tag="every"):
 
 
 class FunctionTiming(Struct, frozen=True, tag="function"):
-    """A function that returns the next instant. Only the fact that there is one is stored, not the function."""
+    """A function that returns the next instant. The storage records only that there is a function, not the function
+    itself."""
 
     def __str__(self) -> str:
         return "a function"
@@ -196,8 +197,8 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
 
 
 def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
-    """Every instant whose local time matches: in an hour that repeats twice, a time that is skipped not at all. Local
-    times are computed with one offset until it changes."""
+    """Every instant whose local time matches: twice in an hour that the clock repeats, never in an hour that it skips.
+    Local times are computed with one offset until it changes."""
     start = moment(at).astimezone(zone).replace(tzinfo=None)
     while True:
         offset = _offset(at, zone)

@@ -49,7 +49,7 @@ class Pending(Protocol):
 
 
 class Provision:
-    """The values of one task, in order: first of the run, then of the process."""
+    """The values of one task, in order: first the values of a run, then those of the process."""
 
     def __init__(self, needs: Mapping[str, Provided]) -> None:
         self.needs = needs
@@ -246,8 +246,8 @@ class _RunHere:
         return provided.checked(call(**arguments))
 
     def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
-        """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop
-        already, because what is open must be closed then."""
+        """The result of the coroutine, which is cancelled when the run should stop. `closes`: wait even if the run
+        should stop already, because open values must be closed."""
         future, pending = asyncio.run_coroutine_threadsafe(contained(work), self._site.loop), self._pending
         if pending is not None:
             pending.waits_for = future

@@ -323,7 +323,7 @@ def _scale(copy: Snapshot, queue: str) -> float:
 
 
 def _unknown_code(row: Record, copy: Snapshot) -> str | None:
-    """The worker that could not read this job, if it is not alive: its version is unknown."""
+    """The worker that could not read this job, if it is no longer alive, so that the version of its code is unknown."""
     by = released_by(row)
     return by if by is not None and all(worker.worker != by for worker in copy.workers) else None
 

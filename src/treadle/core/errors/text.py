@@ -48,7 +48,7 @@ def is_ours(file: str) -> bool:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of Treadle that it begins with; None if it has no others."""
+    """A traceback without the frames of Treadle at its beginning; None if it has only such frames."""
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace

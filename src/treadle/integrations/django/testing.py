@@ -57,7 +57,7 @@ class Runaway(AssertionError):
 class Enqueued(NamedTuple):
     """A job that was enqueued by this thread.
 
-    alias   the database whose transaction it belongs to; None: the backend names none
+    alias   the database whose transaction it belongs to; None: the backend has no database
     tests   the blocks of the TestCase in which it was enqueued: that of the class, and that of the test
     """
 
