@@ -75,7 +75,7 @@ class Acts:
             pending = []
             for now in await storage.get(changed):
                 if now is not None and dict(now.checkpoints).get(ACT) == nonce:
-                    acted.append(now)  # settled by a call whose response was lost; the job has changed since
+                    acted.append(now)  # a call whose response was lost has settled it; the job has changed since
                     self._note(now, None)
                 elif now is not None:
                     pending.append(now)

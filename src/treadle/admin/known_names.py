@@ -172,7 +172,7 @@ class Names:
         strange = set(itertools.islice(new, NEW))
         if not strange:
             return
-        await self._storage()  # opening it may take longer than a check may
+        await self._storage()  # opened before the check begins: opening may take longer than a check may
         begun = monotonic()
         known = await _soon(self._all_known(FRESH))
         if len(self._met) > REMEMBERED:

@@ -337,7 +337,7 @@ class AppCore:
             )
         if only:
             return
-        with suppress(StorageUnavailable):  # no reason for a worker not to start: it looks again
+        with suppress(StorageUnavailable):  # the worker starts anyway, and tries again later
             await self._keep_identity()
         if self._declares():
             await self.schedules.store()
@@ -363,7 +363,7 @@ class AppCore:
             emptied = await self.emptied.keep()
         except StorageUnavailable:
             raise
-        except Exception as error:  # no reason for a worker not to work
+        except Exception as error:  # the worker works without it
             log.debug("could not look for the mark of the storage: %s", error)
             return
         if emptied:

@@ -69,7 +69,7 @@ def _sources(root: Path) -> tuple[dict[str, ast.Module], SyntaxError | None]:
             if path.stem == TASKS:
                 trees[name] = BROKEN
         except (OSError, ValueError):
-            continue  # not ours to read, or no text
+            continue  # we may not read it, or it is not text
     return trees, broken
 
 

@@ -81,7 +81,7 @@ def _write(text: bytes, output: Path | None) -> None:
     if output is None:
         data(text.decode().removesuffix("\n"))
         return
-    # A collector may read at any moment. It reads only files whose names end in .prom.
+    # A collector may read at any moment. The collector reads only files whose names end in .prom.
     beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(text)

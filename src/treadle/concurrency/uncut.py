@@ -32,7 +32,7 @@ class UncutCalls:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: there may be no caller any more
+            task.exception()  # mark it as retrieved: the caller may be gone
 
     async def ended(self, hurry: asyncio.Event | None = None, patience: float = 0.0) -> None:
         """Wait until no call is in progress. `patience` s after `hurry` was set, the remaining calls are cancelled; all

@@ -21,9 +21,9 @@ LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts 
 HITS: Final = 1_000  # words in a larger value that are checked before the whole value is hidden
 # An escaped letter, which no encoder writes: a key could be hidden by it. Some write the slashes of a URL like this.
 ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
-AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
+AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # the rest of a key, or of a pair's first item
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
-# Behind a word that names a value in a text of JSON: letters, also beyond ASCII, and one of these signs.
+# Behind a word that names a value in a text of JSON: more letters, also beyond ASCII, then one of these signs.
 LETTERS_BEHIND: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]*+")
 SIGNS_BEHIND: Final = frozenset(sign.encode() for sign in "\\' \t\n\r\f\v,:=")
 LETTERS: Final = ((b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"), (b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"))  # as `folded`
@@ -35,7 +35,7 @@ BEFORE_AT: Final = re.compile(rb"""://(?:(?!://)[^\s"'<>@]){0,256}+@""")
 SHORTEST: Final = 4  # characters of a text that may have a secret: "-p x"
 TEXT: Final = 4  # units of Effort to look at a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
-KEY: Final = 6  # those to compare a key
+KEY: Final = 6  # units to compare a key
 
 Place = Literal["nowhere", "keys", "texts"]
 """Where JSON may have something to hide."""

@@ -15,7 +15,7 @@ SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # the name of an option; a password may have an unquoted `&`
 PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file name given instead of a URL
 HOSTS: Final = re.compile(r"((\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)(,(\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)*")
-FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may contain any character
+FILES: Final = ("sqlite", "memory", "file")  # have no passwords; the file name may contain any character
 WEB: Final = ("http", "https")  # the user name may be the token
 
 # Options whose values identify a storage or set its behaviour. All other values may be secrets.

@@ -75,7 +75,7 @@ def _folded(at: float, span: float, group: list[MetricsRow]) -> Folded | None:
             if not is_target:
                 used.append(_identity(row))
         elif is_target:
-            return None  # storing the row would replace what is in it
+            return None  # the target cannot be read, and storing a row would replace it
     if not used:
         return None
     return Folded((MetricsRow(at=at, span=span, source="", data=encode(cells.by_name.values())),), tuple(used))

@@ -215,7 +215,7 @@ class Relay:
 
     async def _page(self, rows: list[Waiting], full: FullQueues) -> tuple[list[int], set[int]]:
         """Deliver these rows, and the others of their calls. Returns the numbers of those to delete, and of all."""
-        over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
+        over = [row.seq for row in rows if row.became is not None]  # rows kept only as a reference, whose time is over
         rows = await self._with_calls([row for row in rows if row.became is None])
         done = {row.seq for row in rows}
         storage = await self._storage()

@@ -32,7 +32,7 @@ MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-FIELDS: Final = (  # from the last: the name, how many values it has, and what contains them
+FIELDS: Final = (  # from the last field to the first: its name, how many values it has, and what contains them
     *(("weekday", 7, "week"), ("month", 12, "year"), ("day", 31, "month")),
     *(("hour", 24, "day"), ("minute", 60, "hour"), ("second", 60, "minute")),
 )
@@ -190,7 +190,7 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
         here = wall.replace(tzinfo=zone, fold=0)
         tick = here.timestamp()
         if datetime.fromtimestamp(tick, zone).replace(tzinfo=None) != wall:
-            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # the only one there: that of this gap
+            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # there is only one change, that of this gap
         if tick > last:
             last = tick
             yield tick

@@ -156,7 +156,7 @@ class _Closing:
 
     def __init__(self, task: str, error: BaseException | None) -> None:
         self._task, self.error, self._returned = task, error, error is None
-        self.first: BaseException | None = None  # to raise: the function returned, and a generator did not end
+        self.first: BaseException | None = None  # of a generator that did not end after the function returned
 
     def failed(self, provider: str, error: BaseException) -> None:
         if self._returned and self.first is None:
@@ -188,7 +188,7 @@ class _Run:
             return await call(**arguments)
         if provided.kind == "async generator":
             generator: AsyncGenerator[Any, None] = call(**arguments)
-            value = await begin(generator, problem)  # if it raises, the generator has ended
+            value = await begin(generator, problem)  # if this raises, the generator has ended
             self._open.append((provided.name, lambda error: end(generator, error, problem)))
             return value
         if provided.kind == "class":

@@ -141,7 +141,7 @@ def errors_of(row: Record) -> list[Any]:
 
 def _error(text: str) -> Any:
     trace = traceback_of(text) or text
-    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # as format_exception ends
+    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # format_exception ends so
 
 
 def class_path(text: str) -> str:
@@ -151,7 +151,7 @@ def class_path(text: str) -> str:
     module is imported for it; `TaskError.exception_class` imports the class when it is read.
     """
     line = error_line(text)
-    for part in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
+    for part in (line, line.partition("; ")[2]):  # if an error has caused an Abort, the Abort's message comes first
         match = CLASS.match(part)
         path = None if match is None else _path(match[1])
         if path is not None:

@@ -321,8 +321,8 @@ class ClaimWalk:
         self.unit.sync()
 
     def _lets_in(self, columns: Any, job: NewJob, ruled: bool) -> bool:
-        """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
-        be read."""
+        """Whether all limits admit a job that was never claimed before. This also takes the slots, so the row of the
+        job need not be read."""
         uses = costs(job) if ruled else job.limits
         if uses:
             turn = -rank(job), columns[5], job.id

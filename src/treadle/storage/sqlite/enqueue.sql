@@ -11,7 +11,7 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job),
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
--- Read what an insert of plain jobs needs first, in one statement.
+-- Reads everything that an insert of plain jobs needs at its beginning, in one statement.
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job),

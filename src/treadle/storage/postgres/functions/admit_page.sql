@@ -1,9 +1,9 @@
 -- Admit the jobs of a page in queue order: each is admitted, blocked by a limit, or skipped. The decisions are written
--- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
--- the rate, 100 jobs behind one limit cost 19 times as much. `claim_with_limits` starts the admitted jobs.
+-- at the end, in a few statements for all jobs. One statement for each job, which also rewrites the row of the rate,
+-- cost 19 times as much with 100 jobs behind one limit. `claim_with_limits` starts the admitted jobs.
 --
--- The jobs do not start before any start that was recorded meanwhile, or before the slots that count as free were
--- freed. moment: the time of the test's clock, or NULL.
+-- Their start time is not earlier than any start that was recorded meanwhile, or than the moment at which the counted
+-- slots were freed. moment: the time of the test's clock, or NULL.
 CREATE FUNCTION admit_page(page claim_page, scan queue_scan, moment float8, t float8) RETURNS page_result
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -57,7 +57,7 @@ BEGIN
             WHERE k.cap IS NOT NULL AND k.key = ANY (result.blocked_on));
     END IF;
     IF cardinality(rated) > 0 THEN
-        -- as of the count: a rate that has opened since opens for the blocked jobs first
+        -- counted before: if a rate has opened since, the blocked jobs come first
         PERFORM set_opening(k, counted_at, result.taken) FROM unnest(blocking_limits(rated)) AS k;
     END IF;
     RETURN result;
@@ -98,13 +98,13 @@ BEGIN
         SELECT job.ctid AS spot, job.id, rank, queue_position, task, limits, costs, function_done,
             started_at IS NOT NULL AS begun, job.blocked_on AS was_blocked_on
         FROM job WHERE job.ctid = ANY (chunk) AND queue_position + 0 IS NOT NULL
-            -- leave the rows whose gates other transactions hold to these
+            -- leave a row to the transaction that holds its gate
             AND (page.complete OR NOT in_order OR limits IS NULL OR limits <@ page.held)
         ORDER BY rank DESC, queue_position, job.id FOR NO KEY UPDATE SKIP LOCKED
     LOOP
         IF ids[result.next] = candidate.id THEN
             result.next := result.next + 1;
-        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- those ahead are locked
+        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- others are locked
             result := skipped_until(result, page, array_position(ids, candidate.id, result.next), scan.own_limit);
             result.next := result.next + 1;
         END IF;
@@ -238,7 +238,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Whether, in strict order, an earlier job of one of these limits must start first, although this claim cannot take it.
+-- Whether a limit in strict order has an earlier job that must start first, although this claim cannot take it.
 CREATE FUNCTION must_yield(gates int[], candidate record, barred text[], scan queue_scan, counts limit_counts, t float8)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -256,8 +256,8 @@ BEGIN
 END $$;
 
 -- Returns the first blocked job of a queue for each limit, in the order of `counts`. A job that holds its slot is
--- `kept`: only the rate blocks it. If nothing of a limit is used, any job starts, and if nothing of it is left, none
--- does; then no job is returned for it.
+-- `kept`: only the rate blocks it. It returns no job for a limit that is unused, because any job starts, or used up,
+-- because none does.
 CREATE FUNCTION first_blocked(counts limit_counts, line text) RETURNS blocked_heads LANGUAGE plpgsql AS $$
 DECLARE
     heads blocked_heads;

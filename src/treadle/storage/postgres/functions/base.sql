@@ -177,7 +177,7 @@ CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, 
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
 $$;
 
--- Stores checkpoints. They are merged by name, and stay in the order in which each name came first.
+-- Stores checkpoints. They are merged by name, in the order in which each name first occurred.
 CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO checkpoints (id, name, value)
     SELECT wanted, s.name, s.value FROM checkpoints_of(steps) AS s ORDER BY s.at

@@ -60,7 +60,8 @@ BEGIN
             scan.read_past := CASE WHEN NOT scan.named AND cardinality(claimed) > 0
                 AND cardinality(scan.open_tasks) < cardinality(claim.tasks) THEN read_past END;
             scan.share := missing;
-            -- if some are blocked, more than is wanted: otherwise strict order cost the server 5 % more for a job
+            -- if some jobs are blocked, reads more than wanted: otherwise strict order cost the server 5 % more for a
+            -- job
             scan.size := least(greatest(CASE WHEN blocked > 0 THEN 2 * missing ELSE missing END, 8), max_page);
             page := read_page(scan, cardinality(claimed) = 0, moment, t);
             t := page.t;
@@ -179,7 +180,7 @@ BEGIN
 END $$;
 
 -- Unblocks jobs of a limit, and lets the scan read the queue again from the first of them, if that is before the last
--- job checked. Reading again from the head would pass all jobs that this claim cannot take, once for each blocked job.
+-- job checked. Reading from the head again would read all jobs that this claim cannot take, once for each blocked job.
 CREATE FUNCTION return_to_unblocked(scan queue_scan, freed text, t float8) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     first record;

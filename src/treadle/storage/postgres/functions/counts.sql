@@ -66,9 +66,9 @@ CREATE FUNCTION kept_counts() RETURNS TABLE (queue text, task text, kind text, j
     ) AS a GROUP BY a.queue, a.task, a.kind HAVING sum(a.jobs) <> 0
 $$;
 
--- The verb: the groups whose kept count differs from their rows, in one snapshot. `mend`: also correct them, by a
--- change as large as the difference, which is right whatever other calls change meanwhile. Two such calls take turns,
--- or both would correct the same difference; no other call takes this lock.
+-- The verb recount: returns the groups whose kept count differs from their rows, in one snapshot. `mend`: also correct
+-- them, by a change as large as the difference, which is right whatever other calls change meanwhile. Two such calls
+-- take turns, or both would correct the same difference; no other call takes this lock.
 CREATE FUNCTION recount(mend boolean) RETURNS TABLE (queue text, task text, kind text, kept bigint, counted bigint)
 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN

@@ -137,8 +137,8 @@ BEGIN
 END $$;
 
 -- Counts the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
--- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that are doomed by
--- this, and the states in which they ended; the jobs that wait for these are not counted yet.
+-- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that this dooms, and
+-- the states in which they ended; the jobs that wait for them are not counted down yet.
 CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], t float8,
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
@@ -189,10 +189,10 @@ END $$;
 
 -- --- the order of locks: keys, then rows, each sorted and for the whole call; gates last
 
--- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and behind a
--- failed one also the jobs that wait for these in turn. patient: wait for locked rows; otherwise a locked row raises an
--- error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY SHARE),
--- which do not wait for the rows locked here.
+-- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and, if one
+-- fails, also the jobs that wait for those. patient: wait for locked rows; otherwise a locked row raises an error. The
+-- rows of `own` are deleted later. This waits for transactions whose jobs begin to wait for these rows (FOR KEY SHARE);
+-- those transactions do not wait for rows locked here.
 CREATE FUNCTION lock_with_dependents(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
@@ -321,8 +321,8 @@ BEGIN
 END $$;
 
 -- Takes the key for `new`. Returns the job to wait for: the holder, if it has begun, or the job that the superseded
--- holder waited for. It never returns `origin`, whose outcome created the job and which may wait for it, or a job that
--- waits for `origin`.
+-- holder waited for. It never returns `origin`, the job whose outcome created the new job and which may wait for it, or
+-- a job that waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);

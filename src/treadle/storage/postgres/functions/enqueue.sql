@@ -17,7 +17,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    -- to read an element of a field would be to read all before it
+    -- copied into variables: reading an element of a composite's field reads all elements before it
     ids constant text[] := jobs.ids;
     tasks constant text[] := jobs.tasks;
     queues constant text[] := jobs.queues;
@@ -29,7 +29,7 @@ DECLARE
     bounds text;                -- of queues; NULL: none has one
     fresh text[] := ids;
     stored text[];              -- known before this call
-    over text[];                -- those of them that have ended
+    over text[];                -- the upstreams that have ended
 BEGIN
     PERFORM begin_call(NULL);
     IF patience IS NOT NULL THEN

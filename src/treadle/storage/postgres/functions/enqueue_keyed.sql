@@ -1,5 +1,5 @@
--- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. As
--- `enqueue_plain`; the order is that of the call, because the first job of a key gets it.
+-- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. It works like
+-- `enqueue_plain`, but in the order of the call, because the first job of a key gets it.
 --
 -- -> the time, then for each job that was not stored: its id and the row that is returned for it. Or 'general' in
 -- `details` of the first row: one of these ids is known, and enqueue_any decides.
@@ -12,7 +12,7 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    -- to read an element of a field would be to read all before it
+    -- copied into variables: reading an element of a composite's field reads all elements before it
     ids constant text[] := jobs.ids;
     tasks constant text[] := jobs.tasks;
     queues constant text[] := jobs.queues;
@@ -23,7 +23,7 @@ DECLARE
     words constant text[] := jobs.words;
     stored bigint;              -- keys that were new
     winners int[];              -- their indexes in the call
-    heirs int[];                -- those of them whose key had a row
+    heirs int[];                -- the jobs whose key had a row
     losers text[];
     holders text[];             -- for each of them: the row that is returned for it
     general boolean := false;

@@ -12,8 +12,8 @@ CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
--- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20. It is short because others
--- may wait for the rows that it has locked.
+-- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20. The wait is short, because
+-- other transactions may wait for the rows that this one has locked.
 CREATE FUNCTION patience() RETURNS int LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('treadle.patience', true), ''), '20')::int
 $$;
@@ -57,7 +57,7 @@ BEGIN
         missing := missing_gates(keys);
         IF cardinality(missing) > 0 THEN
             BEGIN
-                WITH inserted AS (      -- no other transaction sees these, so they need no lock
+                WITH inserted AS (      -- new gates: no other transaction sees them, so they need no lock
                     INSERT INTO gate (key) SELECT k FROM unnest(missing) AS k
                     WHERE pg_try_advisory_xact_lock(gate_guard(k)) ON CONFLICT DO NOTHING RETURNING key
                 ) SELECT held || array_agg(key) INTO held FROM inserted;
@@ -108,9 +108,10 @@ END $$;
 -- Takes the gates of a page: the gate of its queue, if that has a rule, and the gates of the limits that its jobs name.
 -- missing: the gates that other transactions hold; NULL: none. Without the gate of its queue no job of a page can
 -- start; without any of the others, no job that names limits. patient: wait for them in that case, if this transaction
--- may. shared: the limits that all jobs of the page name. Without a gate of these no job can start either, and usually
--- no job of the pages behind it; the transaction waits for them, if it may. Reading six pages of such jobs in vain cost
--- a claim twice the server's work for a job. busy: the wait was in vain, or this call has settled and must not wait.
+-- may. shared: the limits that all jobs of the page name. Without one of these gates no job of the page can start
+-- either, and usually none of the pages behind it; the transaction waits for them, if it may. If a claim reads six
+-- pages of such jobs in vain, a job costs the server twice as much. busy: the wait was in vain, or this call has
+-- settled and must not wait.
 CREATE FUNCTION take_page_gates(own text, keys text[], shared text[], patient boolean, OUT held text[],
     OUT missing text[], OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE

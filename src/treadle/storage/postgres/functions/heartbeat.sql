@@ -1,6 +1,6 @@
 -- The verb: renew the leases of the jobs that a worker still runs. It does not wait for a row that another transaction
--- has locked. It writes nothing there and returns the job as held: the row may stay locked for minutes, and the other
--- leases must be renewed. -> for each renewal that was not written: its id, and whether the job is still held.
+-- has locked. It leaves such a row unchanged and returns its job as held: the row may stay locked for minutes, and the
+-- other leases must be renewed. -> for each renewal that was not written: its id, and whether the job is still held.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8)
 RETURNS TABLE (job_id text, held boolean) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'

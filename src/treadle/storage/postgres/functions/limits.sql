@@ -47,8 +47,8 @@ CREATE FUNCTION capacity(limit_rule rule) RETURNS int LANGUAGE sql IMMUTABLE AS 
         ELSE coalesce(limit_rule.rate, 0) END
 $$;
 
--- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at,
--- or the last bit would differ. The wider comparison next to it is for the index.
+-- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: it must compute the same sum
+-- as opens_at, or the last bit would differ. The wider comparison next to it is for the index.
 CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     gate_row gate;
@@ -161,7 +161,7 @@ BEGIN
     RETURN counts;
 END $$;
 
--- Records starts: the costs that these limits were charged at t. pers, gone: as limit_states counted them at
+-- Records starts: the costs that were charged to these limits at t. pers, gone: as limit_states counted them at
 -- `counted_at`; levels: what the rates admit after these starts.
 CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
     t float8)

@@ -1,9 +1,9 @@
 -- The mark of a move that this storage takes part in, which controls what is allowed during the move; and the import of
 -- rows.
 
--- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, also for a
--- user's long one: otherwise a job stored in it would be left behind. TR002 carries the mark; under the role `but` the
--- verb continues.
+-- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, even for a
+-- user's long one: otherwise a job that it has stored would be left behind. TR002 carries the mark; under the role
+-- `but` the verb continues.
 CREATE FUNCTION begin_call(but text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark text;
@@ -77,9 +77,9 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
--- Seconds since the oldest transaction began that holds the lock of `begin_call`, or 0. Infinity if that cannot be
--- seen: a prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other
--- roles.
+-- The age in seconds of the oldest transaction that holds the lock of `begin_call`; 0 if there is none. Infinity if
+-- that cannot be seen: a prepared transaction has no process, and a role without pg_read_all_stats cannot see the times
+-- of other roles.
 CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);

@@ -51,7 +51,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether jobs of the call change the order of a lane in another way than by its stride. Then each job finds another
+-- Whether jobs of the call change the order of a lane by more than its stride. Then each job finds another
 -- head of the queue, and they must go one by one.
 CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
     SELECT (mentions(jobs, 'aging') OR strpos(jobs::text, '"replace"') > 0) AND EXISTS (
@@ -59,7 +59,7 @@ CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Some jobs name others of the call in `after` for which another row is returned: makes them wait for that row.
+-- Some jobs name in `after` a job of the call for which another row is returned: makes them wait for that row.
 CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),

@@ -14,13 +14,13 @@ RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
-    awaited text[];             -- those of them that other jobs wait for
-    held text[];                -- those of them that name limits
+    awaited text[];             -- the jobs that other jobs wait for
+    held text[];                -- the jobs that name limits
     named text[];               -- their limits, as text: an array cannot contain arrays of different lengths
     gates text[];               -- each of these limits
-    acted text[];               -- those of them that a person's act ended
-    nonces text[];              -- the nonce of each of those
-    notified text[];        -- workers that ran one of those
+    acted text[];               -- the jobs that a person's act ended
+    nonces text[];              -- the nonce of each such act
+    notified text[];        -- workers that ran one of these jobs
     others text[];              -- jobs that acts changed in another way
     alone boolean;              -- this call changes no other jobs
     outcome job_outcome;

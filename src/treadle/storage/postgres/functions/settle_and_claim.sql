@@ -3,11 +3,11 @@
 -- 20 more, of 1,000 for a trip with eight jobs. A separate function for the claim would write each row once more, 1 %
 -- of a trip with 128 jobs.
 --
--- A plan is made once, from what the last vacuum found: nothing at all, if the table was empty. The planner would then
--- read the whole table for each call and search the call's few jobs for each row. So every statement here that looks up
--- the jobs of a call has a form with a single plan: `CROSS JOIN LATERAL (... OFFSET 0)`, which is never reordered, `id
--- = ANY (...)`, or `ctid`; and `queue_position + 0`, `state + 0` keep the planner from an index of the queue. (34 us of
--- the server for a job instead of 90, in every second process that began after a vacuum.)
+-- The server plans a statement once, from the statistics of the last vacuum, which may have found an empty table. The
+-- planner would then read the whole table for each call and search the call's few jobs for each row. So every statement
+-- here that looks up the jobs of a call has a form with a single plan: `CROSS JOIN LATERAL (... OFFSET 0)`, which is
+-- never reordered, `id = ANY (...)`, or `ctid`; and `queue_position + 0`, `state + 0` keep the planner from an index of
+-- the queue. (34 us of the server for a job instead of 90, in every second process that began after a vacuum.)
 --
 -- The claim leases the first queued jobs. A queue of plain jobs takes one statement; for limits, or rooms per task, see
 -- claim_with_limits.sql.
@@ -59,7 +59,7 @@ BEGIN
     END IF;
     claim := json_populate_record(NULL::claim_request, request);
     claim.ids := CASE WHEN claim.reach IS NULL THEN claim.ids ELSE ids_in_reach(claim.ids, claim.reach) END;
-    -- the same claim twice at once, over two connections: the second one finds what the first has taken
+    -- the same claim runs over two connections at once: the second returns what the first has taken
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || claim.worker, 0));
     t := instant(moment);       -- after the wait, which must not shorten the lease
     SELECT jobs INTO earlier FROM recent_claim k WHERE k.worker = claim.name AND k.slot = claim.slot
@@ -209,8 +209,8 @@ BEGIN
     ) AS f;
 END $$;
 
--- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: there are too
--- few of them, so the whole queue must be scanned.
+-- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: too few such
+-- jobs exist, so the whole queue must be scanned.
 CREATE FUNCTION lock_from_floor(claim claim_request, line text, share int) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
     at_rank constant smallint := claim.floors -> line ->> 0;

@@ -67,10 +67,10 @@ CREATE INDEX job_begun ON job (queue) WHERE started_at IS NOT NULL AND state < 2
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
--- For looks, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the server, of
--- 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second entry; they
--- are few, and found by `job_lease`. A plain job is never in the other two. With `ended_system` and `ended_bad` these
--- cost a job 2,000 instructions together.
+-- For lists and searches, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the
+-- server, of 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second
+-- entry; they are few, and found by `job_lease`. A plain job has no row in the other two tables. With `ended_system`
+-- and `ended_bad` these cost a job 2,000 instructions together.
 CREATE INDEX job_created ON job (created_at, id) WHERE state <> 2;
 CREATE INDEX job_later ON job (state, due_at, id)           -- waiting (0) and scheduled (1) jobs
     WHERE state < 2 AND queue_position IS NULL AND blocked_on IS NULL;

@@ -41,7 +41,7 @@ end
 
 local room, excluded, limit = {}, {}, open_claim and 1 or request.limit
 local tasks = request.tasks
-local no_room, task_set = false, nil            -- no task has room; those with room as one name (`set_of_tasks`)
+local no_room, task_set = false, nil            -- no task has room; the tasks with room as one name (`set_of_tasks`)
 local function update_room()
   no_room, task_set = tasks ~= nil, nil
   for task in pairs(tasks or {}) do

@@ -174,8 +174,8 @@ function Endings.waiting_for(id)
   return waiting
 end
 
--- Wait for these jobs; those that have ended count at once. `again`: it has waited for them before, and those without a
--- row count as successes: nothing says otherwise, and none of them will end.
+-- Wait for these jobs; those that have ended count at once. `again`: the job has waited for them before. Then upstreams
+-- without a row count as successes, because they can no longer end.
 function Endings.wait_for_upstreams(row, after, again)
   after = distinct(after)
   for _, up in ipairs(after) do Endings.set_edge(up, row.id, true, false, row.version) end

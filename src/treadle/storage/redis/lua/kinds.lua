@@ -1,4 +1,4 @@
--- Lists the jobs of which a storage has few, by kind and queue, so that a look at them need not read all rows.
+-- Lists jobs by kind and queue, for kinds with few jobs, so that reading these jobs does not read all rows.
 -- `of:<kind>:<queue>` has ids by score; `of` has the names "<kind>:<queue>" of these lists, and of some that are empty.
 Kinds = { names = {} }
 local OF, SYSTEM = ns .. ':of', ns .. ':system'

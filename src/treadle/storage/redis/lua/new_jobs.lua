@@ -174,7 +174,7 @@ local function store_job(new, answers, parent)
   if job.deadline then row.deadline_at = now + job.deadline end
   row.due_at = earliest(not row.function_done and row.deadline_at or nil, job.wait_timeout and now + job.wait_timeout)
   if not soft and row.pending <= 0 and #row.after == 0 then
-    Endings.count_endings()                    -- first: jobs that the parent's ending queues come before this one
+    Endings.count_endings()                    -- now: jobs that the parent's ending queues come before this one
     return Endings.end_wait(row)
   end
   Unit.put(row)
