@@ -33,7 +33,7 @@ VALUES: Final = tuple(
 )
 BEFORE_AT: Final = re.compile(rb"""://(?:(?!://)[^\s"'<>@]){0,256}+@""")
 SHORTEST: Final = 4  # characters of a text that may have a secret: "-p x"
-TEXT: Final = 4  # units of Effort to look at a text
+TEXT: Final = 4  # units of Effort to search a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
 KEY: Final = 6  # units to compare a key
 

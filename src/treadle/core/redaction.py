@@ -67,7 +67,7 @@ BEFORE_AT: Final = re.compile(r"""://(?=(?:(?!://)[^\s"'<>@]){0,256}+@)""")
 OF_NAME: Final = re.compile(r"[A-Za-z0-9_\-\w]*")  # the plain letters first: they are five times as fast
 
 ROOM: Final = 240  # units of Effort that each row has: 70 us
-EACH: Final = 20  # bytes for one more
+EACH: Final = 20  # bytes of a row for one more unit
 PLACE: Final = 4  # units of a place where a secret may be
 
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.

@@ -173,7 +173,7 @@ class Written:
 
 # --- reports of the commit, where the session can tell: sessions of SQLAlchemy, and Django's connection. SQLAlchemy's
 # connections report a commit before it is sent, so they are left to the relay. A part of the transaction may have been
-# rolled back: the receiver of a report reads what was committed.
+# rolled back, so the receiver of a report reads which rows were committed.
 
 
 def when_committed(session: Any, ids: Sequence[str], report: Report) -> None:

@@ -150,7 +150,7 @@ class Lifecycle:
         while True:
             while self._takers and self.owner is None and self.own_loop is asyncio.get_running_loop():  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN)
-            if lazily:  # again each time: a closing that ends meanwhile resets it
+            if lazily:  # set each time, because a closing that ends meanwhile resets it
                 self._lazily = True
             ownership = self._current()
             try:
@@ -275,7 +275,7 @@ class Lifecycle:
                     if self.ownership is ownership:  # otherwise its loop was closed meanwhile
                         self._loop = self._at_hand = None
             if not is_wanted:
-                async with contextlib.AsyncExitStack() as steps:  # each is made, also if one before it is cancelled
+                async with contextlib.AsyncExitStack() as steps:  # all steps run, even if one is cancelled
                     steps.push_async_callback(self._end, ownership, why)
                     steps.push_async_callback(ownership.storage.close)
                     await ownership.end_calls()

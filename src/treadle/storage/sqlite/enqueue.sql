@@ -1,5 +1,6 @@
--- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is; the caller counts the rows
--- that went in. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call back.
+-- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id unchanged; the caller counts the rows
+-- that were inserted. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call
+-- back.
 
 -- A row number is never reused, so that the process that leased a row may end it by number
 -- (recent_leases.py). When prune deletes the last row, it records the greatest number (meta 'top').

@@ -157,7 +157,7 @@ SELECT (SELECT value FROM meta WHERE name = 'move'), (SELECT value FROM meta WHE
 SELECT value FROM meta WHERE name = 'move';
 
 -- Returns which of these ids (a JSON array) wait for a job (?1), directly or through others, or are that job. The
--- version belongs to the wait.
+-- version says which wait of the job the edge belongs to.
 
 -- name: waiting_for
 WITH RECURSIVE waits (id) AS (

@@ -199,7 +199,7 @@ def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violati
     entries = it.by_id.get(id, ())
     last = next((entry for entry in reversed(entries) if entry.what == "settled"), None)
     if last is None:
-        return  # never stored, or its worker was killed before it knew
+        return  # it was never stored, or its worker was killed before it learned the answer
     returned = [entry for entry in entries if entry.what == "ended" and entry.how in ("returned", "composed")]
     if last.how != "succeeded":
         if wanted is not None:

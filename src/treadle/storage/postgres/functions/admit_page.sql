@@ -49,7 +49,7 @@ BEGIN
         INSERT INTO count_change SELECT b.queue, b.task, 'q', 'b' || b.blocked_on, count(*) FROM blocked b
         GROUP BY b.queue, b.task, b.blocked_on;
         result.moving := cardinality(being_freed) > 0;
-        result.barred := result.barred || being_freed;  -- it may be free for the next page, which counts it again
+        result.barred := result.barred || being_freed;  -- the slot may be free for the next page, which counts again
         IF result.blocked_on[cardinality(result.blocked_on)] = ANY (being_freed) THEN
             result.freed := NULL;
         END IF;
@@ -75,7 +75,7 @@ DECLARE
     strict_order constant boolean := in_order AND counts.ordered;
     ids constant text[] := page.ids;
     chunk constant tid[] := page.spots[result.last + 1 : result.last + scan.share - cardinality(result.taken)];
-    -- arrays that are read or changed for each job; a field of a record would be copied each time
+    -- variables for arrays that are read or changed for each job: a field of a record would be copied each time
     slots constant int[] := counts.slots;
     caps constant int[] := counts.caps;
     keeps constant boolean[] := counts.keeps;
@@ -87,9 +87,9 @@ DECLARE
     blocked_on text[] := result.blocked_on;
     candidate record;
     task_index int;
-    known text[];               -- the limits of the job before: usually they are the same
+    known text[];               -- the limits of the previous job, which are usually the same
     gates int[];                -- their indexes in `counts`; 0: that of the queue
-    absent boolean := false;    -- one of them is not held
+    absent boolean := false;    -- the gate of one of these limits is not held
     full_gate int;
     cost int;
 BEGIN
@@ -216,7 +216,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Cheap jobs would starve it.
+-- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Otherwise cheap jobs would
+-- starve it.
 CREATE FUNCTION gate_for_earlier(gates int[], candidate record, heads blocked_heads, slots int[], used_up bigint[],
     caps int[], levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -323,8 +324,8 @@ BEGIN
 END $$;
 
 -- Returns the limits of `wanted` whose counted slots an open transaction is freeing, or has freed since the count. That
--- transaction may have looked for blocked jobs already, and would not see the jobs that this claim is about to block.
--- The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
+-- transaction may already have searched for blocked jobs, so it would not see the jobs that this claim is about to
+-- block. The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
 CREATE FUNCTION limits_being_freed(counts limit_counts, wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
@@ -335,8 +336,8 @@ BEGIN
         WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
--- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, it tries to
--- unblock it first.
+-- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, this function
+-- first tries to unblock that job.
 CREATE FUNCTION has_earlier_job(limited text, candidate record, scan queue_scan, t float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -95,5 +95,5 @@ BEGIN
         PERFORM update_job(job_row);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
-    PERFORM set_config('lock_timeout', '10ms', true);   -- half a second of waiting in all is enough
+    PERFORM set_config('lock_timeout', '10ms', true);   -- together the waits may take half a second
 END $$;

@@ -7,7 +7,7 @@ CREATE FUNCTION publish(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
--- Notes topics, which are JSON strings separated by commas. Too many become a pattern.
+-- Notes topics, which are JSON strings separated by commas. If there are too many, it notes a pattern instead.
 CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     before text := coalesce(current_setting('treadle.' || kind, true), '');
@@ -60,7 +60,7 @@ BEGIN
         EXIT WHEN FOUND;
         SELECT * INTO job_row FROM ended WHERE id = wanted FOR UPDATE;
         EXIT WHEN FOUND;
-        -- it may have moved between the two statements
+        -- the row may have moved between the two statements
         PERFORM 1 FROM job WHERE id = wanted UNION ALL SELECT 1 FROM ended WHERE id = wanted;
         IF NOT FOUND THEN
             RETURN NULL;

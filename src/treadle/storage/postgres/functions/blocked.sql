@@ -176,7 +176,7 @@ DECLARE
     room record;
     candidate job;
     barred job;                 -- the first job without a free slot
-    fitting bigint;             -- how many, if each costs the least; NULL: any number
+    fitting bigint;             -- how many jobs fit if each has the lowest cost; NULL: any number
     unblocked text[] := '{}';
 BEGIN
     SELECT 1 AS next, false AS slots_barred, NULL::text AS answer,

@@ -13,7 +13,7 @@ LANGUAGE sql IMMUTABLE AS $$
         WHEN 0 THEN 'w' WHEN 4 THEN 'f' ELSE 'c' END
 $$;
 
--- One job changes; `was` NULL: it is new, `became` NULL: it is deleted.
+-- Notes the change of one job; `was` NULL: the job is new, `became` NULL: it is deleted.
 CREATE FUNCTION note_count(queue text, task text, was text, became text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF was IS DISTINCT FROM became THEN
@@ -21,7 +21,7 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes unfinished rows that were not to be stored after all.
+-- Deletes unfinished rows that this call has inserted but must not store.
 CREATE FUNCTION delete_jobs(ids text[]) RETURNS void LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM job WHERE id = ANY (ids) RETURNING queue, task, kind_of(state, queue_position, blocked_on) AS was

@@ -10,7 +10,7 @@ CREATE FUNCTION keeps_key(job_row job, t float8) RETURNS boolean LANGUAGE sql IM
     SELECT coalesce(job_row.created_at + (job_row.words ->> 'window')::float8 > t, false)
 $$;
 
--- When the row of an ended job may be deleted.
+-- Returns when the row of an ended job may be deleted.
 CREATE FUNCTION expires(job_row job, state smallint, ended_at float8, keep float8) RETURNS float8
 LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(
@@ -89,7 +89,7 @@ BEGIN
         above := ups[n];
         ended_as := states[n];
         n := n - 1;
-        -- together and sorted by id, so that two calls that count down the same jobs do not deadlock
+        -- locks them together, sorted by id, so that two calls that count down the same jobs do not deadlock
         PERFORM 1 FROM (
             SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
             ORDER BY id FOR NO KEY UPDATE
@@ -275,8 +275,8 @@ BEGIN
 END $$;
 
 -- Returns the holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended after
--- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An end that is later
--- than the current time (`moment`, or the clock) was written while the clock was ahead, and does not count.
+-- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An ending that lies
+-- in the future (of `moment`, or of the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE

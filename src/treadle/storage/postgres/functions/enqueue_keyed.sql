@@ -1,5 +1,5 @@
--- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. It works like
--- `enqueue_plain`, but in the order of the call, because the first job of a key gets it.
+-- The verb enqueue for jobs that are plain except for a key and a lease; if a key is held, its holder is returned. It
+-- works like `enqueue_plain`, but in the order of the call, because the first job of a key gets it.
 --
 -- -> the time, then for each job that was not stored: its id and the row that is returned for it. Or 'general' in
 -- `details` of the first row: one of these ids is known, and enqueue_any decides.
@@ -37,7 +37,7 @@ BEGIN
     BEGIN
         -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
         -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises
-        -- unique_violation. Ten are looked up first: looking up all of them sorts them
+        -- unique_violation. Looks up ten keys first, because looking up all of them sorts them
         IF cardinality(ids) > 100 AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys[1:10]))
             AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
         THEN
@@ -93,7 +93,7 @@ BEGIN
                     AND (SELECT max(i COLLATE "C") FROM unnest(ids) AS i))
             AND EXISTS (SELECT 1 FROM ended e WHERE e.id = ANY (ids)));
         IF general OR (bounds IS NOT NULL AND NOT has_room(bounds::json, queues)) THEN
-            RAISE unique_violation;     -- undoes all of the above
+            RAISE unique_violation;     -- undoes everything above
         END IF;
         IF heirs IS NOT NULL THEN
             UPDATE holder SET id = ids[n] FROM unnest(heirs) AS n WHERE holder.key = keys[n];

@@ -40,7 +40,7 @@ BEGIN
         END IF;
         SELECT count(*) INTO held
         FROM (SELECT 1 FROM gate WHERE key = ANY (wanted) ORDER BY key FOR NO KEY UPDATE) AS locked;
-        EXIT WHEN held = cardinality(wanted);   -- otherwise one was deleted while this call waited
+        EXIT WHEN held = cardinality(wanted);   -- otherwise a gate was deleted while this call waited
     END LOOP;
     IF held > 0 THEN
         PERFORM set_config('treadle.gates', 'held', true);
@@ -62,7 +62,7 @@ BEGIN
                     WHERE pg_try_advisory_xact_lock(gate_guard(k)) ON CONFLICT DO NOTHING RETURNING key
                 ) SELECT held || array_agg(key) INTO held FROM inserted;
             EXCEPTION WHEN lock_not_available THEN
-                NULL;           -- inserted without the guard, by a transaction that is still open
+                NULL;           -- an open transaction has inserted it without the guard
             END;
         END IF;
     END IF;
@@ -72,8 +72,8 @@ BEGIN
     RETURN held;
 END $$;
 
--- Returns the gates that do not exist. Not by NOT EXISTS: if the planner believes the table empty, that reads all of it
--- for each key (60 us a key).
+-- Returns the gates that do not exist. It does not use NOT EXISTS: if the planner believes that the table is empty,
+-- that reads the whole table for each key (60 us a key).
 CREATE FUNCTION missing_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT unnest(keys) COLLATE "C" EXCEPT SELECT key FROM gate WHERE key = ANY (keys));
@@ -150,8 +150,8 @@ END $$;
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
 --
--- most: ms to wait; with 0 it does not wait, see `settle_and_claim`. A transaction waits once. Returns false if `most`
--- is 0 and another transaction has the turn; otherwise true.
+-- most: ms to wait; with 0 it does not wait, see `settle_and_claim`. A transaction waits for the turn only once.
+-- Returns false if `most` is 0 and another transaction has the turn; otherwise true.
 CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');

@@ -2,8 +2,8 @@
 -- rows.
 
 -- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, even for a
--- user's long one: otherwise a job that it has stored would be left behind. TR002 carries the mark; under the role
--- `but` the verb continues.
+-- user's long one: otherwise a job that it has stored would be left behind. Raises TR002 with the mark, unless the mark
+-- has the role `but`.
 CREATE FUNCTION begin_call(but text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark text;
@@ -39,8 +39,8 @@ BEGIN
 END $$;
 
 -- Waits for the verbs in progress, but for 200 ms at most: all other calls queue behind this one meanwhile. Returns
--- NULL; the stored mark if it refuses the new one; or {"waits": the transaction in the way}, to be repeated after a
--- pause.
+-- NULL, or the stored mark if that refuses the new one, or {"waits": the transaction in the way}: then the call is
+-- repeated after a pause.
 CREATE FUNCTION write_mark(mark text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -92,7 +92,7 @@ BEGIN
             AND ((l.classid::bigint << 32) | l.objid::bigint) = lock), 0);
 END $$;
 
--- `replaces` of storage/transfer.py.
+-- The rule is `replaces` in storage/transfer.py.
 CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN coalesce(stored ->> 'run', '') = mark ->> 'run'

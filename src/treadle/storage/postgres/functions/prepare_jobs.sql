@@ -3,7 +3,8 @@
 -- (place_new_jobs.sql) handles their waits, keys and queue positions. A refusal is raised as TR001; the caller undoes
 -- it.
 
--- Whether a job of the call may have this field. The word may also be in a payload; reading all jobs costs 4 us each.
+-- Whether a job of the call may have this field. It may be wrong if the word is in a payload; reading each job would
+-- cost 4 us.
 CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
@@ -72,8 +73,8 @@ LANGUAGE sql IMMUTABLE AS $$
         THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
--- Returns the payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The
--- pattern cannot match inside an earlier text, because quotes are escaped there.
+-- Returns the payload of a job as its JSON has it, in quotes. It does not use ->>, which fails for a text with \u0000.
+-- The pattern cannot match inside an earlier text, because quotes are escaped there.
 CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
 $$;
@@ -207,7 +208,7 @@ BEGIN
     ) AS q;
 END $$;
 
--- Returns the stored rows that new jobs name in `after`; with `fresh`, only of these jobs.
+-- Returns the stored rows that new jobs name in `after`; with `fresh`, only the rows that these jobs name.
 CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -215,9 +216,9 @@ CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS t
         EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
 $$;
 
--- The jobs of an outcome are answered by rows, or name rows. Returns the rows among these that are the outcome's own
--- job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such a row while
--- `self` waits for that job, directly or through others.
+-- Rows are returned for some jobs of an outcome, and others name rows in `after`. Returns the rows among these that are
+-- the outcome's own job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such
+-- a row while `self` waits for that job, directly or through others.
 CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql AS $$

@@ -42,7 +42,7 @@ BEGIN
         RETURN;
     END IF;
     named := EXISTS (SELECT 1 FROM edge);  -- if not, no job will name these rows: they are locked
-    -- again, now that no job can begin to wait for them
+    -- checks again, now that no job can begin to wait for them
     IF named THEN
         -- in one statement: a job that waits for a row may end between two, as one that may be reopened
         WITH free AS MATERIALIZED (

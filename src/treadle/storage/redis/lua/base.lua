@@ -10,7 +10,7 @@ end
 local NOW_BYTES = struct.pack('>d', now)
 
 -- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `allowed`.
-local MOVE, mark = ns .. ':move', nil     -- read once, even by two verbs in one script
+local MOVE, mark = ns .. ':move', nil     -- read only once, even if two verbs run in one script
 local nothing_rare  -- true: there is no mark, rule, opening or recount (after a settle, also no parent)
 local function stopped_by_move(allowed)
   if mark == nil then mark = not nothing_rare and call('GET', MOVE) end

@@ -25,7 +25,7 @@ function Kinds.counted_as(row)
   return row.queue_position and 'queued' or row.blocked_on and 'blocked' or 'scheduled'
 end
 
--- Count a job that is of another kind. `was` is nil: it is new; `is` is nil: it is deleted.
+-- Count a job whose kind has changed. `was` is nil for a new job, `is` for a deleted one.
 function Kinds.count(was, is, job, created_at, id)
   if not job.names then job.names = ':' .. job.queue .. '\0' .. job.task end
   was, is = was and was .. job.names, is and is .. job.names
