@@ -60,8 +60,7 @@ BEGIN
             scan.read_past := CASE WHEN NOT scan.named AND cardinality(claimed) > 0
                 AND cardinality(scan.open_tasks) < cardinality(claim.tasks) THEN read_past END;
             scan.share := missing;
-            -- if some jobs are blocked, reads more than wanted: otherwise strict order cost the server 5 % more for a
-            -- job
+            -- reads more than wanted if jobs are blocked: otherwise strict order cost the server 5 % more a job
             scan.size := least(greatest(CASE WHEN blocked > 0 THEN 2 * missing ELSE missing END, 8), max_page);
             page := read_page(scan, cardinality(claimed) = 0, moment, t);
             t := page.t;
