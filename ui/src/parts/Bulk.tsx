@@ -60,9 +60,9 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const run = async (): Promise<void> => {
     if (!preview) return;
     try {
-      const asked = { ...operation(), at_most: preview.capped ? entered : preview.matches };
+      const body = { ...operation(), at_most: preview.capped ? entered : preview.matches };
       const headers = { "Idempotency-Key": request.value };
-      watchOperation(await send<Operation>("POST", "operations", asked, { headers }));
+      watchOperation(await send<Operation>("POST", "operations", body, { headers }));
       done?.();
       closeDialog();
     } catch (error) {
