@@ -9,11 +9,11 @@ from __future__ import annotations
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
     "treadle/admin": (6_205, 13),  # an operation acts on the confirmed number of jobs, and once for a repeated request
-    "treadle/app": (1_127, 1),  # a loop that cannot be made; mistyped options name app.enqueue; methods of objects; threads under gevent
+    "treadle/app": (1_127, 1),  # a loop that cannot be made; mistyped options; methods of objects; threads under gevent
     "treadle/blobs": (772, 0),
     "treadle/cli": (5_562, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
-    "treadle/contrib": (8_337, 1),  # +2: the previewed number bounds an assistant; +1: delayed jobs are due at an instant; +1: --factory of mcp
+    "treadle/contrib": (8_337, 1),  # a preview bounds an assistant; delayed jobs are due at an instant; --factory
     "treadle/core": (2_812, 4),  # instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (661, 0),
     "treadle/execution": (988, 0),
