@@ -212,7 +212,7 @@ class Operations:
 
     async def _run(self, run: _Run, entry: Begun) -> None:
         state: RunState = "done"
-        open_entry.set(entry.row.id)  # for this task
+        open_entry.set(entry.row.id)  # applies to this asyncio task
         try:
             done = await self._all(run)
             state = "done" if done else "stopped"
@@ -220,7 +220,7 @@ class Operations:
             state, run.receipt.error = "failed", str(error)
         except asyncio.CancelledError:
             state, run.receipt.error = "stopped", "the process ended"
-        except Exception as error:  # a fault of ours: the operation must not stay running
+        except Exception as error:  # a defect of Treadle; the operation must not stay listed as running
             log.exception("operation %s failed", run.shown.id)
             state, run.receipt.error = "failed", f"an error of Treadle; the log has it: {type(error).__name__}"
         self._update(run, state=state, ended_at=self._now(), error=run.receipt.error)

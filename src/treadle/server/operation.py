@@ -89,7 +89,7 @@ class Call(Generic[B, Q]):
         allowed(self.token, queues)
 
     def heard(self) -> AbstractContextManager[Heard]:
-        """Collect warnings about mistyped names for the response. They name only queues of this token."""
+        """Collect warnings about mistyped names for the response. The warnings name only queues of this token."""
         token = self.token
         return heard(lambda queue: token.serves([queue]) is None)
 

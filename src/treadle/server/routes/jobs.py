@@ -158,7 +158,7 @@ class JobRoutes:
 
     async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
         """The row with its large texts; while the blob store is away, with the sizes of these texts. `before`: the row
-        at an earlier time, without and with these texts. Arguments do not change, so they are not read again."""
+        at an earlier time, without and with these texts. Arguments do not change, so they are read only once."""
         if before is not None and before[0].job == row.job:
             row = replace(row, job=before[1].job)
         try:
