@@ -39,6 +39,7 @@ B = TypeVar("B")
 Q = TypeVar("Q")
 
 NO_BODY: Final = UNSET
+LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 SLOW: Final = 1.0  # s of a body after which the rights of the caller are checked again
 ENQUEUE: Final = "job.enqueue"  # recorded only if a person at a browser sent it: programs send jobs too often
 
@@ -74,6 +75,14 @@ class Call(Generic[B, Q]):
         """Where the call came from: "api", or the program that makes calls within this process."""
         source: Source = self.request.scope.get("treadle.source", "api")
         return source
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The header of that name. Raises Refused (422)."""
+        key = self.request.headers.get("idempotency-key")
+        if key is not None and not 0 < len(key) <= LONGEST_KEY:
+            raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
+        return key
 
     def allowed(self, queues: Sequence[str]) -> None:
         """Raise Refused (403) unless the token has a right to all of these queues."""

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
-LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
 
 class JobRoutes:
@@ -122,11 +121,8 @@ class JobRoutes:
 
     def _ids(self, call: Call[Any, Any], count: int) -> list[str | None]:
         """Ids derived from the Idempotency-Key, so that a repeated request stores no job twice; None without a key."""
-        key = call.request.headers.get("idempotency-key")
-        if key is None:
+        if (key := call.idempotency_key) is None:
             return [None] * count
-        if not 0 < len(key) <= LONGEST_KEY:
-            raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
         stem = ids.derived("idempotency", call.token.name, key, count)
         return [f"{stem}-{number:06d}" for number in range(count)]
 
