@@ -376,7 +376,7 @@ class AppCore:
         return bool(self.limits.declarations or self.schedules.declarations)
 
     def _next_id(self) -> str:
-        return self.maker.new_id()  # which a test replaces
+        return self.maker.new_id()  # not bound once: a test replaces `new_id`
 
     def _tell_error(self, error: BaseException) -> None:
         if self.emitter.wants("worker.error"):

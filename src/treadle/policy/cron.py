@@ -134,7 +134,7 @@ def _no_such_day(cron: Cron) -> bool:
 def _fires(fields: list[str], tz: str) -> bool:
     try:
         return next(Cron(" ".join(fields), tz).after(0.0), None) is not None
-    except Exception:  # as in `cron`
+    except Exception:  # the parser may raise anything
         return False
 
 

@@ -110,7 +110,7 @@ class OpenFile:
             while self.task is not None:
                 await asyncio.wait([self.task])
             await self.checkpoints.finish()
-        finally:  # also if the event loop is ending
+        finally:  # even if the event loop is ending
             self.loop = None
             try:
                 self.standby.leave()
