@@ -221,7 +221,7 @@ class OpenFile:
         return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 
     def _places_now(self) -> list[Place]:
-        """Where the files are. A file that is read without a log has no place for one."""
+        """Where the files are: only the database if it is read without a log."""
         parts = PARTS if self._state is None else PARTS[:1]
         return [place_of(self.path + end if end else self.named) for end in parts]
 
