@@ -7,7 +7,7 @@ stays open.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any
 
 from treadle.core import defaults
@@ -39,11 +39,10 @@ def add_merged(
     unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]
 ) -> Generator[None, None, list[list[Record] | TreadleError]]:
     """Store the plain jobs of several callers with one insert. Return the rows for each caller, or its refusal."""
-    top, edges, is_bounded = _glance(unit)
-    jobs = [job for jobs in calls for job in jobs]
-    if _may_be_refused(unit, jobs, is_bounded):
+    glance, jobs = _glance(unit), [job for jobs in calls for job in jobs]
+    if _may_be_refused(unit, jobs, glance):
         return (yield from _one_by_one(unit, calls))
-    rows = iter((yield from add_plain(unit, jobs, (top, edges, False))))
+    rows = iter((yield from add_plain(unit, jobs, glance)))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
 
@@ -55,13 +54,13 @@ def _glance(unit: UnitOfWork) -> Glance:
     return top, edges, bounds is not None
 
 
-def _may_be_refused(unit: UnitOfWork, jobs: Sequence[NewJob], is_bounded: bool) -> bool:
+def _may_be_refused(unit: UnitOfWork, jobs: Sequence[NewJob], glance: Glance) -> bool:
     """Whether one of these jobs may be refused: an id of Treadle's own may be that of another job, or a bounded queue
     has no room for all. Some of them may be known, and need none."""
     own = [job.id for job in jobs if job.id.startswith(OWN_ID)]
     if own and (len(set(own)) < len(own) or unit.stored(own)):
         return True
-    for queue, count in Counter(job.queue for job in jobs).items() if is_bounded else ():
+    for queue, count in Counter(job.queue for job in jobs).items() if glance[2] else ():
         rule = bound_of(unit.bounds, queue)
         if rule is not None and rule.max_waiting is not None and unit.waiting(queue) + count > rule.max_waiting:
             return True
@@ -86,10 +85,12 @@ def add_plain(
 ) -> Generator[None, None, list[Record]]:
     """Store plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once. If
     fewer rows go in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks
-    for an adapter, 0.7 us."""
-    top, edges, is_bounded = glance or _glance(unit)
-    if _may_be_refused(unit, jobs, is_bounded):
-        return (yield from store.enqueue(unit, jobs))
+    for an adapter, 0.7 us. `glance`: it has shown that no job will be refused."""
+    if glance is None:
+        glance = _glance(unit)
+        if _may_be_refused(unit, jobs, glance):
+            return (yield from store.enqueue(unit, jobs))
+    top, edges, _ = glance
     now = unit.now
     answers: list[Record] = []
     for job in jobs:
@@ -98,32 +99,8 @@ def add_plain(
         if start:
             yield
         part = jobs[start : start + STEP]
-        waited = waited_for(unit.ex, part) if edges else ()
-        kinds: dict[Kind, list[Any]] = {}
-        numbers: dict[str, int] = {}
-        bodies: list[Any] = []
         rows = [new_record(job, now) for job in part]
-        for seq, row in enumerate(rows, top + 1):
-            job = row.job
-            kind = (
-                row.queue_position,
-                row.due_at,
-                row.deadline_at,
-                job.queue,
-                job.task,
-                (DOWN if job.id in waited else 0)
-                | (LIMITS if job.limits else 0)
-                | (MORE if row.deadline_at is not None else 0),
-                None if job.keep == KEEP else job.keep,
-                None if job.keep_failed == KEEP_FAILED else job.keep_failed,
-            )
-            alike = kinds.get(kind)
-            if alike is None:
-                alike = kinds[kind] = []
-            # the first of two jobs with one id wins, although the other's kind may be inserted before
-            if numbers.setdefault(job.id, seq) == seq:
-                alike += (seq, job.id, job.priority)
-            bodies += (seq, bytearray(encode(job)))
+        kinds, bodies = _by_kind(rows, top, waited_for(unit.ex, part) if edges else ())
         stored = 0
         for kind, alike in kinds.items():
             went = ADD_PLAIN.insert(unit.ex, alike, (now, ROOM, *kind))
@@ -136,6 +113,35 @@ def add_plain(
             answers += _known_or_new(unit, part, top, bodies)
         top += len(part)
     return answers
+
+
+def _by_kind(rows: Sequence[Record], top: int, waited: Collection[str]) -> tuple[dict[Kind, list[Any]], list[Any]]:
+    """The parameters of the statements that insert these rows: number, id and priority by kind, and all bodies."""
+    kinds: dict[Kind, list[Any]] = {}
+    numbers: dict[str, int] = {}
+    bodies: list[Any] = []
+    for seq, row in enumerate(rows, top + 1):
+        job = row.job
+        kind = (
+            row.queue_position,
+            row.due_at,
+            row.deadline_at,
+            job.queue,
+            job.task,
+            (DOWN if job.id in waited else 0)
+            | (LIMITS if job.limits else 0)
+            | (MORE if row.deadline_at is not None else 0),
+            None if job.keep == KEEP else job.keep,
+            None if job.keep_failed == KEEP_FAILED else job.keep_failed,
+        )
+        alike = kinds.get(kind)
+        if alike is None:
+            alike = kinds[kind] = []
+        # the first of two jobs with one id wins, although the other's kind may be inserted before
+        if numbers.setdefault(job.id, seq) == seq:
+            alike += (seq, job.id, job.priority)
+        bodies += (seq, bytearray(encode(job)))
+    return kinds, bodies
 
 
 def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
