@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle.core import defaults
 from treadle.core.errors import StorageError, TreadleError
-from treadle.core.model import NewJob, Record
+from treadle.core.model import NewJob, Record, State
 from treadle.storage.bounds import bound_of
 from treadle.storage.count_groups import QUEUED, SCHEDULED
 from treadle.storage.machine import store
@@ -25,6 +25,7 @@ ROOM = bytearray(72)  # bytes that a claim and an ending add to a plain row, if 
 ADD_PLAIN = BulkInsert(SQL["add_plain"], 3)
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
+READY = State.READY
 
 Moment = float | None
 Kind = tuple[Moment, Moment, Moment, str, str, int, float | None, float | None]
@@ -93,17 +94,29 @@ def add_plain(
     top, edges, _ = glance
     now = unit.now
     answers: list[Record] = []
-    for job in jobs:
-        unit.topics.add(f"queue:{job.queue}")
     for start in range(0, len(jobs), STEP):
         if start:
             yield
         part = jobs[start : start + STEP]
-        rows = [new_record(job, now) for job in part]
+        rows = [
+            new_record(job, now)
+            if job.delay or job.deadline is not None
+            else Record(  # a call takes 0.2 us more
+                job=job,
+                version=0,
+                state=READY,
+                queue_position=now,
+                return_position=now,
+                created_at=now,
+                updated_at=now,
+            )
+            for job in part
+        ]
         kinds, bodies = _by_kind(rows, top, waited_for(unit.ex, part) if edges else ())
         stored = 0
         for kind, alike in kinds.items():
             went = ADD_PLAIN.insert(unit.ex, alike, (now, ROOM, *kind))
+            unit.topics.add(f"queue:{kind[3]}")
             unit.counts.add(kind[3], kind[4], SCHEDULED if kind[0] is None else QUEUED, went)
             stored += went
         if stored == len(part):
