@@ -8,7 +8,7 @@ from __future__ import annotations
 
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
-    "treadle/admin": (6_205, 13),  # an operation acts on the confirmed number of jobs, and once for a repeated request
+    "treadle/admin": (6_191, 13),  # an operation acts on the confirmed number of jobs, and once for a repeated request
     "treadle/app": (1_127, 1),  # a loop that cannot be made; mistyped options; methods of objects; threads under gevent
     "treadle/blobs": (772, 0),
     "treadle/cli": (5_562, 0),  # --factory, output of any encoding, hints about files, words of manage.py
@@ -26,8 +26,8 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/resources": (965, 0),
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (1_635, 0),  # +5: a coroutine that nothing awaits
-    "treadle/server": (8_100, 9),  # +10: `at_most` and the key of an operation
-    "treadle/storage": (25_157, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
+    "treadle/server": (8_094, 9),  # +10: `at_most` and the key of an operation
+    "treadle/storage": (25_105, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_740, 3),  # +1: URLs of files of any name
     "treadle/worker": (6_632, 4),  # +4: timeouts.py on its own; modules of Python kept, a line of log once

@@ -70,7 +70,7 @@ class Rows(QueueEnds, Protocol):
         """Write what was put."""
 
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """Store these checkpoints, which `put` has in the row already, under their names."""
+        """Store these checkpoints of a row that was read, which `put` has in it already, under their names."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
         """The ids that have a row."""

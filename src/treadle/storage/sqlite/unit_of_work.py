@@ -176,10 +176,6 @@ class UnitOfWork:
         """Note the new content of a row that a statement has changed."""
         self._rows[row.job.id] = row
 
-    def seq(self, id: str) -> int:
-        self.row(id)
-        return self._seq[id]
-
     def put(self, row: Record) -> None:
         id = row.job.id
         if id not in self._dirty:
@@ -211,7 +207,7 @@ class UnitOfWork:
         self.many(SQL["put"], changed)
 
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
-        seq = self.seq(id)
+        seq = self._seq[id]
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
 
     def stored(self, ids: Collection[str]) -> set[str]:
