@@ -47,8 +47,8 @@ if has_bounds then
     return row and row.state == READY and not row.function_done and row.job.queue == job.queue
   end
 
-  -- The new jobs of a call that need room, by queue in the order of the call: their number, and their least rank. Notes
-  -- also the rows that the call returns, supersedes or waits for.
+  -- The new jobs of a call that need room, by queue in the order of the call: their number, and their least rank. Also
+  -- returns the rows that the call returns, supersedes or waits for.
   local function jobs_needing_room(jobs, answers)
     local queues, by_queue, holders, needed, seen = {}, {}, {}, {}, {}
     for _, new in ipairs(jobs) do
