@@ -247,8 +247,8 @@ async def test_a_job_may_take_another_step_after_one_that_raised(app: App, ledge
     ledger.fail["card"] = ledger.fail["end"] = 1
     job = await t.enqueue()
     await drain(app)
-    assert await job.result(0) == "card 2"
-    assert ledger.function_done["mail"] == ledger.function_done["invoice"] == 1
+    assert await job.result(0) == "invoice 1"
+    assert ledger.function_done == {"card": 1, "invoice": 1, "mail": 1, "end": 2}
 
 
 class Versions:
