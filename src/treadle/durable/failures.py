@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from treadle.core import errors
 from treadle.core.errors import StepFailed, TreadleError
@@ -30,7 +31,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     module   where that is defined
     args     its arguments, as JSON of Treadle's codec; UNSET: the error cannot be made again from them
     fields   of an error of Treadle: its fields
-    message  its text
+    message  its text, if that is not its only argument
     round    how often the job had been reopened, while no step has followed: the next reopening forgets the failure
     """
 
@@ -44,7 +45,10 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """The error in one line."""
-        return f"{self.type}: {self.message}" if self.message else self.type
+        message = self.message
+        if not message and isinstance(self.args, Raw):
+            message = ", ".join(map(str, msgspec.json.decode(self.args, type=list[Any])))
+        return f"{self.type}: {message}" if message else self.type
 
 
 CUT_OFF: Final = Failure("CancelledError", "asyncio")
@@ -58,10 +62,14 @@ def failure_of(step: str, error: Exception, round: int | UnsetType = UNSET) -> t
     args, fields = error.args, UNSET if not isinstance(error, TreadleError) else _text(vars(error))
     if isinstance(error, OSError):
         args = error.__reduce__()[1]  # type: ignore[assignment]  # its `args` lack the name of the file
-    failure = Failure(kind.__qualname__, kind.__module__, _text(list(args)), fields, message_of(error)[:MESSAGE], round)
+    message = message_of(error)
+    failure = Failure(kind.__qualname__, kind.__module__, _text(list(args)), fields, "", round)
+    if error.args != (message,):
+        failure = replace(failure, message=message[:MESSAGE])
     again = _again(failure)
     if again is None or again.args != error.args:
-        return msgspec.structs.replace(failure, args=UNSET, fields=UNSET), _unknown(step, failure)
+        failure = replace(failure, args=UNSET, fields=UNSET, message=message[:MESSAGE])
+        return failure, _unknown(step, failure)
     return failure, error if _state(again) == _state(error) else again
 
 
