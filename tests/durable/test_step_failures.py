@@ -88,7 +88,7 @@ class Saga:
 @shows("a saga whose undo is interrupted is undone to the end, although the failed step would succeed now")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("last", ["cancel flight", "cancel car"])
-async def test_a_saga_that_is_interrupted_in_its_undo_goes_on_undoing(
+async def test_a_saga_that_is_interrupted_in_its_undo_is_undone_to_the_end(
     app: App, ledger: Ledger, kind: str, last: str
 ) -> None:
     """The first run ends in the undo, before its step is stored. The failing call has room in the next run."""
@@ -218,7 +218,7 @@ async def test_an_error_of_a_branch_is_stored_once_it_has_reached_the_function(a
     assert ledger.function_done["a"] == 1
 
 
-async def test_an_error_of_a_task_group_is_stored_once_the_function_goes_on(app: App, ledger: Ledger) -> None:
+async def test_an_error_of_a_task_group_is_stored_once_the_function_continues(app: App, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> str:
         here = current()

@@ -69,7 +69,7 @@ async def test_the_last_error_is_stored(app: App, clock: HandClock, ledger: Ledg
     assert (await error_of(app, job)).startswith("ValueError: charge")
     [step] = (await app.jobs.history(job)).steps
     assert (step.failed, step.done, step.value) == (True, True, "ValueError: charge")
-    await app.jobs.retry(job)  # an operator has mended the cause: the tries begin anew
+    await app.jobs.retry(job)  # an operator has repaired the cause: the tries begin again
     ledger.fail.clear()
     await drain(app)
     assert await job.result(0) == "end charge 4 1"

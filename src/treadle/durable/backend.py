@@ -1,4 +1,4 @@
-"""What durable code needs from the worker that runs it, and the exceptions that end a run which sleeps or stops."""
+"""The services of a worker that durable code uses, and the exceptions that end a run which sleeps or stops."""
 
 from __future__ import annotations
 

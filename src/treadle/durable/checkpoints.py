@@ -9,8 +9,8 @@ the step before it began. Forms of `after`:
     ""       the first step                  "a&"     the first step of a branch that began after a
     "a"      the step after a                "a>"     the first step inside a
 
-A step that raised has an entry as soon as the function takes another step: with that it has caught the error and gone
-on, and no later run may decide otherwise.
+A step that raised has an entry as soon as the function takes another step: the function has caught the error, and no
+later run may decide otherwise.
 """
 
 from __future__ import annotations
@@ -224,12 +224,12 @@ class Checkpoints:
     # --- errors
 
     def raised(self, request: StepRequest, failure: Failure) -> None:
-        """Note that this step raises an error here. It is stored if the function catches it and goes on."""
+        """Note that this step raises an error here. It is stored if the function catches it and continues."""
         if not request.is_late:
             self._raised[request.key] = Raised(request, failure, place_here())
 
     def decide(self, branch: Branch) -> None:
-        """The function goes on in this branch: store the errors that have reached it, as it has caught them."""
+        """The function continues in this branch: store the errors that have reached it, as it has caught them."""
         if not self._raised:
             return
         for key, (request, failure, task) in tuple(self._raised.items()):

@@ -57,7 +57,7 @@ again."""
 
 
 def failure_of(step: str, error: Exception, round: int | UnsetType = UNSET) -> tuple[Failure, Exception]:
-    """What is stored of an error, and the error that every run raises: this one, or one made from what is stored."""
+    """The stored form of an error, and the error that every run raises: this one, or one made from the stored form."""
     kind = type(error)
     args, fields = error.args, UNSET if not isinstance(error, TreadleError) else _text(vars(error))
     if isinstance(error, OSError):

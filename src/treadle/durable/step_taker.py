@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from msgspec import UNSET, Struct
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
-from treadle.core.model import Outcome
+from treadle.core.model import ASLEEP, Outcome
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend, is_suspension
 from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of
@@ -285,7 +285,7 @@ class StepTaker:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
         After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
         run that ended in any other way has left no such reason: the time in the entry decides."""
-        return self.run.record.reason == judge.ASLEEP + key
+        return self.run.record.reason == ASLEEP + key
 
     def _moment(self) -> float:
         """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""

@@ -275,7 +275,7 @@ class Step:
 
     An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form, by
     the function's return annotation. The second step of the same name is "name#2". If the function raises, so does the
-    step. An error that the code around it catches, and goes on from, is stored with that: later runs raise it again in
+    step. If the code around it catches the error and continues, the error is stored, and later runs raise it again in
     the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
     """
 
