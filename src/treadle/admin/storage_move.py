@@ -91,7 +91,8 @@ class AlreadyMoved(MoveFailed):
 
 
 class _Run:
-    """One run of `move`. Its marks replace those of earlier runs, whose later marks are refused."""
+    """One run of `move`. Its marks replace the marks of earlier runs, and storages refuse any further mark of those
+    runs."""
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ def _cell(value: object) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, cut to so many characters."""
+    """The text, cut after this number of characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

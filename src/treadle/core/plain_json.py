@@ -48,7 +48,7 @@ def refuse_deep(text: str | bytes | bytearray | memoryview) -> None:
 def _is_deep(raw: bytes) -> bool:
     if raw.count(b"[") + raw.count(b"{") <= DEEPEST:
         return False
-    if b"\\" in raw:  # pairs first: a backslash that is left before a quote escapes it
+    if b"\\" in raw:  # remove pairs of backslashes; one that is left before a quote escapes it
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     signs = _strings(b"", raw.translate(_SIGNS, _OTHERS).replace(b'""', b""))  # two adjacent quotes cancel out
     for level in range(1, PASSES + 1):
