@@ -169,11 +169,11 @@ def _copy_settings(root: Path) -> None:
         elif place.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(place, target)
-    for place in (".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml"):
-        target = root / HOME[1:] / place
-        if (Path.home() / place).is_file():
+    for name in (".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml"):
+        target = root / HOME[1:] / name
+        if (Path.home() / name).is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(Path.home() / place, target)
+            shutil.copyfile(Path.home() / name, target)
         else:
             target.unlink(missing_ok=True)
 
