@@ -14,7 +14,10 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/cli": (5_565, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_337, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_825, 4),  # instants of a job; URLs of files of any name; sentences for extras
+    "treadle/core": (
+        2_828,
+        4,
+    ),  # levels of JSON in blocks; instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (1_048, 0),  # +389: failures are history, options of steps
     "treadle/execution": (1_010, 0),  # +22: the typed calls of a step and of its options
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
@@ -27,7 +30,10 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (1_635, 0),  # +5: a coroutine that nothing awaits
     "treadle/server": (8_094, 9),  # +10: `at_most` and the key of an operation
-    "treadle/storage": (25_105, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
+    "treadle/storage": (
+        25_110,
+        9,
+    ),  # close after the last commit; instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_779, 3),  # +1: URLs of files of any name
     "treadle/worker": (6_636, 4),  # +4: timeouts.py on its own; loggers that dictConfig disabled
