@@ -5,6 +5,8 @@ Workers and the HTTP server use it; storages do not decide.
 
 from __future__ import annotations
 
+import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -14,11 +16,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle.core import defaults, ids
+from treadle.core import defaults, ids, interrupts
 from treadle.core.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.policy import attempts, guilt
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
+
+log = logging.getLogger("treadle")
 
 SUMMARY = 300  # characters of an error's summary line
 HOLD = "treadle.limit"  # the system task that pauses a limit for some time
@@ -37,6 +41,12 @@ class Failure(Struct, frozen=True):
     attempt: int  # the number of this attempt, from 1
     attempts: int | None  # how many it may have; None: no limit
     record: Record
+
+    @classmethod
+    def of(cls, record: Record, attempt: int, retry: Retry) -> Failure:
+        """The failure of this attempt of a job, or of this try of its step."""
+        attempts = retry.attempts if isinstance(retry.attempts, int) else None
+        return cls(record.job.id, record.job.task, attempt, attempts, record)
 
 
 class Held(Struct, frozen=True):
@@ -247,9 +257,28 @@ def failed(
     )
 
 
+def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure) -> Verdict:
+    """The verdict of the user's classifier. If it raises, the error is logged and there is no verdict."""
+    if on_error is None:
+        return None
+    try:
+        verdict: object = on_error(error, failure)
+        if verdict is None or isinstance(verdict, RetryNow | RetryAfter | Defer | Abort):
+            return verdict
+        if inspect.iscoroutine(verdict):
+            verdict.close()
+        raise TypeError(
+            f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {verdict!r}"
+        )
+    except BaseException as broken:  # a plain function: also a CancelledError is its own
+        interrupts.pass_on(broken)
+        log.exception("on_error failed for %s %s; using the default", failure.task, failure.id)
+        return None
+
+
 def fails_as(error: BaseException) -> str | None:
-    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. A group
-    has that of one of its members."""
+    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. For an
+    exception group it is the reason of one of its members."""
     if isinstance(error, TreadleError):
         return error.fails_as
     if isinstance(error, BaseExceptionGroup):
@@ -315,7 +344,7 @@ def text_of(error: BaseException) -> str:
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Whether the task raised a verdict that no other error caused. Where it did so is no news to its author."""
+    """Whether the task raised a verdict that no other error caused. The author knows where the code does so."""
     return isinstance(error, Abort | Defer | RetryAfter) and error.__cause__ is None
 
 
