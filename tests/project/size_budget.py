@@ -8,10 +8,10 @@ from __future__ import annotations
 
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
-    "treadle/admin": (6_197, 13),  # +5: a step that failed; names of steps with options
+    "treadle/admin": (6_372, 13),  # +175: jobs as JSON lines; +5: a step that failed; names of steps
     "treadle/app": (1_127, 1),  # methods of objects; threads under gevent; mistyped options name app.enqueue
     "treadle/blobs": (772, 0),
-    "treadle/cli": (5_565, 0),  # --factory, output of any encoding, hints about files, words of manage.py
+    "treadle/cli": (5_665, 0),  # +100: `storage export` and `import`; --factory, output of any encoding
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_337, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (
@@ -34,6 +34,7 @@ BUDGET = {  # package: (lines of code, vague names)
         25_110,
         9,
     ),  # close after the last commit; instants by the storage's clock, on each storage; a path in place of a URL
+    "treadle/storage": (25_233, 9),  # +125: the format of JSON lines; instants by the storage's clock
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_779, 3),  # +1: URLs of files of any name
     "treadle/worker": (6_636, 4),  # +4: timeouts.py on its own; loggers that dictConfig disabled
@@ -41,5 +42,6 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_597, 2),  # +133: the law of instants
     "treadle_testkit/ports": (373, 0),
+    "treadle/core": (2_828, 4),
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua
