@@ -16,7 +16,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/contrib": (8_335, 1),  # +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_825, 4),  # instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (1_050, 0),  # +389: failures are history, options of steps
-    "treadle/execution": (1_010, 0),  # +22: the typed calls of a step and of its options
+    "treadle/execution": (1_019, 0),  # +31: the typed calls of a step and of its options
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
@@ -29,7 +29,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/server": (8_090, 9),
     "treadle/storage": (25_157, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
-    "treadle/testing": (3_744, 3),  # +1: URLs of files of any name
+    "treadle/testing": (3_779, 3),  # +35: calls that change their mind;  # +1: URLs of files of any name
     "treadle/worker": (6_632, 4),  # loggers that dictConfig disabled, modules of Python kept, a line of log once
     "treadle/workflow": (1_052, 1),  # +12: types of chains that mix tasks and .late
     "treadle_testkit": (451, 0),
