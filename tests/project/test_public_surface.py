@@ -53,7 +53,7 @@ SURFACE = {
 # classes that these objects take or return, and that no public module exports
 REACHED = """
     Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
-    Portal Queues Scheduled Schedules Scope Step Stub Synchronous SynchronousStep When Workflow Workflows
+    Portal Queues Scheduled Schedules Scope Step Stub Synchronous When Workflow Workflows
 """
 
 
