@@ -169,8 +169,14 @@ async def test_only_an_open_entry_of_the_same_token_about_the_act_replaces_that_
 
     def row(by: str, target: str) -> dict[str, Any]:
         about = {"by": by, "source": "cli", "act": "queue.pause", "target": target}
-        more = {"delay": 3153600000.0, "keep": 7776000.0, "payload": json.dumps(about)}
-        return {"id": f"{audit.PREFIX}{uuid.uuid4()}", "task": audit.TASK, "queue": "treadle", **more}
+        kept = {"delay": 3153600000.0, "deadline": 7776000.0, "keep": 7776000.0, "keep_failed": 0.0}
+        return {
+            "id": f"{audit.PREFIX}{uuid.uuid4()}",
+            "task": audit.TASK,
+            "queue": "treadle",
+            **kept,
+            "payload": json.dumps(about),
+        }
 
     mine, foreign = row("me", "one"), row("x), admin (y", "two")
     [stored] = (await site.work("enqueue", {"jobs": [mine]}))["records"]
