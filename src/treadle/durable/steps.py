@@ -38,7 +38,7 @@ from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
 from treadle.policy import judge
 from treadle.policy.retry import Defer, seconds, until
-from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
+from treadle.serialization.call_codec import CallCodec, Codec, decode_any
 from treadle.tasks.options import Sizes
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
 
@@ -91,7 +91,7 @@ class Durable:
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         self.run, self.backend = run, backend
         self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, backend.sizes, run.place)
-        self._codec = None if type(codec) is TaggedCodec else codec
+        self._codec = codec
         self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
