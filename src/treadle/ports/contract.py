@@ -92,8 +92,8 @@ class PubSub(Protocol):
 class Store(Protocol):
     """Texts under keys. Each key is linearizable: every later call, of any process, sees the effect of a call.
 
-    Keys have up to 400 characters of `A-Za-z0-9._:@-` in addition to the namespace. Optional: `increment`, `now`, and
-    `close()`, after which the next call connects again.
+    Keys have up to 400 characters of `A-Za-z0-9._:@-` in addition to the namespace. Optional: `increment`, `now`,
+    `alone`, and `close()`, after which the next call connects again.
     """
 
     async def get(self, key: str) -> str | None: ...
@@ -126,6 +126,16 @@ class Timed(Protocol):
 
     async def now(self) -> float:
         """Seconds since 1970, by the store's clock."""
+        ...
+
+
+@runtime_checkable
+class Sole(Protocol):
+    """A store of which one process at a time runs the jobs."""
+
+    async def alone(self, user: str) -> bool:
+        """Reserve the jobs of this namespace for this process until it ends or closes the store. Raises while another
+        process has them. True: what other processes ran has stopped; False: this process has reserved them before."""
         ...
 
 
