@@ -171,8 +171,7 @@ class FileQueue:
             if self._corrupt == "refuse":
                 raise
             self._report(error)
-            for file in self._files.list(self._path):
-                self._files.rename(file, file.with_name(f"{file.name}.corrupt-{secrets.token_hex(4)}"))
+            self._journal.set_aside(secrets.token_hex(4))
             self._journal, held = Journal(self._files, self._path, self._segment), Held()
         for item in [item for item in held.items.values() if item.token is not None]:
             item.token, item.at = None, 0.0
