@@ -1,5 +1,4 @@
-"""Files of a queue that something else has changed are refused or set aside; files that a crash leaves open with all that
-was confirmed."""
+"""Files of a queue that something has changed are refused or set aside; those that a crash leaves are complete."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ def changes(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes | None
 
 
 @pytest.mark.slow
-@shows("whatever part of a file queue is changed or deleted, the queue is refused with a sentence or complete")
+@shows("a file queue of which any part was changed or deleted is refused with a sentence, or complete")
 async def test_no_change_of_any_file_loses_a_message_silently(tmp_path: Path) -> None:
     whole, trial, rng = tmp_path / "whole", tmp_path / "trial", random.Random(7)
     whole.mkdir()

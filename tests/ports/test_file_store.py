@@ -90,7 +90,7 @@ asyncio.run(main())
 
 
 @shows("a job that ran when its process was killed runs again at once in the next process on a file backend")
-async def test_a_job_in_flight_at_a_kill_goes_on_at_once(tmp_path: Path) -> None:
+async def test_a_job_in_flight_at_a_kill_runs_again_at_once(tmp_path: Path) -> None:
     app = App(ports=file_backend(tmp_path))
 
     @app.task(name="hold")

@@ -66,7 +66,7 @@ class Counted(Lean):
         return await self._inner.dead_letter(handle, reason)
 
 
-async def test_what_needs_an_optional_method_names_it(tmp_path: Path) -> None:
+async def test_the_optional_methods_are_named_where_they_are_needed(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path)
     with pytest.raises(BadOption, match="expected a queue with dead_letter"):
         with_blobs(Lean(), blobs)

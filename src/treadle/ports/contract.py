@@ -66,7 +66,7 @@ class Queue(Protocol):
 
 @runtime_checkable
 class DeadLetters(Protocol):
-    """A queue that keeps what its readers cannot read. Without it, Treadle logs such a message and deletes it."""
+    """A queue that keeps what its readers cannot read. In other queues, Treadle logs such a message and deletes it."""
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
         """Move the message to the dead letters, with the reason. False: as for `Queue.ack`."""

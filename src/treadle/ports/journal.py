@@ -203,8 +203,8 @@ def _is_torn(tail: bytes) -> bool:
 
 def _unexpected(path: Path, at: int, expected: str, data: bytes) -> CorruptQueue:
     rest = data[at : at + SHOWN]
-    found = f"{rest!r}{'...' if len(data) > at + SHOWN else ''}" if rest else "the end of the file"
-    return CorruptQueue(str(path), f"byte {at:,}: expected {expected}, found {found}")
+    shown = f"{rest!r}{'...' if len(data) > at + SHOWN else ''}" if rest else "the end of the file"
+    return CorruptQueue(str(path), f"byte {at:,}: expected {expected}, found {shown}")
 
 
 def _read(text: bytes) -> Entry | None:

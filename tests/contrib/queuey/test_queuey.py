@@ -232,7 +232,7 @@ async def test_a_repeated_claim_may_spell_its_runner_differently(queue: Queue) -
 
 
 @shows("a job that its runner claims again shows the spelling of the new claim")
-async def test_a_later_claim_spells_its_runner_anew(queue: Queue) -> None:
+async def test_a_later_claim_has_its_own_spelling_of_the_runner(queue: Queue) -> None:
     job = await queue.create()
     for runner in (A.upper(), A):
         assert (await queue("POST", "/jobs/claim", {"runner_id": runner}, Idempotency_Key=runner))[0] == 200
