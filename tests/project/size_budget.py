@@ -30,13 +30,10 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/storage": (
         25_131,
         9,
-    ),  # +26: reserved stores, queues without dead letters; instants by the storage's clock, on each storage; a path in place of a URL
+    ),  # instants by the storage's clock; +26: reserved stores, queues without dead letters
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_740, 3),  # +1: URLs of files of any name
-    "treadle/worker": (
-        6_629,
-        4,
-    ),  # +2: a storage that can only be read; loggers that dictConfig disabled, modules of Python
+    "treadle/worker": (6_629, 4),  # +2: a storage that can only be read; loggers that dictConfig disabled
     "treadle/workflow": (1_052, 1),  # +12: types of chains that mix tasks and .late
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_588, 2),  # +133: the law of instants
