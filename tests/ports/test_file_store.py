@@ -223,5 +223,5 @@ async def test_only_their_owner_can_read_the_files(tmp_path: Path) -> None:
         await queue.close()
     finally:
         os.umask(before)
-    assert len(found) == 5
+    assert len(found) == 6
     assert set(found.values()) == {0o600}, found
