@@ -63,6 +63,7 @@ from treadle.policy.retry import Defer as Defer
 from treadle.policy.retry import Retry as Retry
 from treadle.policy.throttle import AIMD as AIMD
 from treadle.resources import depends as depends
+from treadle.serialization.default_codec import DefaultCodec as DefaultCodec
 from treadle.serialization.encryption import Keys as Keys
 from treadle.tasks.batch import BatchTask as BatchTask
 from treadle.tasks.options import Key as Key

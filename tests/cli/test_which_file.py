@@ -74,8 +74,14 @@ def test_a_path_that_waiting_cannot_cure(tmp_path: Path, url: str, reason: str) 
         assert worker.ended() != 0
 
 
-async def test_a_worker_that_may_not_create_its_file_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+async def test_a_worker_that_may_not_write_its_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    if exists:
+        async with App(url):
+            pass
     monkeypatch.setattr(opening, "_unwritable", lambda *_: "the folder is not writable for user 7")
     app = App(url)
     app.task(name="shop.send")(lambda: None)

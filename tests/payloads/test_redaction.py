@@ -154,14 +154,14 @@ def test_invalid_names_to_redact_are_refused() -> None:
 async def test_a_codec_of_the_user_and_unknown_tasks() -> None:
     class Hexed:
         def encode(self, value: object) -> str:
-            from treadle.serialization.call_codec import TaggedCodec
+            from treadle import DefaultCodec
 
-            return TaggedCodec().encode(value).encode().hex()
+            return DefaultCodec().encode(value).encode().hex()
 
         def decode(self, text: str) -> object:
-            from treadle.serialization.call_codec import TaggedCodec
+            from treadle import DefaultCodec
 
-            return TaggedCodec().decode(bytes.fromhex(text).decode())
+            return DefaultCodec().decode(bytes.fromhex(text).decode())
 
     async with App("memory://", codec=Hexed(), redact=["iban"]) as app:
 

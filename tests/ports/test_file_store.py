@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from treadle import App, BadOption, StorageUnavailable, Worker
+from treadle.core.model import Claim
 from treadle.ports import file_backend, file_queue, file_store, memory_pubsub, memory_store
+from treadle.ports.disk import Disk
 from treadle.testing import HandClock
 from treadle_testkit.ports.store import *  # noqa: F403
 from treadle_testkit.shows import shows
@@ -63,6 +66,82 @@ async def test_jobs_of_a_killed_program_are_run_by_the_next(tmp_path: Path) -> N
 
     async with app, Worker(app):
         assert await (await app.jobs.handle(killed.stdout.strip())).result(30) == "hello Ada"
+
+
+HOLDING = """
+import asyncio, sys
+from treadle import App, Worker
+from treadle.ports import file_backend
+
+app = App(ports=file_backend(sys.argv[1]))
+
+@app.task(name="hold")
+async def hold() -> str:
+    print("runs", flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with app, Worker(app, lease=3600):
+        print((await hold.enqueue()).id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@shows("a job that ran when its process was killed runs again at once in the next process on a file backend")
+async def test_a_job_in_flight_at_a_kill_runs_again_at_once(tmp_path: Path) -> None:
+    app = App(ports=file_backend(tmp_path))
+
+    @app.task(name="hold")
+    async def hold() -> str:
+        return "done"
+
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDING, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        lines = {(await child.stdout.readline()).decode().strip() for _ in range(2)}
+        assert "runs" in lines
+        [job] = lines - {"runs"}
+        async with app:
+            with pytest.raises(StorageUnavailable, match=r"another process, or .* has locked"):
+                await app.storage.claim(Claim(worker="w#1", lease=3600))
+            assert (await app.jobs.get(job)).lost == 0
+    finally:
+        child.kill()
+        await child.communicate()
+    async with app, Worker(app, lease=3600):
+        assert await (await app.jobs.handle(job)).result(30) == "done"
+        row = await app.jobs.get(job)
+        assert (row.lost, row.attempt) == (1, 1)
+
+
+async def test_a_backend_is_reserved_once_and_its_own_leases_stay(tmp_path: Path) -> None:
+    backend = file_backend(tmp_path)
+    one, other, third = App(ports=backend), App(ports=backend), App(ports=backend, namespace="third")
+    claim = Claim(worker="w#1", lease=3600)
+    async with one, other, third:
+        await one.enqueue(one.stub("t").job())
+        [row] = (await one.storage.claim(claim)).records
+        assert not (await other.storage.claim(replace(claim, worker="w#2"))).records
+        assert (await other.jobs.get(row.job.id)).version == row.version
+        assert not await backend.queue.alone("treadle")
+        assert await backend.queue.alone("fourth")
+
+
+async def test_a_queue_whose_write_failed_stays_locked(tmp_path: Path) -> None:
+    class Full(Disk):
+        def append(self, path: Path, data: bytes) -> None:
+            raise OSError("no space")
+
+    queue = file_queue(tmp_path / "q", fs=Full())
+    with pytest.raises(OSError, match="no space"):
+        await queue.push("a")
+    with pytest.raises(BlockingIOError, match="has locked"):
+        await file_queue(tmp_path / "q").push("b")
+    await queue.close()
 
 
 @shows("a file queue with a memory store is refused")
@@ -144,5 +223,5 @@ async def test_only_their_owner_can_read_the_files(tmp_path: Path) -> None:
         await queue.close()
     finally:
         os.umask(before)
-    assert len(found) == 5
+    assert len(found) == 6
     assert set(found.values()) == {0o600}, found

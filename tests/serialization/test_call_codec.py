@@ -41,19 +41,17 @@ from hypothesis import strategies as st
 
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
-from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
+from treadle.errors import BadArgument, BadResult, BadTask
 from treadle.serialization.call_codec import (
     CallCodec,
     RemoteError,
-    TaggedCodec,
     Unstorable,
     decode_any,
     encode_any,
-    probe,
 )
 from treadle.serialization.call_text import encode_foreign_call
+from treadle.serialization.own_codec import same
 from treadle.serialization.tags import MARK, short
-from treadle.serialization.verify_codec import same
 from treadle_testkit.shows import shows
 
 try:
@@ -713,79 +711,6 @@ def test_type_aliases_are_resolved() -> None:
 
 def test_limits_msgspec_cannot_apply_are_left_to_the_task() -> None:
     assert through(Annotated[date | datetime, msgspec.Meta(gt=3)], MOMENT) == MOMENT
-
-
-# --- a codec of the user's own ----------------------------------------------------------------------------------------
-
-
-class Hex:
-    """The tagged form, spelled in hexadecimal."""
-
-    def encode(self, value: object, /) -> str:
-        return encode_any(value).encode().hex()
-
-    def decode(self, text: str, /) -> object:
-        return decode_any(bytes.fromhex(text).decode())
-
-
-class Bare:
-    def encode(self, value: object, /) -> str:
-        return json.dumps(value)
-
-    def decode(self, text: str, /) -> object:
-        return json.loads(text)
-
-
-def test_a_probe_finds_a_codec_that_cannot_encode() -> None:
-    probe(TaggedCodec())
-    probe(Hex())
-
-    class Numbers:
-        def encode(self, value: object, /) -> str:
-            return 5
-
-        def decode(self, text: str, /) -> object:
-            return None
-
-    class Last(Hex):
-        def decode(self, text: str, /) -> object:
-            back = super().decode(text)
-            return list(back) if isinstance(back, tuple) else back
-
-    with pytest.raises(BadCodec, match=r"\(1, \(2,\)\)"):
-        probe(Bare())
-    with pytest.raises(BadCodec, match="must encode to str"):
-        probe(Numbers())
-    with pytest.raises(BadCodec, match="does not restore tuple"):
-        probe(Last())
-
-
-def test_a_signature_with_a_codec() -> None:
-    task = CallCodec("mail.send", send, codec=Hex())
-    call = ("a", "b", 1), {"at": MOMENT}
-    text = task.encode_call(*call)
-    assert bytes.fromhex(text)
-    assert task.decode_call(text) == call
-    assert task.decode_result(task.encode_result(5)) == 5
-    with pytest.raises(BadArgument, match="'to' expected str"):
-        task.encode_call((1, "b"), {"at": MOMENT})
-    with pytest.raises(BadResult, match="expected int"):
-        task.encode_result("5")
-    for wrong in ("zz", Hex().encode([1]), Hex().encode({"args": 1, "kwargs": {}}), Hex().encode(3)):
-        with pytest.raises(BadArgument):
-            task.decode_call(wrong)
-    with pytest.raises(BadResult):
-        task.decode_result("zz")
-    few_hex = CallCodec("few", few, codec=Hex())
-    assert few_hex.decode_call(few_hex.encode_call((), {"b": 3}, first_later=True), first=1) == ((1, 3), {})
-    assert few_hex.decode_call(few_hex.encode_call((1,), {})) == ((1,), {})
-
-    def untyped(x) -> Any: ...
-
-    with pytest.raises(BadArgument, match="was refused by"):
-        CallCodec("u", untyped, codec=Bare()).encode_call(({1},), {})
-    with pytest.raises(BadResult, match="cannot be stored"):
-        CallCodec("u", untyped, codec=Bare()).encode_result({1})
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from treadle import (
     App,
     BadArgument,
     BadOption,
+    DefaultCodec,
     Defer,
     Limit,
     Middleware,
@@ -35,7 +36,6 @@ from treadle.core.job import JobSpec
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Presence
 from treadle.errors import UnknownJob, Unsupported
 from treadle.execution.context import Context
-from treadle.serialization.call_codec import TaggedCodec
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -651,10 +651,10 @@ class Forgetful:
     """Loses certain digits after the decimal point, which no probe contains."""
 
     def encode(self, value: object) -> str:
-        return TaggedCodec().encode(value).replace(".375", ".0")
+        return DefaultCodec().encode(value).replace(".375", ".0")
 
     def decode(self, text: str) -> object:
-        return TaggedCodec().decode(text)
+        return DefaultCodec().decode(text)
 
 
 async def test_a_codec_that_changes_values_is_reported(app: App, testing: InTest) -> None:

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.waiting import until_blocking
-from treadle import Abort, App, Defer, Flow, Retry, current, flow
-from treadle.serialization.call_codec import TaggedCodec
+from treadle import Abort, App, DefaultCodec, Defer, Flow, Retry, current, flow
 
 app = App("memory://")
 
@@ -21,10 +20,10 @@ class Shouting:
     """A codec that is not Treadle's, which only a decorated task has."""
 
     def encode(self, value: object) -> str:
-        return TaggedCodec().encode(value).encode().hex().upper()
+        return DefaultCodec().encode(value).encode().hex().upper()
 
     def decode(self, text: str) -> object:
-        return TaggedCodec().decode(bytes.fromhex(text).decode())
+        return DefaultCodec().decode(bytes.fromhex(text).decode())
 
 
 @app.task(kind="process", codec=Shouting())

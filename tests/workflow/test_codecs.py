@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from treadle import App, BadCodec, BadResult, Worker, flow
-from treadle.serialization.call_codec import TaggedCodec
+from treadle import App, BadResult, DefaultCodec, Worker, flow
 
 
 class Wrapped:
     """The tagged form in base 64, after a name; it counts what it writes and reads."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.inner = name, TaggedCodec()
+        self.name, self.inner = name, DefaultCodec()
         self.calls: Counter[str] = Counter()
 
     def encode(self, value: object) -> str:
@@ -72,28 +71,6 @@ class Losing(Wrapped):
 
 def _cut(value: Any) -> Any:
     return value[:500] if isinstance(value, str) else value
-
-
-def test_a_value_that_its_codec_changes_is_refused() -> None:
-    class NoTuples(Wrapped):
-        def decode(self, text: str) -> Any:
-            found = super().decode(text)
-            return list(found) if isinstance(found, tuple) else found
-
-    for register in (_for_app, _for_task):
-        with pytest.raises(BadCodec, match="does not restore"):
-            register(NoTuples("x"))
-
-
-def _for_app(codec: Any) -> None:
-    App("memory://", codec=codec)
-
-
-def _for_task(codec: Any) -> None:
-    App("memory://").task(codec=codec)(_nothing)
-
-
-async def _nothing() -> None: ...
 
 
 async def test_under_testing_every_result_is_read_back() -> None:

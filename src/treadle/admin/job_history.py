@@ -17,7 +17,6 @@ from treadle.core.query_model import Query
 from treadle.durable import Checkpoint, Failure, locks_of, read_entry
 from treadle.policy import attempts, run_log
 from treadle.policy.run_log import LogLine
-from treadle.serialization.call_codec import CallCodec
 from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
@@ -98,12 +97,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
 def decoder_of(task: TaskCore | None) -> Decode:
     """Decodes what the codec of this task wrote; None: this app does not have the task."""
     codec = None if task is None else task.signature._codec
-    if task is None or codec is None:
-        return stored_values.value
-    return CallCodec(f"a step of {task.name}", _untyped, codec).decode_result
-
-
-def _untyped() -> Any: ...
+    return stored_values.value if codec is None else codec.decode
 
 
 async def read_history(storage: Storage, row: Record, decode: Decode, value: Decode) -> JobHistory:

@@ -122,7 +122,7 @@ class App(Declarations):
             wrap=_wrap(blobs, offload, keys),
         )
         if codec is not None:
-            codecs.probe(codec)
+            codecs.CallCodec("a task without annotations", lambda value: value, codec)  # raises BadCodec
         self._core = AppCore(
             choice,
             retry=retry,

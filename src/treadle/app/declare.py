@@ -17,7 +17,6 @@ from treadle.policy import cron as crons
 from treadle.policy.retry import seconds
 from treadle.resources import Lifespan
 from treadle.scheduling import CatchUp, Overlap
-from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.declaration import BatchDeclaration, BatchOptions, Declaration, TaskOptions, names_to_hide
@@ -179,6 +178,7 @@ class Declarations:
         """A function with the options of its decorator. Raises BadTask, BadOption and BadCodec."""
         if isinstance(function, staticmethod):
             function = function.__func__
+        codec = options.get("codec")
         constants = {name: value for name, value in options.items() if name not in kind.words}
         return kind(
             name=self._free_name(function, options.get("name")),
@@ -187,19 +187,12 @@ class Declarations:
             constants=cast("Options", constants),
             computed=options.get("options"),
             on_error=options.get("on_error"),
-            codec=self._codec_of(options.get("codec")),
+            codec=self._core.codec if codec is None else codec,
             redact=names_to_hide(options.get("redact", ())),
             requires=options.get("requires", ()),
             uses=options.get("uses"),
             **more,
         )
-
-    def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
-        """A task's codec: its own, which must restore the values it encodes, or the app's. Raises BadCodec."""
-        if own is None:
-            return self._core.codec
-        codecs.probe(own)
-        return own
 
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):

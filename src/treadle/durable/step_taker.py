@@ -25,7 +25,7 @@ from treadle.durable.step_codec import signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.policy import judge
 from treadle.policy.retry import Defer
-from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec
+from treadle.serialization.call_codec import CallCodec, Codec
 
 
 class StepCall(Struct, frozen=True):
@@ -45,7 +45,7 @@ class StepTaker:
         self.run, self.backend = run, backend
         row = run.record
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, run.place, row.reopenings)
-        self._codec = None if type(codec) is TaggedCodec else codec
+        self._codec = codec
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._unawaited: dict[object, str] = {}  # steps, sleeps and waits that were called and have not begun

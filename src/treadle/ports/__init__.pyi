@@ -2,11 +2,14 @@
 
 from treadle.ports.contract import CorruptQueue as CorruptQueue
 from treadle.ports.contract import Counting as Counting
+from treadle.ports.contract import DeadLetters as DeadLetters
 from treadle.ports.contract import Listener as Listener
 from treadle.ports.contract import Ports as Ports
 from treadle.ports.contract import PubSub as PubSub
 from treadle.ports.contract import Pulled as Pulled
 from treadle.ports.contract import Queue as Queue
+from treadle.ports.contract import Sized as Sized
+from treadle.ports.contract import Sole as Sole
 from treadle.ports.contract import Store as Store
 from treadle.ports.contract import Timed as Timed
 from treadle.ports.contract import name_of_space as name_of_space

@@ -34,8 +34,8 @@ class Queue(Protocol):
     """A durable log of messages, each leased to one reader at a time.
 
     A pushed message is kept until it is acked or dead-lettered. When its lease expires, it becomes visible again.
-    Optional: `max_delay` and `max_lease`, in seconds (None or missing: no bound), above which the system shortens
-    delays and leases; and `close()`, after which the next call connects again.
+    Optional: `DeadLetters` and `Sized`; `max_delay` and `max_lease`, in seconds (None or missing: no bound), above
+    which the system shortens delays and leases; and `close()`, after which the next call connects again.
     """
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
@@ -63,9 +63,19 @@ class Queue(Protocol):
         """Return the message to the queue, visible in `delay` seconds. False: as for `ack`."""
         ...
 
+
+@runtime_checkable
+class DeadLetters(Protocol):
+    """A queue that keeps what its readers cannot read. In other queues, Treadle logs such a message and deletes it."""
+
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        """Move the message to the dead letters, with the reason. False: as for `ack`."""
+        """Move the message to the dead letters, with the reason. False: as for `Queue.ack`."""
         ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A queue that counts its messages. Treadle itself does not use it; a scaler may."""
 
     async def size(self) -> int:
         """The number of visible, delayed and leased messages. May be an estimate."""
@@ -92,8 +102,8 @@ class PubSub(Protocol):
 class Store(Protocol):
     """Texts under keys. Each key is linearizable: every later call, of any process, sees the effect of a call.
 
-    Keys have up to 400 characters of `A-Za-z0-9._:@-` in addition to the namespace. Optional: `increment`, `now`, and
-    `close()`, after which the next call connects again.
+    Keys have up to 400 characters of `A-Za-z0-9._:@-` in addition to the namespace. Optional: `increment`, `now`,
+    `alone`, and `close()`, after which the next call connects again.
     """
 
     async def get(self, key: str) -> str | None: ...
@@ -129,6 +139,16 @@ class Timed(Protocol):
         ...
 
 
+@runtime_checkable
+class Sole(Protocol):
+    """A store of which one process at a time runs the jobs."""
+
+    async def alone(self, user: str) -> bool:
+        """Reserve the jobs of this namespace for this process until it ends or closes the store. Raises while another
+        process has them. True: what other processes ran has stopped; False: this process has reserved them before."""
+        ...
+
+
 class CorruptQueue(TreadleError):
     """The file of a queue has content that no crash explains. `where` names the file; nothing was changed."""
 
@@ -146,7 +166,7 @@ class Ports(Struct, frozen=True):
 
 
 METHODS = {
-    "queue": ("push", "pop", "extend", "ack", "release", "dead_letter", "size"),
+    "queue": ("push", "pop", "extend", "ack", "release"),
     "pubsub": ("publish", "subscribe"),
     "store": ("get", "set", "delete", "set_if_absent"),
 }

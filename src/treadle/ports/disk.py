@@ -38,6 +38,10 @@ class Files(Protocol):
         """Append to the file, which is created if missing; synced to disk when it returns."""
         ...
 
+    def overwrite(self, path: Path, data: bytes, sync: bool) -> None:
+        """Write at the beginning of the file, which is created if missing. `sync`: on disk when it returns."""
+        ...
+
     def truncate(self, path: Path, size: int) -> None: ...
 
     def rename(self, path: Path, to: Path) -> None: ...
@@ -86,6 +90,17 @@ class Disk:
         finally:
             os.close(descriptor)
         if is_new:
+            self._keep_name(path)
+
+    def overwrite(self, path: Path, data: bytes, sync: bool) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE)
+        try:
+            os.write(descriptor, data)
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if sync:
             self._keep_name(path)
 
     def truncate(self, path: Path, size: int) -> None:

@@ -65,6 +65,7 @@ class FileQueue:
         self._journal = Journal(self._files, self._path, segment)
         self._lock: int | None = None
         self._name = ""
+        self._users: set[str] = set()
         # Calls that arrive during a write share the next write: one sync for many.
         self._changes = Changes[Content](str(self._path), self._step, left=self._reload)
 
@@ -112,6 +113,17 @@ class FileQueue:
             lambda content, now: [Dead(item.body, item.dead or "") for item in content.held.dead.values()]
         )
 
+    async def alone(self, user: str) -> bool:
+        """Lock the files against other processes. True at the first call for this user: whatever other processes held
+        is theirs no longer. Raises BlockingIOError while another process has locked them."""
+
+        def first(content: Content, now: float) -> bool:
+            is_new = user not in self._users
+            self._users.add(user)
+            return is_new
+
+        return await self._changes.do(first)
+
     async def close(self) -> None:
         """Close the queue, so that another process can open it. The next call opens it again."""
         await self._changes.idle()
@@ -142,8 +154,7 @@ class FileQueue:
         try:
             await self._changes.in_thread(lambda: self._write(entries, held))
         except Exception as error:
-            # The disk may have less than memory, so memory is dropped and read again.
-            self._let_go()
+            self._reload()  # the disk may have less than memory
             self._report(error)
             raise
 
@@ -160,8 +171,7 @@ class FileQueue:
             if self._corrupt == "refuse":
                 raise
             self._report(error)
-            for file in self._files.list(self._path):
-                self._files.rename(file, file.with_name(f"{file.name}.corrupt-{secrets.token_hex(4)}"))
+            self._journal.set_aside(secrets.token_hex(4))
             self._journal, held = Journal(self._files, self._path, self._segment), Held()
         for item in [item for item in held.items.values() if item.token is not None]:
             item.token, item.at = None, 0.0
@@ -171,6 +181,7 @@ class FileQueue:
 
     def _write(self, entries: Entries, held: Held) -> None:
         if self._lock is not None and not self._files.is_in_place(self._lock, self._lock_file):
+            self._let_go()
             raise OSError(
                 f"{self._lock_file} was deleted or replaced while this queue was in use, and perhaps its messages too: "
                 "repeat the call, which continues with the present files"
@@ -180,6 +191,7 @@ class FileQueue:
     def forked(self) -> None:
         """In a child the queue is closed; the parent has it open."""
         self._let_go()
+        self._users.clear()
         self._changes.forget()
 
     def _reload(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from treadle.blobs import Blobs, Corrupt, NoBlob
-from treadle.ports.contract import Pulled, Queue
+from treadle.core.errors import BadOption, Unsupported
+from treadle.ports.contract import DeadLetters, Pulled, Queue, Sized
 
 LIMIT: Final = 200 * 1024  # bytes; SQS accepts 256 KiB, including the envelope
 MARK: Final = "treadle-blob:"
@@ -16,7 +17,9 @@ class LargeMessages:
     """A queue that stores large bodies as blobs; see `with_blobs`."""
 
     def __init__(self, queue: Queue, blobs: Blobs, limit: int = LIMIT) -> None:
-        self._queue, self._blobs, self._limit = queue, blobs, limit
+        if not isinstance(queue, DeadLetters):
+            raise BadOption("queue", f"expected a queue with dead_letter, for messages without a blob, found {queue!r}")
+        self._queue, self._blobs, self._limit, self._dead = queue, blobs, limit, queue
         self.max_delay: float | None = getattr(queue, "max_delay", None)
         self.max_lease: float | None = getattr(queue, "max_lease", None)
 
@@ -39,7 +42,7 @@ class LargeMessages:
                 async with self._blobs.read(pulled.body.removeprefix(MARK)) as blob:
                     data = b"".join([piece async for piece in blob])
             except (NoBlob, Corrupt) as error:
-                await self._queue.dead_letter(pulled.handle, f"its body: {error}")
+                await self._dead.dead_letter(pulled.handle, f"its body: {error}")
             else:
                 messages.append(Pulled(data.decode(), pulled.handle, pulled.attempt))
         return messages
@@ -54,9 +57,11 @@ class LargeMessages:
         return await self._queue.release(handle, delay)
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        return await self._queue.dead_letter(handle, reason)
+        return await self._dead.dead_letter(handle, reason)
 
     async def size(self) -> int:
+        if not isinstance(self._queue, Sized):
+            raise Unsupported(f"the queue {type(self._queue).__name__}", "size", "ask its system for the length")
         return await self._queue.size()
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ Calls that arrive during a commit share the next one, so a thousand waiting call
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +30,14 @@ DELETE: Final = "DELETE FROM kv WHERE key = ?"
 class FileStore:
     """Keys in one file; see `file_store`."""
 
-    def __init__(self, file: str | Path, *, clock: clocks.Clock = clocks.wall) -> None:
-        self._path, self._now = Path(file), clock
+    def __init__(
+        self,
+        file: str | Path,
+        *,
+        clock: clocks.Clock = clocks.wall,
+        alone: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._path, self._now, self.alone = Path(file), clock, alone
         self._db: sqlite3.Connection | None = None
         self._connection: sqlite3.Connection | None = None  # the same connection, set before it is prepared
         self._changes = Changes[sqlite3.Connection](str(self._path), self._step)

@@ -37,8 +37,9 @@ from treadle.serialization.type_check import (
 _Free = Mapping[Any, Any]
 _KEYS: Final = (str, int, UUID, date, datetime)  # JSON keys of these types are restored exactly from their text
 _LIVE: Final = (bytes, datetime, date, time, timedelta, Decimal, UUID)
-_LISTS: Final = (abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
-_SETS: Final = (abc.Set, abc.MutableSet)
+LISTS: Final = (abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
+SETS: Final = (abc.Set, abc.MutableSet)
+MAPPINGS: Final = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class AnnotationCompiler:
@@ -53,7 +54,7 @@ class AnnotationCompiler:
 
     def of(self, hint: Any, free: _Free = MappingProxyType({})) -> TypeCheck:
         """The check of an annotation; `free` maps the type variables around it to types."""
-        hint = _unwrap(hint, free)
+        hint = unwrap(hint, free)
         origin, args = get_origin(hint), get_args(hint)
         if hasattr(hint, "__value__") and hasattr(hint, "__type_params__"):  # `type X = ...`, new in 3.12
             return self._alias(hint)
@@ -66,13 +67,13 @@ class AnnotationCompiler:
         kind = hint if origin is None else origin
         if kind is object or kind is Any or not isinstance(kind, type):  # Any is a class since 3.11
             return self._anything()
-        if kind in (list, set, frozenset, *_LISTS, *_SETS):
+        if kind in (list, set, frozenset, *LISTS, *SETS):
             return self._items(hint, kind, args, free)
-        if kind in (dict, abc.Mapping, abc.MutableMapping):
+        if kind in MAPPINGS:
             return self._mapping(hint, args, free)
         if kind is tuple:
             return self._tuple(hint, args, free)
-        return scalar(kind) or self._class(hint, kind, tuple(_unwrap(part, free) for part in args))
+        return scalar(kind) or self._class(hint, kind, tuple(unwrap(part, free) for part in args))
 
     def _alias(self, hint: Any) -> TypeCheck:
         if hint not in self._made:
@@ -154,9 +155,9 @@ class AnnotationCompiler:
 
     def _items(self, hint: Any, kind: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         item = self.of(args[0] if args else Any, free)
-        base: Any = list if kind in _LISTS else set if kind in _SETS else kind
-        takes: tuple[type, ...] = (set, frozenset) if kind in _SETS else (kind,)
-        if kind in _LISTS:
+        base: Any = list if kind in LISTS else set if kind in SETS else kind
+        takes: tuple[type, ...] = (set, frozenset) if kind in SETS else (kind,)
+        if kind in LISTS:
             takes = (list, tuple) if issubclass(kind, abc.Sequence) else (list, tuple, set, frozenset)
         shape = TypeCheck(says(hint), base[item.wire], item.loose)
 
@@ -274,7 +275,7 @@ class AnnotationCompiler:
         self.names[kind] = name
 
 
-def _unwrap(hint: Any, free: _Free) -> Any:
+def unwrap(hint: Any, free: _Free = MappingProxyType({})) -> Any:
     """The annotation without wrappers that do not restrict values: NewType, Required, Final, type variables."""
     for _ in range(tags.MAX_DEPTH):
         if isinstance(hint, typing.TypeVar):

@@ -72,7 +72,7 @@ def _parts(signature: CallCodec, text: str) -> tuple[Sequence[Any], Mapping[str,
             raise _no_payload(signature, error) from None
         return envelope.args, envelope.kwargs, False
     try:
-        tree = read_json(text) if signature._codec is None else signature._from_codec(text)
+        tree = read_json(text) if signature._codec is None else signature._own.call(signature.name, text)
         args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
     except UNREADABLE as error:
         if isinstance(error, BadArgument):

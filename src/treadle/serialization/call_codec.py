@@ -40,28 +40,26 @@ from treadle.serialization.call_text import (
     _read_object,
     decode_foreign_call,
     encode_foreign_call,
-    encoded_by,
     plain_json,
     write_call,
 )
+from treadle.serialization.default_codec import DefaultCodec
+from treadle.serialization.own_codec import OwnCodec
 from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
-from treadle.serialization.tagged_json import Codec, TaggedCodec, decode_any, encode_any, has_mark
+from treadle.serialization.tagged_json import Codec, decode_any, encode_any, has_mark
 from treadle.serialization.tags import RemoteError, Unstorable, found
 from treadle.serialization.type_check import MISSING, TypeCheck, reason
-from treadle.serialization.verify_codec import probe
 
 __all__ = [
     "MISSING",
     "CallCodec",
     "Codec",
     "RemoteError",
-    "TaggedCodec",
     "Unstorable",
     "decode_any",
     "decode_foreign_call",
     "encode_any",
     "encode_foreign_call",
-    "probe",
 ]
 
 
@@ -88,13 +86,14 @@ class CallCodec:
     ) -> None:
         self.name = name
         self._function, self._folds = function, folds
-        self._codec = None if type(codec) is TaggedCodec else codec
+        self._codec = None if type(codec) is DefaultCodec else codec
         self._names: Mapping[type, str] = {}
         self._classes: Mapping[str, type] = {}
         self._plan: Parameters | None = None
         self._rest: Parameters | None = None
         self._result: Param | None = None
         self._value: Param | None = None
+        self._own: OwnCodec  # once the annotations are known, if there is a codec of the user's
         self._whole: Callable[[str], tuple[Any, ...]] | None = None  # decodes an ordinary call, if that is possible
         self._exact: frozenset[type] = frozenset()  # types of results that plain JSON represents exactly
         with suppress(NameError, AttributeError):  # a forward reference: resolved at the first use
@@ -124,7 +123,7 @@ class CallCodec:
         except (Unstorable, RecursionError) as error:
             raise self._misfit(name or by_place[index].name, error) from None
         if self._codec is not None:
-            return self._by_codec({"args": list(args), "kwargs": dict(kwargs)})
+            return self._by_codec(plan, {"args": list(args), "kwargs": dict(kwargs)})
         if plain:
             text = plain_json({"args": args, "kwargs": kwargs} if kwargs else args)
             if text is not None:
@@ -145,7 +144,7 @@ class CallCodec:
             except Exception:  # the slow path finds the error; `suppress` would cost 0.15 us
                 pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()
-        tree = MISSING if self._codec is None or text.startswith(FORMS) else self._from_codec(text)
+        tree = MISSING if self._codec is None or text.startswith(FORMS) else self._own.call(self.name, text)
         try:
             args, kwargs = self._arguments(plan, text) if tree is MISSING else self._read_tree(plan, tree)
             if first is not MISSING:
@@ -196,9 +195,7 @@ class CallCodec:
     def _encode(self, shape: TypeCheck, value: object) -> str:
         try:
             if self._codec is not None:
-                if not shape.untyped:
-                    shape.check(value, 0)
-                return encoded_by(self._codec, value)
+                return self._own.result(shape, value)
             untyped = shape.untyped
             plain = type(value) in shape.exact or (tagged_json.is_plain(value) if untyped else shape.check(value, 0))
             text = plain_json(value) if plain else None
@@ -225,7 +222,7 @@ class CallCodec:
             raise BadResult.of_stored(self.name, why)
         try:
             if self._codec is not None:
-                return result.shape.accept(self._codec.decode(text))
+                return result.shape.accept(self._own.read(text))
             if has_mark(text):
                 return result.shape.accept(decode_any(text, self._classes))
             refuse_deep(text)
@@ -272,6 +269,12 @@ class CallCodec:
         self._result = param_of("return", shapes.of(own), False)
         self._value = param_of("value", shapes.of(value), False)
         self._names, self._classes = shapes.names, shapes.classes
+        if self._codec is not None:
+            self._own = OwnCodec(self._codec, shapes.names, shapes.classes)
+            for _, param in params:
+                self._own.probe(param.shape, hints.get(param.name, Any), f"{param.name!r} of {self.name}", in_call=True)
+            self._own.probe(self._result.shape, own, f"the result of {self.name}")
+            self._own.probe(self._value.shape, value, f"the value of the workflow of {self.name}")
         if by_place or more:
             later = {name: p for name, p in by_name.items() if not by_place or p is not by_place[0]}
             self._rest = Parameters(by_place[1:], more, later, rest, provided)
@@ -312,12 +315,19 @@ class CallCodec:
         except Unstorable as error:
             raise BadArgument(self.name, name or param.name, str(error)) from None
 
-    def _by_codec(self, call: object) -> str:
-        codec = typing.cast("Codec", self._codec)
-        try:
-            return encoded_by(codec, call)
-        except Exception as error:  # whatever a user's codec raises
-            raise BadArgument(self.name, None, f"was refused by {codec!r}: {type(error).__name__}: {error}") from error
+    def _by_codec(self, plan: Parameters, call: dict[str, Any]) -> str:
+        text = self._own.write_call(self.name, call)
+        if not tagged_json.is_plain(call):  # JSON values were tried at the declaration
+            sent, sent_by_name = plan.bind(self.name, **call)
+            back, back_by_name = self._read_tree(plan, self._own.call(self.name, text))
+            trips = [(plan.at(i), value, back[i]) for i, value in enumerate(sent)]
+            trips += [(plan.by(name), value, back_by_name[name]) for name, value in sent_by_name.items()]
+            for param, value, copy in trips:
+                try:
+                    self._own.compare(param.shape, value, copy)
+                except Unstorable as error:
+                    raise BadArgument(self.name, param.name, str(error)) from None
+        return text
 
     # --- text to arguments ----------------------------------------------------------------------------------------
 
@@ -325,7 +335,7 @@ class CallCodec:
         if text.startswith(FORMS) and (why := lacks(text)) is not None:
             raise BadArgument(self.name, None, why)
         if self._codec is not None:
-            return self._read_tree(plan, self._from_codec(text))
+            return self._read_tree(plan, self._own.call(self.name, text))
         if has_mark(text):
             try:
                 return self._read_tree(plan, read_json(text), tags=True)
@@ -386,11 +396,3 @@ class CallCodec:
         """Raise BadArgument. The error is its cause if another attempt may succeed."""
         why = error if isinstance(error, Unstorable) else Unstorable(*reason(error))
         raise BadArgument(self.name, parameter, str(why)) from None if isinstance(error, UNFIT) else error
-
-    def _from_codec(self, text: str) -> object:
-        codec = typing.cast("Codec", self._codec)
-        try:
-            return codec.decode(text)
-        except Exception as error:  # whatever a user's codec raises
-            why = f"cannot be read by {codec!r}: {type(error).__name__}: {error}"
-            raise BadArgument(self.name, None, why) from error

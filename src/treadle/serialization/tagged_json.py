@@ -59,24 +59,13 @@ _BITS: Final = 14_000  # Python writes at most 4,300 digits of an int: 14,284 bi
 
 
 class Codec(Protocol):
-    """Converts arguments and results to text. A user's codec must restore equal values of the same types, which
-    `serialization/verify_codec.py` checks. An exception that it raises becomes BadArgument or BadResult. It gets calls
-    as ``{"args": [...], "kwargs": {...}}``."""
+    """Converts arguments and results to text. A user's codec must restore equal values of the same types:
+    `serialization/own_codec.py` checks at the declaration of a task what its annotations allow, and each call checks
+    values that JSON cannot represent. An exception that it raises becomes BadArgument or BadResult. It gets calls as
+    ``{"args": [...], "kwargs": {...}}``."""
 
     def encode(self, value: object, /) -> str: ...
     def decode(self, text: str, /) -> object: ...
-
-
-class TaggedCodec:
-    """The default: plain JSON where that is enough, otherwise tagged JSON."""
-
-    def encode(self, value: object, /) -> str:
-        """Raises Unstorable."""
-        return encode_any(value)
-
-    def decode(self, text: str, /) -> object:
-        """Raises Unstorable."""
-        return decode_any(text)
 
 
 def has_mark(text: str) -> bool:

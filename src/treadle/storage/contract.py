@@ -142,6 +142,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     risks           has `risks`: it looks at the settings of its server or file system, see `Surroundings`
     reads_texts     it is a server that offloads or encrypts by itself: its rows come with their texts. Known once the
                     storage is open.
+    read_only       why this process can only read it, which waiting does not change. Known once the storage is open.
     """
 
     settle_claim: bool = False
@@ -158,6 +159,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     risks: bool = False
     reads_texts: bool = False
+    read_only: str = ""
 
 
 class Storage(Protocol):

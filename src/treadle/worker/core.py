@@ -14,7 +14,7 @@ from datetime import timedelta
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.core import defaults, ids
-from treadle.core.errors import PASSING, BadOption, ResourceFailed, UnknownTask
+from treadle.core.errors import PASSING, BadOption, ResourceFailed, StorageDenied, UnknownTask
 from treadle.core.events import Event
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
@@ -155,6 +155,8 @@ class WorkerCore:
         try:
             self._check_queues(storage.capabilities.queues)
             if self.queues():
+                if why := storage.capabilities.read_only:  # later, a file may become writable again
+                    raise StorageDenied(f"a worker must write to its storage: {why}")
                 await self.app.prepare()
         except BaseException:
             await self.app.release()

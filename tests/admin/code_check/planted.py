@@ -128,9 +128,9 @@ TASKS = [
     ),
     Case(
         "the codec of a task is another",
-        "from treadle.serialization.call_codec import TaggedCodec\nclass Own:\n"
-        "    def encode(self, value): return 'own' + TaggedCodec().encode(value)\n"
-        "    def decode(self, text): return TaggedCodec().decode(text[3:])\n"
+        "from treadle import DefaultCodec\nclass Own:\n"
+        "    def encode(self, value): return 'own' + DefaultCodec().encode(value)\n"
+        "    def decode(self, text): return DefaultCodec().decode(text[3:])\n"
         '@app.task(name="coded", codec=Own())\nasync def coded(a: int) -> None: ...',
         '@app.task(name="coded")\nasync def coded(a: int) -> None: ...',
         call("coded", "1"),

@@ -217,6 +217,29 @@ async def test_a_claim_may_wait_and_may_be_repeated(queue: Queue) -> None:
     assert await queue.claim() == 204
 
 
+@shows("a claim repeated with another spelling of its runner is the same claim")
+async def test_a_repeated_claim_may_spell_its_runner_differently(queue: Queue) -> None:
+    job, other = await queue.create(), await queue.create()
+    for runner in (A, A.upper(), A.title(), A):
+        status, claimed = await queue("POST", "/jobs/claim", {"runner_id": runner}, Idempotency_Key="k")
+        assert (status, claimed["job_id"], claimed["runner_id"]) == (200, job["job_id"], runner)
+        assert (await queue("GET", f"/jobs/{job['job_id']}"))[1] == claimed
+        assert claimed["run_attempts"] == 1
+    assert (await queue.claim(A.upper()))["job_id"] == other["job_id"]
+    done = {"status": "completed", "output_addr": "out", "runner_id": A.upper()}
+    status, ended = await queue("POST", f"/jobs/{job['job_id']}/complete", done)
+    assert (status, ended["runner_id"]) == (200, A)
+
+
+@shows("a job that its runner claims again shows the spelling of the new claim")
+async def test_a_later_claim_has_its_own_spelling_of_the_runner(queue: Queue) -> None:
+    job = await queue.create()
+    for runner in (A.upper(), A):
+        assert (await queue("POST", "/jobs/claim", {"runner_id": runner}, Idempotency_Key=runner))[0] == 200
+        assert (await queue("GET", f"/jobs/{job['job_id']}"))[1]["runner_id"] == runner
+        await queue("POST", f"/jobs/{job['job_id']}/release", {"runner_id": A})
+
+
 @shows("`create` repeated with its `Idempotency-Key` makes one job, and another body under it gets 422")
 async def test_creating_may_be_repeated(queue: Queue) -> None:
     first = await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k")

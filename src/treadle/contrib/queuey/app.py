@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -147,7 +148,8 @@ class QueueyApi:
         """
         allowed(caller(request, "work"), (QUEUE,))
         runner = (await body(request, ClaimAsked, self._most)).runner_id
-        claim_id = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
+        key = request.headers.get("idempotency-key")
+        claim_id = f"{runner}#{uuid.uuid4().hex}" if key is None else f"{runner.lower()}#{key}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
 
         with self._repeats.of(claim_id) as same:
@@ -158,6 +160,8 @@ class QueueyApi:
                     if not same.is_newest(number):
                         return None, True, None  # ends the wait, and wakes the next runner
                     row, next_in = await self._claim(claim_id)
+                    if row is not None and runner_of(row) != runner:
+                        row = await self._spelled(row, runner)
                 return row, row is not None, next_in
 
             async def back(row: Record | None) -> None:
@@ -165,6 +169,13 @@ class QueueyApi:
 
             row = await self._waiting.until_found([QUEUE], wait, request, look, back)
         return self._claimed(row)
+
+    async def _spelled(self, row: Record, runner: str) -> Record:
+        """Store the runner as this request spells it: a repeated claim has the same id in each spelling."""
+        note = msgspec.json.encode(Ending(runner)).decode()
+        renewal = LeaseRenewal(row.id, row.version, note=note)
+        await self._core.storage.heartbeat(Presence(worker=runner), [renewal], self._rules.abandoned_age)
+        return replace(row, note=note)
 
     async def _hand_back(self, row: Record | None) -> None:
         """Release the job of a client that has disconnected; it keeps its position, and the claim does not count."""

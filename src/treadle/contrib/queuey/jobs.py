@@ -113,7 +113,8 @@ class Listing(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True, omit_defaults=True):
-    """The note of an ended row: the runner of its last run, and the time of its last tickle."""
+    """The note of a row: the runner of its last run if the claim id spells it differently; and of an ended row, always
+    the runner, and the time of its last tickle."""
 
     runner: str | None = None
     heard: float | None = None
@@ -184,10 +185,12 @@ def is_runner(row: Record, runner: str) -> bool:
 
 
 def runner_of(row: Record) -> str | None:
-    """The runner that has the job, or has completed it, as its claim has named it."""
+    """The runner that has the job, or has completed it, as its claim has spelled it."""
+    noted = ending_of(row).runner
     if row.state.final:
-        return ending_of(row).runner
-    return None if row.worker is None else row.worker.partition("#")[0]
+        return noted
+    claimed = None if row.worker is None else row.worker.partition("#")[0]
+    return noted if (noted or "").lower() == (claimed or "").lower() else claimed
 
 
 def ending_of(row: Record) -> Ending:

@@ -46,7 +46,7 @@ class BadResult(TreadleError):
 
 
 class BadCodec(TreadleError, ValueError):
-    """A codec does not restore the value that it encoded."""
+    """A codec cannot store, or does not restore, a value that the annotations of its task allow."""
 
     fails_as: str | None = CODE
 

@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.claim_ids import worker_name
 from treadle.core.errors import UNREADABLE, NotADatabase
 from treadle.core.limit_model import LimitFacts
-from treadle.core.model import Claim, Claimed, Outcome, Presence, Record, Settled, State
+from treadle.core.model import Claim, Claimed, LeaseRenewal, Outcome, Presence, Record, Settled, State
 from treadle.core.query_model import MetricsRow
 from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
@@ -106,6 +107,15 @@ class Copy(MemoryStorage):
     async def settle_and_step(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed | None]:
         settled = await self.settle(outcomes)
         return settled, Claimed() if self._shut() is not None else await self.step(ask)
+
+    def leases_by_worker(self) -> dict[str, tuple[LeaseRenewal, ...]]:
+        """The running jobs."""
+        leased: dict[str, tuple[LeaseRenewal, ...]] = {}
+        for row in self._jobs.values():
+            if row.state is State.RUNNING and row.worker is not None:
+                worker = worker_name(row.worker)
+                leased[worker] = *leased.get(worker, ()), LeaseRenewal(row.job.id, row.version)
+        return leased
 
     def look(self, ask: Claim, now: float) -> Claimed:
         """The result of a claim that changes nothing."""

@@ -118,6 +118,7 @@ class ComposedStorage:
             self._pubsub, f"{self.namespace}:log", lambda: self._replica.position, follow, self._start
         )
         self._tidying = False
+        self._reserved = not self._store.has("alone")
 
     @property
     def _replica(self) -> Replica:
@@ -192,6 +193,7 @@ class ComposedStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
+        await self._reserve()
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         claimed: Claimed | None = None
         while claimed is None:  # with very many blocked jobs a claim takes several steps, each with its own entry
@@ -218,10 +220,22 @@ class ComposedStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if not outcomes:
             return [], await self.claim(ask)
+        await self._reserve()
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         both: tuple[list[Settled], Claimed | None] = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
         settled, claimed = both
         return settled, await self.claim(ask) if claimed is None else claimed
+
+    async def _reserve(self) -> None:
+        """Before the first claim: reserve a store of one process at a time, and end the leases of dead processes. The
+        leases are read before the reservation, so that none of them is of this process."""
+        if self._reserved:
+            return
+        leased = await self._look(lambda replica, now: replica.copy.leases_by_worker())
+        if await self._store(self._store.port.alone, self.namespace):
+            for worker, leases in leased.items():
+                await self._ask(log_entries.HeartbeatOp(Presence(worker=worker, gone=True), leases, 0.0))
+        self._reserved = True
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         return await self._look(lambda replica, now: [self._row(id) for id in ids])

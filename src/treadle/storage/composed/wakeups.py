@@ -1,7 +1,8 @@
 """Pushes a wakeup to the queue port for each job that starts to wait for a worker, and pops one when a job is taken.
 
 A wakeup is only a hint; the log decides. One that arrives twice, late, early or never changes nothing. The length of
-the queue shows how many jobs wait. A message that cannot be decoded goes to the dead letters with the reason.
+the queue shows how many jobs wait. A message that cannot be decoded goes to the dead letters with the reason, if
+the queue has any.
 """
 
 from __future__ import annotations
@@ -123,10 +124,7 @@ class Wakeups:
         try:
             wakeup = _decode(pulled.body)
         except UNREADABLE as error:
-            log.warning("a message in the queue is not a wake-up of Treadle; moving it to the dead letters: %s", error)
-            await self._queue(
-                self._queue.port.dead_letter, pulled.handle, f"expected a wake-up with the id of a job: {error}"
-            )
+            await self._bury(pulled, f"expected a wake-up with the id of a job: {error}")
             return
         row = self._row(wakeup.job)
         if row is None or row.state is not State.READY:
@@ -141,6 +139,14 @@ class Wakeups:
             self._kept.append(pulled)
             del self._kept[:-BATCH]  # the others return to the queue when their leases expire
             self._wake([f"queue:{row.job.queue}"])
+
+    async def _bury(self, pulled: Pulled, reason: str) -> None:
+        if self._queue.has("dead_letter"):
+            log.warning("a message in the queue is moved to the dead letters: %s", reason)
+            await self._queue(self._queue.port.dead_letter, pulled.handle, reason)
+        else:
+            log.error("a message in the queue, which has no dead_letter, is deleted: %s; %.200r", reason, pulled.body)
+            await self._queue(self._queue.port.ack, pulled.handle)
 
     async def _done(self, pulled: Pulled) -> None:
         self._owed, self._acked = max(0, self._owed - 1), self._acked + 1

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from treadle.core import clock, defaults
 from treadle.core.errors import BadUrl
 from treadle.core.limit_model import LimitChange, LimitUse
@@ -97,6 +99,7 @@ class SqliteStorage:
         """Create or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull; with `look`
         SchemaTooOld."""
         await self._file.open(look)
+        self.capabilities = replace(type(self).capabilities, read_only=self._file.unwritable)
         self._known.is_made = True
         self._notifier.start()
 

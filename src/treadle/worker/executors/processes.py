@@ -35,7 +35,6 @@ from treadle.execution.job_run import JobRun, running_here
 from treadle.execution.middleware import overrides
 from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.resources import LEAVING
-from treadle.serialization.call_codec import TaggedCodec
 from treadle.tasks.core import TaskCore
 from treadle.worker.executors.child import (
     HEAD,
@@ -321,7 +320,7 @@ def _ask(task: TaskCore, record: Record) -> Ask:
     module = getattr(function, "__module__", None)
     if not isinstance(module, str):
         raise BadTask(f"{task.name}: {function!r} does not name its module, so a process cannot import it")
-    own_codec = task.signature._codec is not None and not isinstance(task.signature._codec, TaggedCodec)
+    own_codec = task.signature._codec is not None
     without_payload = replace(record, job=replace(record.job, payload=""))
     run = _run_of(record)
     capture = None if run.log is None else run.log.level

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from treadle.testing.clock import HandClock
 
 BY_HAND = (2.0,)  # lease in the checks, in seconds
@@ -28,6 +30,9 @@ class Desk:
     def __init__(self, port: Any, make: Any, clock: HandClock, advance: Any, lease: float) -> None:
         self.port, self.make, self.clock, self._advance, self.lease = port, make, clock, advance, lease
         self.over = 1.25 * lease  # seconds until a lease has certainly expired
+
+    def has(self, method: str) -> bool:
+        return callable(getattr(self.port, method, None))
 
     async def advance(self, seconds: float) -> None:
         if self._advance is not None:
@@ -51,13 +56,15 @@ class Desk:
         return message
 
 
-def checks(kind: str) -> Callable[[Check], Callable[..., None]]:
+def checks(kind: str, needs: str | None = None) -> Callable[[Check], Callable[..., None]]:
+    """`needs`: an optional method, without which the port is not tested for it."""
+
     def decorate(check: Check) -> Callable[..., None]:
         make_name = f"make_{kind}"
 
         @functools.wraps(check)
         def test(**given: Any) -> None:
-            asyncio.run(_play(check, given[make_name], given["advance"]))
+            asyncio.run(_play(check, given[make_name], given["advance"], needs))
 
         place = inspect.Parameter.POSITIONAL_OR_KEYWORD
         test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -68,12 +75,14 @@ def checks(kind: str) -> Callable[[Check], Callable[..., None]]:
     return decorate
 
 
-async def _play(check: Check, make: Any, advance: Any) -> None:
+async def _play(check: Check, make: Any, advance: Any, needs: str | None) -> None:
     leases = BY_HAND if advance is None else REAL
     for lease in leases:
         clock = HandClock()
         desk = Desk(await opened(make, clock), make, clock, advance, lease)
         try:
+            if needs is not None and not desk.has(needs):
+                pytest.skip(f"this port has no {needs}, which is optional")
             await check(desk)
         except AssertionError:
             if lease == leases[-1]:
