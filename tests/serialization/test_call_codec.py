@@ -52,8 +52,8 @@ from treadle.serialization.call_codec import (
     probe,
 )
 from treadle.serialization.call_text import encode_foreign_call
+from treadle.serialization.comparison import same
 from treadle.serialization.tags import MARK, short
-from treadle.serialization.verify_codec import same
 from treadle_testkit.shows import shows
 
 try:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from treadle.core.errors import BadCodec
+from treadle.serialization.comparison import same
 from treadle.serialization.tagged_json import Codec
-from treadle.serialization.tags import RemoteError, found, message_of, short
+from treadle.serialization.tags import found, short
 
 PROBES: Final[tuple[object, ...]] = (
     None,
@@ -62,23 +63,3 @@ def probe(codec: Codec) -> None:
             raise BadCodec(f"{codec!r} must encode to str, got {found(text)} for {short(value)}")
         if not same(value, back):
             raise BadCodec(f"{codec!r} does not restore {found(value)}: it returned {found(back)}")
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether the values are equal and of the same types at every level. NaN equals NaN; exceptions are compared by
-    name and message."""
-    if isinstance(a, Exception) and isinstance(b, Exception):
-        return _facts(a) == _facts(b)
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
-    if isinstance(a, Decimal):
-        return str(a) == str(b)  # 1.10 and 1.1 differ, and comparing a signalling NaN raises
-    return bool(a == b or (a != a and b != b))
-
-
-def _facts(error: Exception) -> tuple[str, str]:
-    return (error.type if isinstance(error, RemoteError) else type(error).__qualname__), message_of(error)
