@@ -198,7 +198,9 @@ KEEPS = [
     (str, "h\u00e9"), (str, "\ud800"), (str, "$t"), (str, '"$t"'), (int, 5), (int, -(2**300)), (int, 10**5000),
     (float, 1.5), (float, math.nan), (float, -math.inf), (bool, True), (None, None), (bytes, b"\x00\xff"),
     (datetime, MOMENT), (datetime, MOMENT.replace(tzinfo=UTC)), (datetime, MOMENT.replace(tzinfo=PARIS)),
-    (datetime, MOMENT.replace(tzinfo=ODD)), (date, date.min), (time, time(1, 2, 3, 4)), (time, time(1, tzinfo=UTC)),
+    (datetime, MOMENT.replace(tzinfo=ODD)), (datetime, MOMENT.replace(fold=1)), (Any, MOMENT.replace(fold=1)),
+    (time, time(2, 30, fold=1)), (datetime, MOMENT.replace(tzinfo=timezone(timedelta(microseconds=-5)))),
+    (datetime, MOMENT.replace(tzinfo=timezone(timedelta(seconds=61, microseconds=5)))), (date, date.min), (time, time(1, 2, 3, 4)), (time, time(1, tzinfo=UTC)),
     (time, time(1, tzinfo=ODD)), (timedelta, timedelta.min), (timedelta, timedelta(-1, 3, 7)),
     (Decimal, Decimal("1.10")), (Decimal, Decimal("-Infinity")), (UUID, UUID(int=9)),
     (Colour, Colour.RED), (Mixed, Mixed.PAIR), (Mixed, Mixed.TEXT), (Level, Level.HIGH), (Mode, Mode.FAST),
@@ -560,9 +562,18 @@ def test_cycles_and_deep_values_are_refused() -> None:
     for _ in range(99):
         tags = (tags,)
     assert through(Any, tags) == tags
-    for hint, value in ((Any, cycle), (list, cycle), (Any, [deep]), (Any, (tags,)), (Node, node), (Any, {"a": cycle})):
-        with pytest.raises(BadArgument, match="deep, or contains itself"):
+    for hint, value in ((Any, [deep]), (Any, (tags,))):
+        with pytest.raises(BadArgument, match="is nested more than 100 deep"):
             one(hint).encode_call((value,), {})
+    for hint, value, steps in (
+        (Any, cycle, "[0]"),
+        (list, cycle, "[0]"),
+        (Node, node, ".below[0]"),
+        (Any, {"a": cycle}, "[0]"),
+    ):
+        with pytest.raises(BadArgument) as caught:
+            one(hint).encode_call((value,), {})
+        assert caught.value.problem == f"holds a value that contains itself: its {steps} is that value again"
     with pytest.raises(Unstorable, match="contains itself"):
         encode_any(cycle)
     for text in ('{"$t":"set","v":' * 3000, '["$t",' + "[" * 400 + "]" * 401, "[" * 100_000 + "]" * 100_000):

@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.core.job import Continuation
 from treadle.serialization import class_hooks, tagged_json, tags
-from treadle.serialization.nesting import too_deep
+from treadle.serialization.nesting import TooDeep, too_deep
 from treadle.serialization.tags import Unstorable, found
 from treadle.serialization.type_check import (
     MISSING,
@@ -148,7 +148,7 @@ class AnnotationCompiler:
                 try:
                     return part.check(value, depth)
                 except Unstorable as error:
-                    if error.path and len(others) == 1:
+                    if isinstance(error, TooDeep) or (error.path and len(others) == 1):
                         raise  # X | None: the error inside X is more precise
             return shape.refuse(value, depth)
 

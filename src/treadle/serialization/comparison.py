@@ -36,14 +36,15 @@ _NOTHING: Final = object()
 
 
 def same(sent: object, read: object) -> bool:
-    """Whether `difference` finds none."""
-    return difference(sent, read) is None
+    """Whether the values are equal and of the same types at every level, without any conversion. NaN equals NaN, and an
+    exception its RemoteError."""
+    return _Comparison(False).of(sent, read, True) is None
 
 
 def difference(sent: object, read: object) -> Unstorable | None:
-    """The first part that differs, with its path and both values; None if there is none."""
+    """The first part that differs otherwise than an annotation asks, with its path and both values; or None."""
     try:
-        return _Comparison().of(sent, read, False)
+        return _Comparison(True).of(sent, read, False)
     except RecursionError:
         return Unstorable("is nested too deep to be compared")
 
@@ -51,7 +52,8 @@ def difference(sent: object, read: object) -> Unstorable | None:
 class _Comparison:
     """One walk over two values. It compares a pair of objects once, so cycles and shared parts end."""
 
-    def __init__(self) -> None:
+    def __init__(self, converts: bool) -> None:
+        self._converts = converts  # whether an int may have become a float
         self._seen: dict[tuple[int, int], object] = {}  # with the objects, so that their ids stay theirs
 
     def of(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
@@ -96,9 +98,13 @@ class _Comparison:
 
     def _converted(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
         """Values of two types: nothing, if an annotation converts the one to the other."""
-        if isinstance(sent, Exception) and isinstance(read, RemoteError) and _facts(sent) == _facts(read):
-            return None
-        if type(sent) is int and type(read) is float and sent == read:
+        if isinstance(sent, Exception) and isinstance(read, Exception):
+            return (
+                None
+                if RemoteError in (type(sent), type(read)) and _facts(sent) == _facts(read)
+                else _changed(sent, read)
+            )
+        if self._converts and type(sent) is int and type(read) is float and sent == read:
             return None
         if not strict:
             if _is_flattened(sent, read):

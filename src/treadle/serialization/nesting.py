@@ -8,22 +8,22 @@ from typing import Any
 from treadle.serialization.tags import MAX_DEPTH, Unstorable, field_names, is_model, is_record, short
 
 
-class _Circular(Unstorable):
-    """Its path would repeat the same steps up to the greatest depth, so it has none."""
+class TooDeep(Unstorable):
+    """It has no path, which would repeat the same steps up to the greatest depth."""
 
     def under(self, step: str) -> None:
         return
 
 
-def too_deep(value: object) -> Unstorable:
+def too_deep(value: object) -> TooDeep:
     """The error for a value that is nested too deep."""
-    return circular(value) or Unstorable(f"is nested more than {MAX_DEPTH} deep")
+    return circular(value) or TooDeep(f"is nested more than {MAX_DEPTH} deep")
 
 
-def circular(value: object) -> Unstorable | None:
+def circular(value: object) -> TooDeep | None:
     """The error for a value that contains itself; None for any other."""
     steps = _loop(value)
-    return None if steps is None else _Circular(f"holds a value that contains itself: its {steps} is that value again")
+    return None if steps is None else TooDeep(f"holds a value that contains itself: its {steps} is that value again")
 
 
 def _loop(value: object) -> str | None:

@@ -54,7 +54,7 @@ def changed_argument(
     try:
         back, named_back = codec._arguments(plan, text)
     except BadArgument as error:
-        return BadArgument(codec.name, error.parameter, f"cannot be read by the worker: {error.problem}; {_ADVICE}")
+        return BadArgument(codec.name, error.parameter, f"could not be read again: {error.problem}; {_ADVICE}")
     by_place, named = plan.bind(codec.name, args, kwargs)
     sent = [(plan.at(index).name, value) for index, value in enumerate(by_place)] + list(named.items())
     for (name, value), read in zip(sent, [*back, *named_back.values()], strict=True):
@@ -69,6 +69,6 @@ def changed_result(codec: CallCodec, param: Param, text: str, value: object) -> 
     try:
         back = codec._decode(param, text)
     except BadResult as error:
-        return BadResult(codec.name, f"cannot be read again, {error.problem}; {_ADVICE}")
+        return BadResult(codec.name, f"could not be read again: {error.problem.removeprefix('as stored: ')}; {_ADVICE}")
     changed = difference(value, back)
     return None if changed is None else BadResult(codec.name, f"{changed}; {_ADVICE}")

@@ -57,8 +57,10 @@ def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any],
         case "dict":
             return {read(key): read(item) for key, item in map(_list, _list(v))}
         case "object":
-            fields = read(v) if type(v) is not dict or TAG in v else {key: read(item) for key, item in v.items()}
-            return build(classes[raw["of"]], fields) if raw.get("of") in classes else fields
+            known = classes.get(raw.get("of", ""))
+            whole = TAG in v if type(v) is dict else is_model(known)
+            fields = read(v) if whole else {key: read(item) for key, item in v.items()}
+            return fields if known is None else build(known, fields)
         case "enum":
             return member(classes[raw["of"]], v) if raw.get("of") in classes else v
         case "error":
