@@ -17,7 +17,7 @@ import msgspec
 from treadle.core.job import Continuation
 from treadle.serialization import class_hooks, tagged_json, tags
 from treadle.serialization.nesting import TooDeep, too_deep
-from treadle.serialization.tags import Unstorable, found
+from treadle.serialization.tags import Unstorable, found, reason
 from treadle.serialization.type_check import (
     MISSING,
     NOTHING,
@@ -29,7 +29,6 @@ from treadle.serialization.type_check import (
     is_usable,
     opaque,
     part_fits,
-    reason,
     says,
     scalar,
 )

@@ -166,7 +166,8 @@ class _Comparison:
 
     def _objects(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
         """Instances of any other class: by its `__eq__`, or by their attributes if it has none."""
-        if type(sent).__eq__ is object.__eq__ and not callable(sent):
+        equality: object = type(sent).__eq__
+        if equality is object.__eq__ and not callable(sent):
             return self.of(object.__getstate__(sent), object.__getstate__(read), strict)
         try:
             return None if sent == read else _changed(sent, read)
