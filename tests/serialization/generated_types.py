@@ -1,7 +1,7 @@
 """Random types with values: containers, enums, dataclasses, Structs, NamedTuples, TypedDicts, and pydantic models, also
 with every hook that we know.
 
-A seeded generator of our own, because a type and its values are made together, and thousands of each in a second or two.
+A seeded generator of our own, because a type and its values are made together, thousands of each in a few seconds.
 `Made.calm` says that no class of the type has a hook and that the values fit, so each of them must be accepted.
 """
 
@@ -92,7 +92,12 @@ class Types:
 
     def _leaf(self) -> Made:
         rnd = self.random
-        zones = (None, UTC, timezone(timedelta(hours=5, minutes=30)), timezone(timedelta(seconds=rnd.randint(-86399, 86399))))
+        zones = (
+            None,
+            UTC,
+            timezone(timedelta(hours=5, minutes=30)),
+            timezone(timedelta(seconds=rnd.randint(-86399, 86399))),
+        )
         texts = ["", "a", "\u20ac\U0001f9f5", '"$t"', "$t", "null", "1", "2026-01-01", "x" * 300, "\x00\n"]
         leaves: list[tuple[Any, Draw]] = [
             (int, lambda: rnd.choice([0, 1, -1, 2**31, 2**63, -(2**64), 10**40, rnd.getrandbits(60)])),
@@ -114,7 +119,12 @@ class Types:
             (Right, lambda: rnd.choice([Right.READ, Right.READ | Right.WRITE, Right(0)])),
             (Literal["a", 1, True], lambda: rnd.choice(["a", 1, True])),
             (Literal["a", "b"], lambda: rnd.choice("ab")),
-            (Any, lambda: rnd.choice([1, "a", [1, None], {"a": 1.5}, (1, 2), date.max, {1: {"$t": 2}}, b"\xff", math.nan])),
+            (
+                Any,
+                lambda: rnd.choice(
+                    [1, "a", [1, None], {"a": 1.5}, (1, 2), date.max, {1: {"$t": 2}}, b"\xff", math.nan]
+                ),
+            ),
         ]
         hint, draw = rnd.choice(leaves)
         return Made(hint, draw, hashable=hint is not Any)
@@ -128,18 +138,25 @@ class Types:
 
     def _optional(self, depth: int) -> Made:
         inner = self.any(depth)
-        return Made(typing.Optional[inner.hint], lambda: inner.draw() if self.random.random() < 0.7 else None, inner.calm, inner.hashable)  # noqa: UP045, E501
+        return Made(
+            _union_of(inner.hint, None),
+            lambda: inner.draw() if self.random.random() < 0.7 else None,
+            inner.calm,
+            inner.hashable,
+        )
 
     def _union(self, depth: int) -> Made:
         parts = [self.any(depth) for _ in range(self.random.randint(2, 3))]
         if any(part.hint is Any for part in parts):
             return parts[0]
-        hint = typing.Union[tuple(part.hint for part in parts)]  # noqa: UP007
+        hint = _union_of(*(part.hint for part in parts))
         return Made(hint, lambda: self.random.choice(parts).draw(), all(part.calm for part in parts), False)
 
     def _list(self, depth: int) -> Made:
         inner = self.any(depth)
-        return Made(list[inner.hint], lambda: [inner.draw() for _ in range(self.random.randint(0, 3))], inner.calm, False)
+        return Made(
+            list[inner.hint], lambda: [inner.draw() for _ in range(self.random.randint(0, 3))], inner.calm, False
+        )
 
     def _tuple(self, depth: int) -> Made:
         if self.random.random() < 0.4:
@@ -147,7 +164,12 @@ class Types:
             return Made(tuple[inner.hint, ...], lambda: (inner.draw(), inner.draw()), inner.calm, inner.hashable)
         parts = [self.any(depth) for _ in range(2)]
         calm, hashable = all(part.calm for part in parts), all(part.hashable for part in parts)
-        return Made(tuple.__class_getitem__(tuple(part.hint for part in parts)), lambda: tuple(part.draw() for part in parts), calm, hashable)  # noqa: E501
+        return Made(
+            tuple.__class_getitem__(tuple(part.hint for part in parts)),
+            lambda: tuple(part.draw() for part in parts),
+            calm,
+            hashable,
+        )
 
     def _set(self, depth: int) -> Made:
         inner, kind = self._key(), self.random.choice([set, frozenset])
@@ -190,13 +212,17 @@ class Types:
             space["__post_init__"] = self._post_init(list(fields))
             if self.random.random() < 0.3:
                 pairs.append(("late", dataclasses.InitVar[int], 1))
-        kind = dataclasses.make_dataclass(self._name(), pairs, namespace=space, frozen=not hook, slots=self.random.random() < 0.5)
+        kind = dataclasses.make_dataclass(
+            self._name(), pairs, namespace=space, frozen=not hook, slots=self.random.random() < 0.5
+        )
         return self._class(kind, fields, hook)
 
     def _struct(self, depth: int) -> Made:
         fields, hook = self._fields(depth), self.random.random() < 0.4
         space = {"__post_init__": self._post_init(list(fields))} if hook else {}
-        options = self.random.choice([{}, {"rename": "camel"}, {"omit_defaults": True}, {"array_like": True}, {"kw_only": True}])
+        options = self.random.choice(
+            [{}, {"rename": "camel"}, {"omit_defaults": True}, {"array_like": True}, {"kw_only": True}]
+        )
         pairs: list[Any] = [(name, made.hint) for name, made in fields.items()]
         return self._class(msgspec.defstruct(self._name(), pairs, namespace=space, **options), fields, hook)
 
@@ -208,7 +234,12 @@ class Types:
     def _typed_dict(self, depth: int) -> Made:
         fields = self._fields(depth)
         kind = TypedDict(self._name(), {name: made.hint for name, made in fields.items()})  # type: ignore[misc]
-        return Made(kind, lambda: {name: made.draw() for name, made in fields.items()}, all(made.calm for made in fields.values()), False)  # noqa: E501
+        return Made(
+            kind,
+            lambda: {name: made.draw() for name, made in fields.items()},
+            all(made.calm for made in fields.values()),
+            False,
+        )
 
     def _post_init(self, names: list[str]) -> Any:
         what, name = self.random.choice(["nothing", "grow", "flip"]), names[0]
@@ -229,16 +260,28 @@ class Types:
     def _model(self, depth: int) -> Made:
         """A pydantic model. Its values are never `calm`: pydantic's own types restrict and convert."""
         fields = self._fields(depth)
-        config = self.random.choice([{}, {}, {"extra": "allow"}, {"frozen": True}, {"use_enum_values": True}, {"strict": True}, {"ser_json_bytes": "base64"}])  # noqa: E501
+        config = self.random.choice(
+            [
+                {},
+                {},
+                {"extra": "allow"},
+                {"frozen": True},
+                {"use_enum_values": True},
+                {"strict": True},
+                {"ser_json_bytes": "base64"},
+            ]
+        )
         pairs = {name: (made.hint, Field(**self._options(name))) for name, made in fields.items()}
         space = self._validators(next(iter(fields)))
-        kind = pydantic.create_model(self._name(), __config__=ConfigDict(arbitrary_types_allowed=True, **config), __validators__=space, **pairs)  # noqa: E501
+        kind = pydantic.create_model(
+            self._name(), __config__=ConfigDict(arbitrary_types_allowed=True, **config), __validators__=space, **pairs
+        )
         aliases = {name: kind.model_fields[name].validation_alias or name for name in fields}
         return self._checked(kind, lambda: {str(aliases[name]): made.draw() for name, made in fields.items()}, True)
 
     def _options(self, name: str) -> dict[str, Any]:
         other = f"{name}Alias"
-        ways: list[dict[str, Any]] = [{}, {}, {}, {"alias": other}, {"exclude": True}]
+        ways: list[dict[str, Any]] = [*[{}] * 12, {"alias": other}, {"exclude": True}]
         ways += [{"validation_alias": other}, {"serialization_alias": other}]
         return self.random.choice(ways)
 
@@ -268,15 +311,21 @@ class Types:
         def draw() -> Any:
             values, way = fields(), self.random.random()
             if way < 0.1:
-                return kind.model_construct(**{name: value for name, value in zip(kind.model_fields, values.values(), strict=True)})
+                return kind.model_construct(**dict(zip(kind.model_fields, values.values(), strict=True)))
             if way < 0.2 and subclasses:
-                return _subclass(kind).model_construct(**dict(zip(kind.model_fields, values.values(), strict=True)), more=1)
+                return _subclass(kind).model_construct(
+                    **dict(zip(kind.model_fields, values.values(), strict=True)), more=1
+                )
             try:
                 return kind(**values)
             except (pydantic.ValidationError, OverflowError):
                 return kind.model_construct(**dict(zip(kind.model_fields, values.values(), strict=True)))
 
         return Made(kind, draw, False, False)
+
+
+def _union_of(*hints: Any) -> Any:
+    return typing.Union[hints]  # noqa: UP007  # of types found at run time
 
 
 _subclasses: dict[Any, Any] = {}

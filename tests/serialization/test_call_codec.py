@@ -113,6 +113,11 @@ class Loose:
 
 
 @dataclasses.dataclass
+class Span:
+    end: tuple[int, int] | Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass
 class Node:
     name: str
     below: list[Node] = dataclasses.field(default_factory=list)
@@ -200,13 +205,14 @@ KEEPS = [
     (datetime, MOMENT), (datetime, MOMENT.replace(tzinfo=UTC)), (datetime, MOMENT.replace(tzinfo=PARIS)),
     (datetime, MOMENT.replace(tzinfo=ODD)), (datetime, MOMENT.replace(fold=1)), (Any, MOMENT.replace(fold=1)),
     (time, time(2, 30, fold=1)), (datetime, MOMENT.replace(tzinfo=timezone(timedelta(microseconds=-5)))),
-    (datetime, MOMENT.replace(tzinfo=timezone(timedelta(seconds=61, microseconds=5)))), (date, date.min), (time, time(1, 2, 3, 4)), (time, time(1, tzinfo=UTC)),
+    (datetime, MOMENT.replace(tzinfo=timezone(timedelta(seconds=61, microseconds=5)))),
+    (date, date.min), (time, time(1, 2, 3, 4)), (time, time(1, tzinfo=UTC)),
     (time, time(1, tzinfo=ODD)), (timedelta, timedelta.min), (timedelta, timedelta(-1, 3, 7)),
     (Decimal, Decimal("1.10")), (Decimal, Decimal("-Infinity")), (UUID, UUID(int=9)),
     (Colour, Colour.RED), (Mixed, Mixed.PAIR), (Mixed, Mixed.TEXT), (Level, Level.HIGH), (Mode, Mode.FAST),
     (Right, Right.READ | Right.WRITE), (Right, Right.READ),
     (Literal["a", 1, True], True), (Literal["a", 1], 1), (Literal[Colour.RED, "x"], Colour.RED), (Literal[b"x"], b"x"),
-    (MAYBE, None), (int | None, 3), (MIXED, "x"), (int | float, 1), (int | float, 1.0),
+    (MAYBE, None), (int | None, 3), (Any | None, b"x"), (MIXED, "x"), (int | float, 1), (int | float, 1.0),
     (Decimal | float, 1.5), (Decimal | float, Decimal("1.5")), (date | datetime, MOMENT), (date | datetime, date.max),
     (bytes | str, b"a"), (bytes | str, "a"), (UUID | str, UUID(int=1)), (str | Colour, Colour.RED), (str | Mode,
     "fast"),
@@ -233,7 +239,8 @@ KEEPS = [
     (list[Point | dict[str, int]], [Point(1), {"x": 1}]), (Movie, {"title": "M"}), (Movie, {"title": "M", "year": 1}),
     (list[Movie], [{"title": "\ud800"}]), (Pair, Pair(1, "a")), (Pair | list[int], Pair(1, "a")),
     (Box[int], Box(1, [2])), (Box[Box[date]], Box(Box(date.max, []), [])), (Box[Any], Box({1}, [b""])),
-    (UserId, UserId(5)), (Positive, 5), (list[Positive], [1, 2]),
+    (Span, Span((1, 2))), (list[Span | None], [Span(1)]), (tuple[int, int] | Positive, 5), (UserId, UserId(5)),
+    (Positive, 5), (list[Positive], [1, 2]),
     (Annotated[list[Point], msgspec.Meta(max_length=1)], [Point(1)]),
     (Annotated[str, "a note"], "x"), (Annotated[datetime, msgspec.Meta(tz=True)], MOMENT.replace(tzinfo=UTC)),
     (Annotated[float, msgspec.Meta(ge=0)], math.inf), (object, {"a": (1,)}), (Any, [1, 1.0, True, None]),

@@ -344,7 +344,7 @@ def test_a_value_that_its_class_would_change_is_refused_with_the_field(hint: Any
     assert problem in str(result.value)
 
 
-def test_what_annotations_convert_is_no_change() -> None:
+def test_a_conversion_by_an_annotation_is_no_change() -> None:
     sent = Sloppy(name="a")
     (back,), _ = one(Sloppy).decode_call(one(Sloppy).encode_call((sent,), {}))
     assert (back.seconds, back.status) == (5.0, "new")

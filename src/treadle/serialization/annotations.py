@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -49,6 +49,7 @@ class AnnotationCompiler:
         self.names: dict[type, str] = {} if others is None else others.names
         self.classes: dict[str, type] = {} if others is None else others.classes
         self.risk = class_hooks.NEVER  # the greatest of these classes
+        self._has_deadly_union = False  # then msgspec must not see the classes around it either
         self._made: dict[Any, TypeCheck] = {}
 
     def of(self, hint: Any, free: _Free = MappingProxyType({})) -> TypeCheck:
@@ -152,6 +153,8 @@ class AnnotationCompiler:
             return shape.refuse(value, depth)
 
         shape.check = check
+        if _is_deadly(wires):
+            blurred = self._has_deadly_union = True
         return shape.settle(not blurred)
 
     def _items(self, hint: Any, kind: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
@@ -241,7 +244,7 @@ class AnnotationCompiler:
             return every(part_fits(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
 
         shape.check = check
-        return shape.settle()
+        return shape.settle(not self._has_deadly_union)
 
     def _model(self, known: Any, kind: Any) -> TypeCheck:
         """Of a model that is compared with what is read, only the class is checked: pydantic knows the rest."""
@@ -278,7 +281,7 @@ class AnnotationCompiler:
             return every(part_fits(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
 
         shape.check = check
-        return shape.settle()
+        return shape.settle(not self._has_deadly_union)
 
     def _name(self, kind: type) -> None:
         name = kind.__qualname__
@@ -312,6 +315,14 @@ def _is_needed(hint: Any, total: bool) -> bool:
 
 def _subscript(form: Any, args: tuple[Any, ...]) -> Any:
     return form[args]
+
+
+def _is_deadly(wires: Iterable[Any]) -> bool:
+    """Whether msgspec 0.22 overwrites memory when it makes a decoder of this union: a tuple of fixed length, and a type
+    with limits."""
+    parts = [part for wire in wires for part in (get_args(wire) if get_origin(wire) in (Union, UnionType) else (wire,))]
+    fixed = any(get_origin(part) is tuple and get_args(part)[-1:] != (...,) for part in parts)
+    return fixed and any(get_origin(part) is Annotated for part in parts)
 
 
 def _is_key(wire: Any) -> bool:

@@ -1,8 +1,8 @@
 """Compares a value with the one that was read from its text: types at every level, and all fields of its classes.
 
-The `__eq__` of a class with fields is not used, because it may ignore some of them, and because 1 == True. What
-annotations convert is no difference: subclasses of str, int and float, an int that is the value of a float, a zone that
-becomes its offset, and, outside of models, the collections that abstract annotations accept.
+The `__eq__` of a class with fields is not used, because it may ignore some of them, and because 1 == True. A
+conversion by an annotation is no difference: of a subclass of str, int or float, of an int to a float, of a zone to its
+offset, and, outside of models, of the collections that abstract annotations accept.
 """
 
 from __future__ import annotations
