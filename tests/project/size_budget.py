@@ -8,13 +8,13 @@ from __future__ import annotations
 
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
-    "treadle/admin": (6_180, 13),
-    "treadle/app": (1_119, 1),  # mistyped options name app.enqueue; methods of objects; threads under gevent
+    "treadle/admin": (6_191, 13),  # an operation acts on the confirmed number of jobs, and once for a repeated request
+    "treadle/app": (1_127, 1),  # a loop that cannot be made; mistyped options; methods of objects; threads under gevent
     "treadle/blobs": (772, 0),
     "treadle/cli": (5_562, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
-    "treadle/contrib": (8_335, 1),  # +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_810, 4),  # instants of a job; URLs of files of any name; sentences for extras
+    "treadle/contrib": (8_337, 1),  # a preview bounds an assistant; delayed jobs are due at an instant; --factory
+    "treadle/core": (2_812, 4),  # instants of a job; URLs of files of any name; sentences for extras
     "treadle/durable": (661, 0),
     "treadle/execution": (988, 0),
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
@@ -26,11 +26,11 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/resources": (965, 0),
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (1_635, 0),  # +5: a coroutine that nothing awaits
-    "treadle/server": (8_090, 9),
-    "treadle/storage": (25_157, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
+    "treadle/server": (8_094, 9),  # +10: `at_most` and the key of an operation
+    "treadle/storage": (25_105, 9),  # instants by the storage's clock, on each storage; a path in place of a URL
     "treadle/tasks": (1_344, 2),  # +32: functions that no job can run are refused at the declaration
     "treadle/testing": (3_740, 3),  # +1: URLs of files of any name
-    "treadle/worker": (6_627, 4),  # loggers that dictConfig disabled, modules of Python kept, a line of log once
+    "treadle/worker": (6_628, 4),  # loggers that dictConfig disabled, modules of Python kept, a line of log once
     "treadle/workflow": (1_052, 1),  # +12: types of chains that mix tasks and .late
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_588, 2),  # +133: the law of instants

@@ -173,7 +173,7 @@ def ended(out: Outcome) -> str:
         if (size := len(out.result or "")) > audit.LONGEST_ENTRY:
             raise BadOption("result", f"expected at most {audit.LONGEST_ENTRY:,} characters, found {size:,}")
         return "operate"
-    rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # "ended" comes from a run of the schedule
+    rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # a run of the schedule sets "ended"
     return "operate" if out.id.startswith(SCHEDULE) and (rests or out.state is not State.READY) else scope
 
 
@@ -256,16 +256,10 @@ def names(job: NewJob, limit: str) -> bool:
 
 def check_audit_row(job: NewJob) -> None:
     act: audit.Act = read(msgspec.json.Decoder(audit.Act).decode, "payload", job.payload)
-    plain = NewJob(
-        id=job.id,
-        task=audit.TASK,
-        queue=defaults.SYSTEM_QUEUE,
-        payload=job.payload,
-        delay=defaults.MAX_DELAY,
-        keep=audit.KEEP,
-    )
     expect(
-        job == plain and _AUDIT_ID.fullmatch(job.id) is not None and len(job.payload) <= audit.LONGEST_ENTRY,
+        job == audit.new_entry(job.id, job.payload)
+        and _AUDIT_ID.fullmatch(job.id) is not None
+        and len(job.payload) <= audit.LONGEST_ENTRY,
         "task",
         job,
         "an entry of the audit log",

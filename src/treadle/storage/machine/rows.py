@@ -70,13 +70,13 @@ class Rows(QueueEnds, Protocol):
         """Write what was put."""
 
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """Store these checkpoints, which `put` has in the row already, under their names."""
+        """Store these checkpoints of a row that was read, which `put` has in it already, under their names."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
-        """Those that have a row."""
+        """The ids that have a row."""
 
     def finals(self, ids: Collection[str]) -> set[str]:
-        """Those whose job has ended."""
+        """The ids whose job has ended."""
 
     def inserts(self, fresh: Sequence[NewJob]) -> Inserts: ...
 
@@ -92,7 +92,7 @@ class Rows(QueueEnds, Protocol):
         """Free the key of this job, if the job holds it."""
 
     def behind(self, id: str) -> str | None:
-        """The former holder of its key, for whose ending this job waits."""
+        """The former holder of this job's key, if the job waits for that holder's ending."""
 
     def set_behind(self, id: str, first: str) -> None: ...
 

@@ -1,5 +1,6 @@
--- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is; the caller counts the rows
--- that went in. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call back.
+-- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id unchanged; the caller counts the rows
+-- that were inserted. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call
+-- back.
 
 -- A row number is never reused, so that the process that leased a row may end it by number
 -- (recent_leases.py). When prune deletes the last row, it records the greatest number (meta 'top').
@@ -11,7 +12,7 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job),
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
--- Read what an insert of plain jobs needs first, in one statement.
+-- Reads everything that an insert of plain jobs needs at its beginning, in one statement.
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job),
@@ -23,9 +24,9 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job),
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
 -- name: add_plain
-INSERT OR IGNORE INTO job (created_at, updated_at, queue_position, return_position, state, room, queue, task, flags,
-    keep, keep_failed, seq, id, rank)
-VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
+INSERT OR IGNORE INTO job (created_at, updated_at, state, room, queue_position, return_position, due_at, deadline_at,
+    queue, task, flags, keep, keep_failed, seq, id, rank)
+VALUES (?1, ?1, 1, ?2, ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?, ?, ?);
 
 -- name: add_any
 INSERT INTO job (seq, id, queue, task, rank, flags, state, queue_position, return_position, due_at, created_at,

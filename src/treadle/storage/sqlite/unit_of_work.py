@@ -173,12 +173,8 @@ class UnitOfWork:
                 self._rows.pop(job.id, None)
 
     def replaced(self, row: Record) -> None:
-        """Note what such a statement makes of a row."""
+        """Note the new content of a row that a statement has changed."""
         self._rows[row.job.id] = row
-
-    def seq(self, id: str) -> int:
-        self.row(id)
-        return self._seq[id]
 
     def put(self, row: Record) -> None:
         id = row.job.id
@@ -211,7 +207,7 @@ class UnitOfWork:
         self.many(SQL["put"], changed)
 
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
-        seq = self.seq(id)
+        seq = self._seq[id]
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
 
     def stored(self, ids: Collection[str]) -> set[str]:
