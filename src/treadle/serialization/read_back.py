@@ -5,20 +5,28 @@ The worker must get what was passed; otherwise the call fails, or the job whose 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from treadle.core.errors import BadArgument, BadResult
 from treadle.serialization import tagged_json
 from treadle.serialization.call_text import write_call
 from treadle.serialization.comparison import difference
 from treadle.serialization.nesting import too_deep
+from treadle.serialization.parameters import Param, Parameters
 from treadle.serialization.tags import Unstorable
 
-if TYPE_CHECKING:
-    from treadle.serialization.call_codec import CallCodec
-    from treadle.serialization.parameters import Param, Parameters
-
 _ADVICE: Final = "its class does not read all of what it writes: pass plain data, or change the class"
+
+
+class CallCodec(Protocol):
+    """The parts of the codec of a task that are used here."""
+
+    name: str
+    _names: Mapping[type, str]
+    _tagged_risk: int
+
+    def _arguments(self, plan: Parameters, text: str) -> tuple[tuple[object, ...], dict[str, object]]: ...
+    def _decode(self, result: Param, text: str) -> object: ...
 
 
 def tagged_call(codec: CallCodec, plan: Parameters, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
