@@ -14,13 +14,13 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/cli": (5_565, 0),  # --factory, output of any encoding, hints about files, words of manage.py
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_337, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_825, 4),  # instants of a job; URLs of files of any name; sentences for extras
+    "treadle/core": (2_827, 4),  # instants of a job; URLs of files; sentences for extras; results of Any | None
     "treadle/durable": (1_048, 0),  # +389: failures are history, options of steps
     "treadle/execution": (1_010, 0),  # +22: the typed calls of a step and of its options
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
-    "treadle/policy": (1_310, 6),  # an instant and its span; a step such as */90 is refused
+    "treadle/policy": (1_312, 6),  # an instant and its span, at most 100 years away; a step such as */90 is refused
     "treadle/ports": (1_330, 1),
     "treadle/producer": (466, 0),  # +1: empty lists by annotation; list[int]() takes 0.5 us more than []
     "treadle/resources": (965, 0),
