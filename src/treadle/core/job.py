@@ -282,6 +282,8 @@ def returned(hint: Any) -> tuple[Any, Any]:
     """The types of the job's own result and of its workflow's value, read from a return annotation."""
     origin = get_origin(hint)
     if origin is Union or origin is UnionType:
+        if Any in get_args(hint):
+            return Any, Any
         both = [returned(part) for part in get_args(hint)]
         both = [pair for pair in both if pair != (Any, Any)] or both  # `int | JobSpec[Any]` becomes int
         results, values = tuple(own for own, _ in both), tuple(value for _, value in both)

@@ -43,7 +43,9 @@ def span_and_instant(value: object, option: str, now: float) -> tuple[float, flo
     """An aware datetime as the seconds from now, by this process's clock, and as seconds since 1970, which a storage
     compares with its own. Raises BadOption."""
     span, instant = until(value, option, now), cast("datetime", value).timestamp()
-    return span, max(0.0, min(instant, now + defaults.MAX_DELAY))
+    if instant - now > defaults.MAX_DELAY:
+        raise BadOption(option, f"expected a datetime within the next 100 years, found {value}")
+    return span, max(0.0, instant)
 
 
 def _is_number(value: object, kind: Any = int | float) -> TypeGuard[float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -16,8 +15,9 @@ from uuid import UUID
 import msgspec
 
 from treadle.core.job import Continuation
-from treadle.serialization import tagged_json, tags
-from treadle.serialization.tags import Unstorable, found
+from treadle.serialization import class_hooks, tagged_json, tags
+from treadle.serialization.nesting import TooDeep, too_deep
+from treadle.serialization.tags import Unstorable, found, reason
 from treadle.serialization.type_check import (
     MISSING,
     NOTHING,
@@ -29,7 +29,6 @@ from treadle.serialization.type_check import (
     is_usable,
     opaque,
     part_fits,
-    reason,
     says,
     scalar,
 )
@@ -44,12 +43,14 @@ MAPPINGS: Final = (dict, abc.Mapping, abc.MutableMapping)
 
 class AnnotationCompiler:
     """Compiles annotations, and collects the classes that they name: only these may be made from tagged text. `ours`:
-    values are stored in Treadle's own formats, which cannot represent everything."""
+    values are stored in Treadle's own formats, which cannot represent everything. `others`: one with the same names."""
 
-    def __init__(self, ours: bool) -> None:
+    def __init__(self, ours: bool, others: AnnotationCompiler | None = None) -> None:
         self.ours = ours
-        self.names: dict[type, str] = {}
-        self.classes: dict[str, type] = {}
+        self.names: dict[type, str] = {} if others is None else others.names
+        self.classes: dict[str, type] = {} if others is None else others.classes
+        self.risk = class_hooks.NEVER  # the greatest of these classes
+        self._has_deadly_union = False  # then msgspec must not see the classes around it either
         self._made: dict[Any, TypeCheck] = {}
 
     def of(self, hint: Any, free: _Free = MappingProxyType({})) -> TypeCheck:
@@ -73,6 +74,8 @@ class AnnotationCompiler:
             return self._mapping(hint, args, free)
         if kind is tuple:
             return self._tuple(hint, args, free)
+        if kind is msgspec.UnsetType:  # it is read only where a field has it as its default
+            self.risk = class_hooks.ALWAYS
         return scalar(kind) or self._class(hint, kind, tuple(unwrap(part, free) for part in args))
 
     def _alias(self, hint: Any) -> TypeCheck:
@@ -146,11 +149,13 @@ class AnnotationCompiler:
                 try:
                     return part.check(value, depth)
                 except Unstorable as error:
-                    if error.path and len(others) == 1:
+                    if isinstance(error, TooDeep) or (error.path and len(others) == 1):
                         raise  # X | None: the error inside X is more precise
             return shape.refuse(value, depth)
 
         shape.check = check
+        if _is_deadly(wires):
+            blurred = self._has_deadly_union = True
         return shape.settle(not blurred)
 
     def _items(self, hint: Any, kind: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
@@ -216,34 +221,46 @@ class AnnotationCompiler:
             self._name(kind)
             return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
         if tags.is_model(kind):
-            self._made[known] = shape = instances(kind).settle()
             self._name(kind)
-            for field in kind.model_fields.values():  # its enums, in case the tagged form is needed
-                self.of(field.annotation)
-            return shape
+            return self._model(known, kind)
         free = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False))
         if issubclass(kind, dict) and hasattr(kind, "__total__"):
             return self._typed_dict(hint, known, kind, free)
-        if (
-            issubclass(kind, msgspec.Struct)
-            or dataclasses.is_dataclass(kind)
-            or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-        ):
+        if tags.is_record(kind):
             self._name(kind)
             return self._record(hint, known, kind, free)
         return opaque(kind)
 
     def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> TypeCheck:
         self._made[known] = shape = TypeCheck(says(hint), hint)  # stored first, for recursive classes
+        self.risk = max(self.risk, class_hooks.may_change(kind))
         hints = typing.get_type_hints(kind, include_extras=True)
-        fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged_json.field_names(kind)]
+        fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tags.field_names(kind)]
 
         def check(value: Any, depth: int) -> bool:
             if type(value) is not kind:
                 return shape.refuse(value, depth)
             if depth > tags.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tags.MAX_DEPTH} deep, or contains itself")
+                raise too_deep(value)
             return every(part_fits(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
+
+        shape.check = check
+        return shape.settle(not self._has_deadly_union)
+
+    def _model(self, known: Any, kind: Any) -> TypeCheck:
+        """Of a model that is compared with what is read, only the class is checked: pydantic knows the rest."""
+        self._made[known] = shape = TypeCheck(says(kind), kind)
+        self.risk = max(self.risk, class_hooks.may_change(kind))
+        fields = [(name, f".{name}", self.of(field.annotation)) for name, field in kind.model_fields.items()]
+        walked = fields if class_hooks.may_change(kind) < class_hooks.ALWAYS else []
+
+        def check(value: Any, depth: int) -> bool:
+            if type(value) is not kind:
+                return shape.refuse(value, depth)
+            if depth > tags.MAX_DEPTH:
+                raise too_deep(value)
+            state = value.__dict__
+            return every(part_fits(part, state.get(name, MISSING), depth, step) for name, step, part in walked)
 
         shape.check = check
         return shape.settle()
@@ -258,14 +275,14 @@ class AnnotationCompiler:
             if type(value) is not dict:
                 return shape.refuse(value, depth)
             if depth > tags.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tags.MAX_DEPTH} deep, or contains itself")
+                raise too_deep(value)
             wrong = [tags.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
             if wrong:
                 raise Unstorable(f"expected {shape.says}, got a dict with wrong or missing keys: {', '.join(wrong)}")
             return every(part_fits(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
 
         shape.check = check
-        return shape.settle()
+        return shape.settle(not self._has_deadly_union)
 
     def _name(self, kind: type) -> None:
         name = kind.__qualname__
@@ -299,6 +316,14 @@ def _is_needed(hint: Any, total: bool) -> bool:
 
 def _subscript(form: Any, args: tuple[Any, ...]) -> Any:
     return form[args]
+
+
+def _is_deadly(wires: Iterable[Any]) -> bool:
+    """Whether msgspec 0.22 overwrites memory when it makes a decoder of this union: a tuple of fixed length, and a type
+    with limits."""
+    parts = [part for wire in wires for part in (get_args(wire) if get_origin(wire) in (Union, UnionType) else (wire,))]
+    fixed = any(get_origin(part) is tuple and get_args(part)[-1:] != (...,) for part in parts)
+    return fixed and any(get_origin(part) is Annotated for part in parts)
 
 
 def _is_key(wire: Any) -> bool:

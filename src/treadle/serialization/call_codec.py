@@ -41,14 +41,16 @@ from treadle.serialization.call_text import (
     decode_foreign_call,
     encode_foreign_call,
     plain_json,
-    write_call,
 )
+from treadle.serialization.class_hooks import ALWAYS, NEVER
 from treadle.serialization.default_codec import DefaultCodec
+from treadle.serialization.nesting import too_deep
 from treadle.serialization.own_codec import OwnCodec
 from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
+from treadle.serialization.read_back import changed_argument, changed_result, tagged_call, unstorable_result
 from treadle.serialization.tagged_json import Codec, decode_any, encode_any, has_mark
-from treadle.serialization.tags import RemoteError, Unstorable, found
-from treadle.serialization.type_check import MISSING, TypeCheck, reason
+from treadle.serialization.tags import RemoteError, Unstorable, found, reason
+from treadle.serialization.type_check import MISSING
 
 __all__ = [
     "MISSING",
@@ -96,6 +98,7 @@ class CallCodec:
         self._own: OwnCodec  # once the annotations are known, if there is a codec of the user's
         self._whole: Callable[[str], tuple[Any, ...]] | None = None  # decodes an ordinary call, if that is possible
         self._exact: frozenset[type] = frozenset()  # types of results that plain JSON represents exactly
+        self._risk = self._result_risk = self._tagged_risk = NEVER
         with suppress(NameError, AttributeError):  # a forward reference: resolved at the first use
             self._resolve()
 
@@ -121,16 +124,16 @@ class CallCodec:
             for name, value in kwargs.items():
                 plain = plan.by(name).check(value) and plain
         except (Unstorable, RecursionError) as error:
-            raise self._misfit(name or by_place[index].name, error) from None
+            value = args[index] if name is None else kwargs[name]
+            why = error if isinstance(error, Unstorable) else too_deep(value)
+            raise BadArgument(self.name, name or by_place[index].name, str(why)) from None
         if self._codec is not None:
             return self._by_codec(plan, {"args": list(args), "kwargs": dict(kwargs)})
         if plain:
             text = plain_json({"args": args, "kwargs": kwargs} if kwargs else args)
-            if text is not None:
+            if text is not None and (self._risk < ALWAYS or not changed_argument(self, plan, text, args, kwargs)):
                 return text
-        trees = [self._tag(param, value) for param, value in zip(by_place, args, strict=False)]
-        named = {name: self._tag(plan.by(name), value, name) for name, value in kwargs.items()}
-        return write_call(self.name, trees, named)
+        return tagged_call(self, plan, args, kwargs)
 
     def decode_call(self, text: str, *, first: object = MISSING) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments of any payload as values of their annotated types. `first` is the first argument for a payload
@@ -161,12 +164,12 @@ class CallCodec:
             text = plain_json(value)
             if text is not None:
                 return text
-        return self._encode(self._returns().shape, value)
+        return self._encode(self._returns(), value)
 
     def encode_value(self, value: object) -> str:
         """The text of the workflow's value, as `encode_result`."""
         self._ready()
-        return self._encode(typing.cast("Param", self._value).shape, value)
+        return self._encode(typing.cast("Param", self._value), value)
 
     def check_late(self, text: str) -> None:
         """Raise BadArgument unless the payload lacks only the first argument, which is passed at run time. The payload
@@ -192,20 +195,24 @@ class CallCodec:
         except BadTask:  # an annotation cannot be resolved: no job of it can run
             return ()
 
-    def _encode(self, shape: TypeCheck, value: object) -> str:
+    def _encode(self, param: Param, value: object) -> str:
+        shape = param.shape
         try:
             if self._codec is not None:
                 return self._own.result(shape, value)
             untyped = shape.untyped
             plain = type(value) in shape.exact or (tagged_json.is_plain(value) if untyped else shape.check(value, 0))
             text = plain_json(value) if plain else None
-            if text is not None:
+            if text is not None and (self._result_risk < ALWAYS or not changed_result(self, param, text, value)):
                 return text
-            return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
-        except Unstorable as error:
-            raise BadResult(self.name, tagged_json.why_not(value, error)) from None
-        except Exception as error:  # a user's codec may raise anything, and so may a value that is nested too deeply
-            raise BadResult(self.name, f"cannot be stored: {type(error).__name__}: {error}") from error
+            text = tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
+            if self._tagged_risk and (changed := changed_result(self, param, text, value)) is not None:
+                raise changed
+            return text
+        except BadResult:
+            raise
+        except Exception as error:  # a user's codec may raise anything
+            raise unstorable_result(self.name, value, error) from error
 
     def decode_result(self, text: str) -> object:
         """The value that `encode_result` encoded, or that another worker wrote in the JSON form of the return
@@ -266,8 +273,11 @@ class CallCodec:
         if self._folds is not None:
             value = self._folds(value)
             own = typing.Union[own, value]  # noqa: UP007  # of types found at run time
-        self._result = param_of("return", shapes.of(own), False)
-        self._value = param_of("value", shapes.of(value), False)
+        of_result = AnnotationCompiler(self._codec is None, shapes)
+        self._result = param_of("return", of_result.of(own), False)
+        self._value = param_of("value", of_result.of(value), False)
+        self._risk, self._result_risk = shapes.risk, of_result.risk
+        self._tagged_risk = max(shapes.risk, of_result.risk)  # an untyped result may hold a class of a parameter
         self._names, self._classes = shapes.names, shapes.classes
         if self._codec is not None:
             self._own = OwnCodec(self._codec, shapes.names, shapes.classes)
@@ -304,16 +314,6 @@ class CallCodec:
             )
 
     # --- arguments to text ----------------------------------------------------------------------------------------
-
-    def _misfit(self, name: str | None, error: Exception) -> BadArgument:
-        deep = isinstance(error, RecursionError)
-        return BadArgument(self.name, name, "is nested too deep to be checked" if deep else str(error))
-
-    def _tag(self, param: Param, value: object, name: str | None = None) -> object:
-        try:
-            return tagged_json.tag(value, self._names, flatten=not param.shape.untyped)
-        except Unstorable as error:
-            raise BadArgument(self.name, name or param.name, str(error)) from None
 
     def _by_codec(self, plan: Parameters, call: dict[str, Any]) -> str:
         text = self._own.write_call(self.name, call)

@@ -19,9 +19,10 @@ from uuid import UUID
 from treadle.core.errors import BadArgument, BadCodec
 from treadle.serialization.annotations import LISTS, MAPPINGS, SETS, unwrap
 from treadle.serialization.call_text import encoded_by
+from treadle.serialization.comparison import difference, same
 from treadle.serialization.default_codec import annotated_with
 from treadle.serialization.tagged_json import Codec, is_plain
-from treadle.serialization.tags import RemoteError, Unstorable, found, message_of, short
+from treadle.serialization.tags import Unstorable, found, short
 from treadle.serialization.type_check import TypeCheck
 
 _Examples = Mapping[Any, tuple[object, ...]]
@@ -100,7 +101,7 @@ class OwnCodec:
 
     def compare(self, shape: TypeCheck, value: object, copy: object) -> None:
         """Raise Unstorable if the copy is not the value."""
-        if not same(value, copy, strict=shape.untyped):
+        if not _is_kept(shape, value, copy):
             raise Unstorable(f"is changed by {self._codec!r}: {found(value)} becomes {found(copy)}")
 
     def probe(self, shape: TypeCheck, hint: Any, owner: str, in_call: bool = False) -> None:
@@ -131,7 +132,7 @@ class OwnCodec:
         except Exception as error:
             return f"cannot decode what it encoded for {short(value)} ({type(error).__name__}: {error})"
         for copy in copies:
-            if not same(value, copy, strict=shape.untyped):
+            if not _is_kept(shape, value, copy):
                 return f"does not restore {found(value)} but returns {found(copy)}"
         return None
 
@@ -182,33 +183,6 @@ def _containers(kind: Any, args: tuple[Any, ...], leaves: _Examples, depth: int)
             return
 
 
-def same(a: Any, b: Any, *, strict: bool = True) -> bool:
-    """Whether the values are equal and of the same types at every level. NaN equals NaN; exceptions are compared by
-    name and message, and classes without an equality of their own by their type. Not `strict`: where an annotation
-    decides the type, a tuple may be a list."""
-    if isinstance(a, Exception) and isinstance(b, Exception):
-        return _facts(a) == _facts(b)
-    kind = type(a)
-    if kind is not type(b) and (strict or not isinstance(a, list | tuple) or not isinstance(b, list | tuple)):
-        return not strict and _equal(a, b)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(one, two, strict=strict) for one, two in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(
-            same(key, other_key, strict=strict) and same(a[key], b[other_key], strict=strict)
-            for key, other_key in zip(a, b, strict=True)
-        )
-    if kind is Decimal:
-        return str(a) == str(b)  # 1.10 and 1.1 differ, and comparing a signalling NaN raises
-    return all("__eq__" not in vars(base) for base in kind.__mro__[:-1]) or _equal(a, b)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(a == b or (a != a and b != b))
-    except Exception:  # user code, or values such as arrays, whose comparison is no bool
-        return True
-
-
-def _facts(error: Exception) -> tuple[str, str]:
-    return (error.type if isinstance(error, RemoteError) else type(error).__qualname__), message_of(error)
+def _is_kept(shape: TypeCheck, value: object, copy: object) -> bool:
+    """Whether the copy is the value, apart from what its annotation converts."""
+    return same(value, copy) if shape.untyped else difference(value, copy) is None

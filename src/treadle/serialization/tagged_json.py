@@ -6,7 +6,7 @@ A text without the five characters ``"$t"`` (quotes included) is plain JSON. In 
     {"$t": "tuple" | "set" | "frozenset", "v": [values]}
     {"$t": "dict", "v": [[key, value], ...]}        other keys than text, or a dict that has the key "$t"
     {"$t": "bytes", "v": base64}                    {"$t": "float", "v": "nan" | "inf" | "-inf"}
-    {"$t": "datetime" | "date" | "time" | "timedelta", "v": ISO 8601}
+    {"$t": "datetime" | "date" | "time" | "timedelta", "v": ISO 8601}     with "fold": 1 if a time without a zone has it
     {"$t": "decimal" | "uuid", "v": text}           {"$t": "int", "v": "0x..."} beyond some 4,000 digits
     {"$t": "str", "v": [code points]}               text with lone surrogates, which UTF-8 cannot carry
     {"$t": "error", "v": {"type": name, "message": text, "stack": text}}      an exception; read back as `RemoteError`;
@@ -21,8 +21,8 @@ aware datetime is restored as the same instant with a fixed offset.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import inspect
+import sys
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -38,6 +38,7 @@ import msgspec
 from treadle.core.errors import UNREADABLE
 from treadle.core.job import Continuation
 from treadle.core.plain_json import read_json
+from treadle.serialization.nesting import circular, too_deep
 from treadle.serialization.tagged_reader import untag
 from treadle.serialization.tags import (
     MARK,
@@ -46,8 +47,11 @@ from treadle.serialization.tags import (
     RemoteError,
     Unstorable,
     _stack_of,
+    field_names,
+    flat,
     found,
     is_model,
+    is_record,
     message_of,
     short,
 )
@@ -143,16 +147,17 @@ def tag(value: object, names: Mapping[type, str] | None = None, *, flatten: bool
     try:
         return _Tagger(names or {}, flatten)(value, 0)
     except RecursionError:
-        raise Unstorable("is nested too deep to be stored") from None
+        raise too_deep(value) from None
 
 
 class _Tagger:
-    """One walk over one value: the classes that it may name, and how many more values it accepts."""
+    """One walk over one value: the classes that it may name, how many more values it accepts, and in how many models it
+    is."""
 
-    __slots__ = ("flatten", "names", "room")
+    __slots__ = ("flatten", "models", "names", "room")
 
     def __init__(self, names: Mapping[type, str], flatten: bool) -> None:
-        self.names, self.flatten, self.room = names, flatten, MAX_VALUES
+        self.names, self.flatten, self.room, self.models = names, flatten, MAX_VALUES, 0
 
     def __call__(self, value: Any, depth: int) -> object:
         kind = type(value)
@@ -174,15 +179,15 @@ class _Tagger:
             return self._known(value, kind, depth)
         return self._scalar(value, kind, depth)
 
-    def _enter(self, count: int, depth: int) -> None:
-        self.room -= count
+    def _enter(self, values: Any, depth: int) -> None:
+        self.room -= len(values)
         if depth >= MAX_DEPTH:
-            raise Unstorable(f"is nested more than {MAX_DEPTH} deep, or contains itself")
+            raise too_deep(values)
         if self.room < 0:
             raise Unstorable(f"holds more than {MAX_VALUES:,} values")
 
     def _items(self, values: Any, depth: int) -> list[object]:
-        self._enter(len(values), depth)
+        self._enter(values, depth)
         out: list[object] = []
         try:
             for value in values:
@@ -192,15 +197,15 @@ class _Tagger:
             raise
         return out
 
-    def _mapping(self, values: dict[Any, Any], depth: int) -> object:
-        self._enter(len(values), depth)
+    def _mapping(self, values: dict[Any, Any], depth: int, fields: bool = False) -> object:
+        self._enter(values, depth)
         plain = TAG not in values and all(type(k) is str and (k.isascii() or _is_utf8(k)) for k in values)
         pairs = []
         for key, value in values.items():
             try:
                 pairs.append((key if plain else self(key, depth + 1), self(value, depth + 1)))
             except Unstorable as error:
-                error.under(f"[{short(key)}]")
+                error.under(f".{key}" if fields else f"[{short(key)}]")
                 raise
         return dict(pairs) if plain else {TAG: "dict", "v": pairs}
 
@@ -210,18 +215,22 @@ class _Tagger:
             member: object = value.name if value.name in kind.__members__ else value.value  # type: ignore[attr-defined]
             return {TAG: "enum", "of": name, "v": member}
         if is_model(kind):
-            fields = value.model_dump(mode="python", by_alias=True, round_trip=True)
-        else:
-            fields = {field: getattr(value, field) for field in field_names(kind)}
-        return {TAG: "object", "of": name, "v": self._mapping(fields, depth)}
+            self.models += 1
+            fields = _dumped(value)  # of a RootModel, and of some serializers, no dict
+            tree = self._mapping(fields, depth, fields=True) if type(fields) is dict else self(fields, depth + 1)
+            self.models -= 1
+            return {TAG: "object", "of": name, "v": tree}
+        fields = {field: getattr(value, field) for field in field_names(kind)}
+        return {TAG: "object", "of": name, "v": self._mapping(fields, depth, fields=True)}
 
     def _scalar(self, value: Any, kind: type, depth: int) -> object:
-        if kind is datetime or kind is date:
-            return {TAG: kind.__name__, "v": value.isoformat()}
-        if kind is time:
+        if kind is date:
+            return {TAG: "date", "v": value.isoformat()}
+        if kind is datetime or kind is time:
             if value.tzinfo is not None and value.utcoffset() is None:
                 raise Unstorable(f"holds {found(value)}, whose zone needs a date: use a datetime or a fixed offset")
-            return {TAG: "time", "v": value.isoformat()}
+            tree = {TAG: kind.__name__, "v": value.isoformat()}
+            return tree | {"fold": 1} if value.fold and value.tzinfo is None else tree
         if kind is timedelta:
             return {TAG: "timedelta", "v": msgspec.to_builtins(value)}
         if kind is bytes:
@@ -234,6 +243,8 @@ class _Tagger:
             return self._error(kind.__qualname__, message_of(value), _stack_of(value))
         if self.flatten and isinstance(value, (str, int, float)):
             return self(flat(value), depth)
+        if self.models:
+            return self(_as_json(value), depth)
         raise Unstorable(_refusal(value))
 
     def _error(self, name: str, message: str, stack: str) -> object:
@@ -241,19 +252,24 @@ class _Tagger:
         return {TAG: "error", "v": facts | {"stack": self(stack, 0)} if stack else facts}
 
 
-def flat(value: str | int | float) -> str | int | float:
-    """An instance of a subclass of str, int or float as an instance of that base."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    return int.__index__(value) if isinstance(value, int) else float.__float__(value)
+def _dumped(model: Any) -> object:
+    """The fields of a pydantic model, as its serializers write them. Raises Unstorable."""
+    try:
+        return model.model_dump(mode="python", by_alias=True, round_trip=True, warnings=False)
+    except Exception as error:  # serializers are user code, and pydantic refuses cycles
+        why = f"cannot be written by {type(model).__name__}: {type(error).__name__}: {short(str(error), 200)}"
+        raise circular(model) or Unstorable(why) from None
 
 
-def field_names(kind: Any) -> tuple[str, ...]:
-    """The field names of a Struct, dataclass or NamedTuple class."""
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    names: tuple[str, ...] = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else kind._fields
-    return names
+def _as_json(value: Any) -> object:
+    """A part of a model that only pydantic knows, such as a URL, in its JSON form. Raises Unstorable."""
+    try:
+        tree: object = sys.modules["pydantic_core"].to_jsonable_python(value)
+    except Exception:  # pydantic does not know it either
+        raise Unstorable(_refusal(value)) from None
+    if type(tree) is type(value):
+        raise Unstorable(_refusal(value))
+    return tree
 
 
 def _is_utf8(text: str) -> bool:
@@ -266,9 +282,7 @@ def _is_utf8(text: str) -> bool:
 
 def _refusal(value: object) -> str:
     kind = type(value)
-    named = isinstance(value, tuple) and hasattr(value, "_fields")
-    record = isinstance(value, msgspec.Struct) and not isinstance(value, Continuation)
-    if record or isinstance(value, Enum) or dataclasses.is_dataclass(value) or named or is_model(kind):
+    if is_record(kind) or isinstance(value, Enum) or is_model(kind):
         return (
             f"holds {found(value)}, and no annotation names {kind.__name__}: annotate the parameter or the return "
             "value with it"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -18,8 +19,12 @@ from treadle.serialization.tags import (
     Unstorable,
     found,
     is_model,
+    reason,
     short,
 )
+
+# CPython reads an offset of less than a second as 0.
+_SPLIT_SECOND: Final = re.compile(r"([+-])00:00:00\.(\d{6})$")
 
 
 def untag(raw: object, classes: Mapping[str, type] | None = None) -> object:
@@ -52,8 +57,10 @@ def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any],
         case "dict":
             return {read(key): read(item) for key, item in map(_list, _list(v))}
         case "object":
-            fields = read(v) if TAG in v else {key: read(item) for key, item in v.items()}
-            return build(classes[raw["of"]], fields) if raw.get("of") in classes else fields
+            known = classes.get(raw.get("of", ""))
+            whole = TAG in v if type(v) is dict else is_model(known)
+            fields = read(v) if whole else {key: read(item) for key, item in v.items()}
+            return fields if known is None else build(known, fields)
         case "enum":
             return member(classes[raw["of"]], v) if raw.get("of") in classes else v
         case "error":
@@ -62,19 +69,19 @@ def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any],
         case "str":
             return "".join(map(chr, _list(v)))
         case _:
-            return _read_scalar(kind, _text(v))
+            return _read_scalar(kind, _text(v), raw)
 
 
-def _read_scalar(kind: str, v: str) -> object:
+def _read_scalar(kind: str, v: str, raw: dict[str, Any]) -> object:
     match kind:
         case "bytes":
             return base64.b64decode(v, validate=True)
         case "datetime":
-            return datetime.fromisoformat(v)
+            return _moment(datetime.fromisoformat(v), v, raw)
         case "date":
             return date.fromisoformat(v)
         case "time":
-            return time.fromisoformat(v)
+            return _moment(time.fromisoformat(v), v, raw)
         case "timedelta":
             return msgspec.convert(v, timedelta)
         case "decimal":
@@ -86,6 +93,13 @@ def _read_scalar(kind: str, v: str) -> object:
         case "float" if v in ("nan", "inf", "-inf"):
             return float(v)
     raise ValueError("unknown tag")
+
+
+def _moment(value: Any, v: str, raw: dict[str, Any]) -> object:
+    if (offset := _SPLIT_SECOND.search(v)) is not None:
+        sign, micros = offset.groups()
+        return value.replace(tzinfo=timezone(timedelta(microseconds=int(f"{sign}{micros}"))))
+    return value.replace(fold=1) if raw.get("fold") == 1 else value
 
 
 def _list(v: object) -> list[Any]:
@@ -105,7 +119,7 @@ def member(kind: Any, v: object) -> object:
     return kind[v] if isinstance(v, str) else kind(v)
 
 
-def build(kind: Any, values: dict[str, Any]) -> object:
+def build(kind: Any, values: Any) -> object:
     """An instance with these fields, made by the class's own constructor, whose errors become Unstorable."""
     try:
         if is_model(kind):
@@ -116,4 +130,5 @@ def build(kind: Any, values: dict[str, Any]) -> object:
             object.__setattr__(instance, name, values[name])
         return instance
     except Exception as error:  # the class is user code, so its constructor may raise anything
-        raise Unstorable(f"cannot be restored as {kind.__name__}: {type(error).__name__} {error}") from None
+        why, path = reason(error)
+        raise Unstorable(f"cannot be restored as {kind.__name__}: {why}", path) from None

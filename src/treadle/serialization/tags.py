@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import traceback
 from typing import Any, Final
 
+from msgspec import MsgspecError, Struct
+
 from treadle.core.errors import TreadleError
+from treadle.core.job import Continuation
 
 TAG: Final = "$t"
 MARK: Final = '"$t"'  # a text with these characters is tagged. In JSON, a string value with them has its quotes escaped
@@ -90,4 +94,49 @@ def found(value: object) -> str:
 def is_model(kind: object) -> bool:
     """Whether a class is a pydantic model. Does not import pydantic."""
     pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+    return (
+        pydantic is not None
+        and isinstance(kind, type)
+        and issubclass(kind, pydantic.BaseModel)
+        and kind is not pydantic.BaseModel  # no value is an instance of it
+    )
+
+
+def is_record(kind: type) -> bool:
+    """Whether a class is a Struct, dataclass or NamedTuple class."""
+    if issubclass(kind, Struct):
+        return not issubclass(kind, Continuation)  # a spec is not data
+    return dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def field_names(kind: Any) -> tuple[str, ...]:
+    """The field names of such a class."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    names: tuple[str, ...] = kind.__struct_fields__ if issubclass(kind, Struct) else kind._fields
+    return names
+
+
+def flat(value: str | int | float) -> str | int | float:
+    """An instance of a subclass of str, int or float as an instance of that base."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int.__index__(value) if isinstance(value, int) else float.__float__(value)
+
+
+def reason(error: BaseException) -> tuple[str, str]:
+    """The message of an error of msgspec, pydantic or a user's class in our style, and the path to the value."""
+    if isinstance(error, Unstorable):
+        return error.problem, error.path
+    text, path = str(error), ""
+    if isinstance(error, MsgspecError):
+        text, _, path = text.partition(" - at `$")
+        error, path = error.__cause__ or error, path.rstrip("`")
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(error, pydantic.ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path += "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+        text = first["msg"]
+    elif not isinstance(error, MsgspecError):
+        return f"{type(error).__name__}: {short(str(error), 200)}", path
+    return (text[:1].lower() + text[1:]).replace("`", ""), path

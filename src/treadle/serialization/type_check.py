@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from treadle.serialization import tagged_json, tags
-from treadle.serialization.tags import RemoteError, Unstorable, found
+from treadle.serialization.tags import RemoteError, Unstorable, found, reason
 
 
 class _Missing(Enum):
@@ -37,12 +37,9 @@ _EXACT: Final = (str, int, bool, NoneType, bytes, date, timedelta, Decimal, UUID
 def enc_hook(value: Any) -> object:
     """For values that msgspec does not encode: pydantic models, and subclasses of str, int and float."""
     if tags.is_model(type(value)):
-        text = value.model_dump_json(by_alias=True, round_trip=True).encode()
-        if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: use the tagged form
-            raise ValueError("does not survive its own JSON")
-        return msgspec.Raw(text)
+        return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True, warnings=False).encode())
     if isinstance(value, (str, int, float)):
-        return tagged_json.flat(value)
+        return tags.flat(value)
     raise NotImplementedError
 
 
@@ -176,7 +173,7 @@ def _moments(kind: Any) -> TypeCheck:
         if type(value) is not kind:
             return shape.refuse(value, depth)
         if value.tzinfo is None or value.tzinfo is UTC:
-            return True
+            return not value.fold or value.tzinfo is UTC
         offset = value.utcoffset()
         if offset is None:
             raise Unstorable(f"expected {shape.says} with a fixed offset or without one, got {found(value)}")
@@ -224,11 +221,3 @@ def is_usable(wire: Any) -> bool:
     except Exception:  # mostly TypeError, and anything that evaluating annotations raises
         return False
     return True
-
-
-def reason(error: Exception) -> tuple[str, str]:
-    """The message of a msgspec error in our style, and the path to the value."""
-    if not isinstance(error, msgspec.MsgspecError):
-        return f"{type(error).__name__}: {tags.short(str(error), 200)}", ""
-    text, _, path = str(error).partition(" - at `$")
-    return (text[:1].lower() + text[1:]).replace("`", ""), path.rstrip("`")

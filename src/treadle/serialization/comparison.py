@@ -1,0 +1,211 @@
+"""Compares a value with the one that was read from its text: types at every level, and all fields of its classes.
+
+The `__eq__` of a class with fields is not used, because it may ignore some of them, and because 1 == True. A
+conversion by an annotation is no difference: of a subclass of str, int or float, of an int to a float, of a zone to its
+offset, and, outside of models, of the collections that abstract annotations accept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType
+from typing import Any, Final, get_args
+from uuid import UUID
+
+from treadle.serialization.tags import (
+    RemoteError,
+    Unstorable,
+    field_names,
+    flat,
+    found,
+    is_model,
+    is_record,
+    message_of,
+    short,
+)
+
+_BY_VALUE: Final = frozenset({str, int, bool, NoneType, bytes, date, timedelta, UUID})
+_BASES: Final = (str, int, float)
+_SETS: Final = (set, frozenset)
+_STATE: Final = ("__pydantic_extra__", "__pydantic_private__")
+_NOTHING: Final = object()
+
+
+def same(sent: object, read: object) -> bool:
+    """Whether the values are equal and of the same types at every level, without any conversion. NaN equals NaN, and an
+    exception its RemoteError."""
+    return _Comparison(False).of(sent, read, True) is None
+
+
+def difference(sent: object, read: object) -> Unstorable | None:
+    """The first part that differs otherwise than an annotation asks, with its path and both values; or None."""
+    try:
+        return _Comparison(True).of(sent, read, False)
+    except RecursionError:
+        return Unstorable("is nested too deep to be compared")
+
+
+class _Comparison:
+    """One walk over two values. It compares a pair of objects once, so cycles and shared parts end."""
+
+    def __init__(self, converts: bool) -> None:
+        self._converts = converts  # whether an int may have become a float
+        self._seen: dict[tuple[int, int], object] = {}  # with the objects, so that their ids stay theirs
+
+    def of(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        """`strict`: inside a model, where pydantic keeps the kind of a collection."""
+        kind = type(sent)
+        if kind is not type(read):
+            return self._converted(sent, read, strict)
+        if kind in _BY_VALUE:
+            return None if sent == read else _changed(sent, read)
+        if kind is float:
+            return None if sent == read or (sent != sent and read != read) else _changed(sent, read)
+        pair = id(sent), id(read)
+        if sent is read or pair in self._seen:
+            return None
+        self._seen[pair] = sent, read
+        return self._parts(sent, read, kind, strict)
+
+    def _parts(self, sent: Any, read: Any, kind: type, strict: bool) -> Unstorable | None:
+        if is_model(kind):
+            return self._models(sent, read)
+        if is_record(kind):
+            names = field_names(kind)
+            one, other = ({name: getattr(value, name, _NOTHING) for name in names} for value in (sent, read))
+            return self._named(names, one, other, strict)
+        if issubclass(kind, list | tuple | deque):
+            return self._items(sent, read, strict)
+        if issubclass(kind, dict):
+            return self._mappings(sent, read, strict)
+        if issubclass(kind, _SETS):
+            return self._members(sent, read, strict)
+        if kind is Decimal:  # 1.10 and 1.1 differ, and comparing a signalling NaN raises
+            equal = str(sent) == str(read)
+        elif kind is datetime or kind is time:
+            equal = _moment(sent) == _moment(read)
+        elif issubclass(kind, Exception):
+            equal = _facts(sent) == _facts(read)
+        elif issubclass(kind, Enum):
+            equal = sent._value_ == read._value_
+        else:
+            return self._objects(sent, read, strict)
+        return None if equal else _changed(sent, read)
+
+    def _converted(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        """Values of two types: nothing, if an annotation converts the one to the other."""
+        if isinstance(sent, Exception) and isinstance(read, Exception):
+            return (
+                None
+                if RemoteError in (type(sent), type(read)) and _facts(sent) == _facts(read)
+                else _changed(sent, read)
+            )
+        if self._converts and type(sent) is int and type(read) is float and sent == read:
+            return None
+        if not strict:
+            if _is_flattened(sent, read):
+                return None
+            if type(read) is list and type(sent) in (tuple, *_SETS):
+                return self._items(sent, read, strict)
+            if type(read) in _SETS and type(sent) in _SETS:
+                return self._members(sent, read, strict)
+        return _changed(sent, read)
+
+    def _models(self, sent: Any, read: Any) -> Unstorable | None:
+        for name, field in type(sent).model_fields.items():
+            one, other = sent.__dict__.get(name, _NOTHING), read.__dict__.get(name, _NOTHING)
+            kinds = set(get_args(field.annotation)) or {field.annotation}
+            if kinds <= {type(other), NoneType} and _is_flattened(one, other):
+                continue
+            changed = self.of(one, other, True)
+            if changed is not None:
+                return _at(f".{name}", changed)
+        for state in _STATE:
+            one, other = getattr(sent, state, None) or {}, getattr(read, state, None) or {}
+            changed = self._named({**one, **other}, one, other, True)
+            if changed is not None:
+                return changed
+        return None
+
+    def _named(
+        self, names: Iterable[str], sent: Mapping[str, object], read: Mapping[str, object], strict: bool
+    ) -> Unstorable | None:
+        for name in names:
+            changed = self.of(sent.get(name, _NOTHING), read.get(name, _NOTHING), strict)
+            if changed is not None:
+                return _at(f".{name}", changed)
+        return None
+
+    def _items(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        if len(sent) != len(read):
+            return _changed(sent, read)
+        for index, (one, other) in enumerate(zip(sent, read, strict=True)):
+            changed = self.of(one, other, strict)
+            if changed is not None:
+                return _at(f"[{index}]", changed)
+        return None
+
+    def _mappings(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        if len(sent) != len(read):
+            return _changed(sent, read)
+        for key, other in _paired(sent, read):
+            changed = self.of(key, other, strict) or self.of(sent[key], read.get(other, _NOTHING), strict)
+            if changed is not None:
+                return _at(f"[{short(key)}]", changed)
+        return None
+
+    def _members(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        if len(sent) != len(read):
+            return _changed(sent, read)
+        changes = (self.of(one, other, strict) for one, other in _paired(sent, read))
+        return next((changed for changed in changes if changed is not None), None)
+
+    def _objects(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
+        """Instances of any other class: by its `__eq__`, or by their attributes if it has none."""
+        equality: object = type(sent).__eq__
+        if equality is object.__eq__ and not callable(sent):
+            return self.of(object.__getstate__(sent), object.__getstate__(read), strict)
+        try:
+            return None if sent == read else _changed(sent, read)
+        except Exception:  # `__eq__` is user code, and that of an array returns no bool
+            return _changed(sent, read)
+
+
+def _paired(sent: Any, read: Any) -> Iterator[tuple[Any, Any]]:
+    """The members of two sets, or the keys of two dicts, that belong together. Those without an equal one, such as
+    NaN, are paired in the order of their reprs."""
+    known = {key: key for key in read}
+    alone = iter(sorted((key for key in read if key not in sent), key=short))
+    yield from ((key, known[key]) for key in sent if key in known)
+    yield from ((key, next(alone, _NOTHING)) for key in sorted((key for key in sent if key not in known), key=short))
+
+
+def _is_flattened(sent: Any, read: Any) -> bool:
+    """Whether this is an instance of a subclass of str, int or float, as an instance of that base."""
+    if not isinstance(sent, _BASES) or type(read) not in _BASES or type(sent) is bool:
+        return False
+    return flat(sent) == read or (sent != sent and read != read)
+
+
+def _moment(value: Any) -> tuple[object, ...]:
+    """A datetime or time without its zone, and the offset. Of an aware one, the offset says what `fold` says."""
+    offset = value.utcoffset()
+    return value.replace(tzinfo=None, fold=0), offset, offset is None and value.fold
+
+
+def _facts(error: Exception) -> tuple[str, str]:
+    return (error.type if isinstance(error, RemoteError) else type(error).__qualname__), message_of(error)
+
+
+def _changed(sent: object, read: object) -> Unstorable:
+    old, new = ("nothing" if value is _NOTHING else found(value) for value in (sent, read))
+    return Unstorable(f"{old} would arrive {'changed' if new == old else f'as {new}'}")
+
+
+def _at(step: str, changed: Unstorable) -> Unstorable:
+    changed.under(step)
+    return changed
