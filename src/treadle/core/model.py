@@ -45,6 +45,8 @@ Pairs = tuple[tuple[str, str], ...]
 OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
+# Name of the checkpoint of a job that its function has restarted: the number of restarts, and the present arguments.
+ROUND: Final = "treadle:round"
 
 # Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
@@ -173,6 +175,9 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
 
     An outcome with an `ACT` checkpoint is an act: it raises the version even if it assigns only `keep`, and only an
     outcome with the same `ACT` counts as its repetition. This distinguishes two operators who act at the same time.
+
+    An outcome with a `ROUND` checkpoint restarts the job: the storage first deletes the job's checkpoints, except those
+    whose name begins with `OURS`.
     """
 
     id: str
@@ -184,7 +189,7 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    checkpoints: Pairs = ()  # merged by name; other checkpoints stay
+    checkpoints: Pairs = ()  # merged by name; other checkpoints stay, unless there is a `ROUND`
     note: str | None = None  # None: unchanged
     followups: tuple[NewJob, ...] = ()  # follow-up jobs, stored if and only if this outcome is applied
     after: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ the step before it began. Forms of `after`:
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,9 @@ from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
 from treadle.tasks.options import Sizes
 
+log = logging.getLogger("treadle")
+
+WARN = 0.8  # of a limit, from which on there is a warning
 MOST_PROBLEM = (
     1_000  # characters of the stored reason why a result cannot be stored; a codec of the user may give a longer one
 )
@@ -186,7 +191,7 @@ class Checkpoints:
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
         token = _branch.set(Branch(self, _place(), f"{request.key}>"))
-        running = _running.set(f"{self.job}:{request.key}")
+        running = _running.set(request.key)
         try:
             yield
         except BaseException as error:
@@ -203,6 +208,8 @@ class Checkpoints:
         would take the same steps. A failure is stored whatever the sizes of the others, as it is the last step."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
+        if size > WARN * self._sizes.step:
+            self._warn(f"the result of step {request.key!r} has {size:,} of at most {self._sizes.step:,} bytes")
         before = self.entries.get(request.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
         whole = self._size - known + size + len(request.key.encode())
@@ -214,9 +221,16 @@ class Checkpoints:
             if whole > self._sizes.checkpoints:
                 of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
                 raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
+        if self._size <= WARN * self._sizes.checkpoints < whole:
+            self._warn(f"its steps have {whole:,} of at most {self._sizes.checkpoints:,} bytes")
+        if before is None and len(self.entries) + 1 == math.ceil(WARN * self._sizes.steps):
+            self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
         self._size = whole
         self.entries[request.key] = entry
         self.unsaved[request.key] = text
+
+    def _warn(self, what: str) -> None:
+        log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)
 
     def note(self, pair: tuple[str, str]) -> None:
         """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""
@@ -274,7 +288,7 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 
 
 def running_step() -> str | None:
-    """The key of the step whose function runs here, prefixed with the job's id; None outside a step."""
+    """The key of the step whose function runs here; None outside a step."""
     return _running.get()
 
 

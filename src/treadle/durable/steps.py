@@ -15,15 +15,16 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
 from treadle.core.command_lines import command
 from treadle.core.errors import BadOption, BadResult, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
-from treadle.core.model import ASLEEP, NewJob, Outcome, Record, State
+from treadle.core.model import ASLEEP, OURS, ROUND, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -38,6 +39,7 @@ from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of, signature_of_kind
 from treadle.policy import judge
 from treadle.policy.retry import Defer, seconds, until
+from treadle.policy.rounds import Round, restarted, round_of
 from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
 from treadle.tasks.options import Sizes
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
@@ -66,6 +68,7 @@ class DurableBackend(Protocol):
 
     def now(self) -> float: ...
     def codec(self, task: str) -> Codec | None: ...
+    def arguments(self, record: Record, args: Any, kwargs: Any) -> str: ...
     async def save(self, run: DurableRun) -> None: ...
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]: ...
     async def store(self, job: NewJob) -> Record: ...
@@ -92,7 +95,9 @@ class Durable:
         self.run, self.backend = run, backend
         self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, backend.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec
-        self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
+        self._round = round_of(run.record.checkpoints)
+        # signals received or no longer waited for -> the last row used
+        self._waited = dict(self._round.turns)
         self._received: set[str] = set()
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
         self._pending: concurrent.futures.Future[Any] | None = None
@@ -160,13 +165,12 @@ class Durable:
         return signature_of(function, f"{self.run.record.job.task}: step {name!r}", self._codec)
 
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run, also after a retry of a dead job."""
-        if name is not None:
-            return f"{self.run.record.job.id}:{name}"
-        key = running_step()
-        if key is None:
+        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        name = running_step() if name is None else name
+        if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
-        return key
+        restarts = f"@{self._round.number}" if self._round.number else ""
+        return f"{self.run.record.job.id}{restarts}:{name}"
 
     # --- sleeping and waiting
 
@@ -254,9 +258,19 @@ class Durable:
         claimed = self.run.record.started_at
         return now if claimed is None else claimed + max(0.0, now - self.run.began)
 
-    def _leave(self, outcome: Outcome) -> None:
+    def _leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome
         raise Suspend
+
+    def restart(self, args: Any, kwargs: Any) -> NoReturn:
+        """End this round: the function begins anew with these arguments, and without the steps of this round."""
+        record = self.run.record
+        payload = self.backend.arguments(record, args, kwargs)
+        then = Round(self._round.number + 1, payload, self._waited)
+        size = len(msgspec.json.encode(then))
+        if size > self.backend.sizes.payload:
+            raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, self.backend.sizes.payload)
+        self._leave(restarted(record, then))
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""
@@ -310,6 +324,8 @@ class Durable:
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
         pairs = tuple(self.checkpoints.unsaved.items())
+        if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
+            pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
 
     def lost(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -47,6 +48,11 @@ FULL: Final = (
     "j.return_position, j.due_at, j.deadline_at, j.attempt, j.lost, j.worker, j.blocked_on, j.result, j.value, "
     "j.error, j.reason, j.note, j.reopenings, j.created_at, j.started_at, j.updated_at, j.ended_at, j.expires_at, "
     "j.after, b.body"
+)
+
+
+CHECKPOINTS_OF: Final = (
+    "SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num"
 )
 
 
@@ -111,7 +117,6 @@ def more(row: Record) -> bool:
         or row.pending
         or row.failures_allowed != 0
         or row.reopenings
-        or row.checkpoints
         or row.deadline_at is not None
         or row.result is not None
         or row.value is not None
@@ -168,6 +173,14 @@ _CHANGED = attrgetter(
     *("deadline_at", "attempt", "lost", "worker", "blocked_on", "result", "value", "error", "reason", "note"),
     *("reopenings", "started_at", "updated_at", "ended_at", "expires_at"),
 )
+
+
+def checkpoints_of(db: sqlite3.Connection, seqs: Collection[int]) -> dict[int, list[tuple[str, str]]]:
+    """The checkpoints of these rows, in the order in which each name was stored first."""
+    known: dict[int, list[tuple[str, str]]] = {}
+    for seq, name, value in db.execute(CHECKPOINTS_OF, (text(list(seqs)),)) if seqs else ():
+        known.setdefault(seq, []).append((name, value))
+    return known
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:

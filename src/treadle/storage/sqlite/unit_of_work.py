@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.core.limit_model import Limit
-from treadle.core.model import NewJob, Record, State
+from treadle.core.model import OURS, NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, keeps_slots, rule_for
 from treadle.storage.bounds import Bounds, Candidate
 from treadle.storage.count_groups import letter_of
@@ -29,6 +31,7 @@ from treadle.storage.sqlite.rows import (
     LIMITS,
     MORE,
     SLOT,
+    checkpoints_of,
     decode,
     decode_bounds,
     decode_rule,
@@ -149,8 +152,7 @@ class UnitOfWork:
         seq, flags = values[0], values[1]
         assert isinstance(seq, int)
         assert isinstance(flags, int)
-        checkpoints = tuple(self.ex(SQL["checkpoints"], (seq,)).fetchall()) if flags & CHECKPOINTS else ()
-        row = record(values, checkpoints)
+        row = record(values)
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
@@ -198,9 +200,7 @@ class UnitOfWork:
         for id, was in self._dirty.items():
             row, flags = self._rows[id], self._flags[id]
             assert row is not None
-            flags = flags | MORE if more(row) else flags & ~MORE
-            if row.checkpoints:
-                flags |= CHECKPOINTS
+            flags = flags | MORE if flags & CHECKPOINTS or more(row) else flags & ~MORE
             if row.after:
                 flags |= AFTER
             flags = self._write_slots(row, flags)
@@ -210,9 +210,24 @@ class UnitOfWork:
         self._dirty.clear()
         self.many(SQL["put"], changed)
 
+    def whole(self, rows: Sequence[Record]) -> list[Record]:
+        self.sync()
+        seqs = {self._seq[row.job.id]: row for row in rows if self._flags.get(row.job.id, 0) & CHECKPOINTS}
+        known = checkpoints_of(self._db, seqs)
+        ids = {seqs[seq].job.id: tuple(pairs) for seq, pairs in known.items()}
+        return [replace(row, checkpoints=ids[row.job.id]) if row.job.id in ids else row for row in rows]
+
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
         seq = self.seq(id)
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
+        self._mark(id, CHECKPOINTS)
+
+    def forget_steps(self, id: str) -> None:
+        self.ex(SQL["forget_steps"], (self.seq(id), OURS))
+
+    def remembers(self, id: str, checkpoints: Mapping[str, str]) -> bool:
+        stored = self.ex(SQL["remembered"], (self.seq(id), text(list(checkpoints))))
+        return checkpoints.items() == dict(stored).items()
 
     def stored(self, ids: Collection[str]) -> set[str]:
         return {id for id, _ in self.ex(SQL["states"], (text(list(ids)),))}
