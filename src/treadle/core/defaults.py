@@ -63,6 +63,7 @@ MAX_COUNT: Final = 1_000_000_000  # slots, starts, bursts and costs; every stora
 MAX_STEP: Final = 2**20  # bytes of one stored step result
 MAX_MEMO: Final = 16 * 2**20  # bytes of all step results of a job: a claim reads all of them
 MAX_STEPS: Final = 10_000  # steps of a job
+WARN_AT: Final = 0.8  # of these limits, from which on there is a warning
 ONCE: Final = 86_400.0  # s for which a mark of `once` is kept; a day, like the rows of the jobs that it guards
 BATCH_SIZE: Final = 50  # items of one call of a batch task
 BATCH_WAIT: Final = 0.1  # s for which the first of them waits for others; a person does not notice it

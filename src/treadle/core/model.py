@@ -45,8 +45,9 @@ Pairs = tuple[tuple[str, str], ...]
 OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
-# Name of the checkpoint of a job that its function has restarted: the number of restarts, and the present arguments.
-ROUND: Final = "treadle:round"
+# Names of the checkpoints of a job that its function has restarted: the number of its round, and the arguments of this
+# round. `NewJob.payload` keeps the first arguments, with which an enqueue of the same id is compared.
+ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
 
 # Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"

@@ -33,7 +33,6 @@ from treadle.tasks.options import Sizes
 
 log = logging.getLogger("treadle")
 
-WARN = 0.8  # of a limit, from which on there is a warning
 MOST_PROBLEM = (
     1_000  # characters of the stored reason why a result cannot be stored; a codec of the user may give a longer one
 )
@@ -106,7 +105,7 @@ class Checkpoints:
         for key, text in stored:
             if key.startswith(OURS):
                 continue
-            self._size += len(key.encode()) + len(text.encode())
+            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
             if (why := lacks(text)) is not None:
                 raise BadStep(key, f"its value cannot be read: {why}")
             try:
@@ -123,7 +122,8 @@ class Checkpoints:
 
     def ask(self, name: str) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
-        check_name(name)
+        if name not in self._counts:
+            check_name(name)
         branch = self._here()
         owner = self._owners.setdefault(name, branch)
         if owner is not branch:
@@ -208,7 +208,7 @@ class Checkpoints:
         would take the same steps. A failure is stored whatever the sizes of the others, as it is the last step."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
-        if size > WARN * self._sizes.step:
+        if size > defaults.WARN_AT * self._sizes.step:
             self._warn(f"the result of step {request.key!r} has {size:,} of at most {self._sizes.step:,} bytes")
         before = self.entries.get(request.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
@@ -221,9 +221,9 @@ class Checkpoints:
             if whole > self._sizes.checkpoints:
                 of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
                 raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
-        if self._size <= WARN * self._sizes.checkpoints < whole:
+        if self._size <= defaults.WARN_AT * self._sizes.checkpoints < whole:
             self._warn(f"its steps have {whole:,} of at most {self._sizes.checkpoints:,} bytes")
-        if before is None and len(self.entries) + 1 == math.ceil(WARN * self._sizes.steps):
+        if before is None and len(self.entries) + 1 == math.ceil(defaults.WARN_AT * self._sizes.steps):
             self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
         self._size = whole
         self.entries[request.key] = entry
@@ -302,7 +302,7 @@ def _place() -> object:
 
 def _plain(after: str) -> str:
     """`after` without the marks for an exception and for a branch: the same step may follow with or without them."""
-    return after.partition("!")[0].rstrip("&")
+    return after.partition("!")[0].rstrip("&") if "!" in after or "&" in after else after
 
 
 def _shown(after: str) -> str:

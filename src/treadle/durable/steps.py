@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import copy
 import functools
 import inspect
 import logging
@@ -17,7 +18,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
@@ -99,6 +99,8 @@ class Durable:
         # signals received or no longer waited for -> the last row used
         self._waited = dict(self._round.turns)
         self._received: set[str] = set()
+        self._codecs: dict[int, CallCodec] = {}  # by the id of a function in `_functions`
+        self._functions: dict[int, Callable[..., Any]] = {}
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
@@ -113,9 +115,9 @@ class Durable:
 
     async def _step(self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._on_loop(request.key)
-        signature = self._signature(request.key, function)
         if request.entry is not None:
-            return self._recorded(request, signature)
+            return self._replayed(request, function)
+        signature = self._signature(request.key, function)
         with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             if _is_async(function):
                 value = await function(*args, **kwargs)
@@ -132,9 +134,9 @@ class Durable:
         if _is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         request = self.checkpoints.ask(name)
-        signature = self._signature(request.key, function)
         if request.entry is not None:
-            return self._recorded(request, signature)
+            return self._replayed(request, function)
+        signature = self._signature(request.key, function)
         with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
             value = function(*args, **kwargs)
         self._keep(request, signature, value)
@@ -159,10 +161,23 @@ class Durable:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return signature.decode_result(text)
 
+    def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
+        """The recorded value of a step of an earlier run. The codec of a function is made once for this run: a job that
+        wakes may have a thousand steps of it, and making a codec takes half of the time of one."""
+        signature = self._codecs.get(id(function))
+        if signature is None:
+            signature = copy.copy(self._signature(request.key, function))  # a task shares its own
+            self._codecs[id(function)], self._functions[id(function)] = signature, function  # kept, or its id is reused
+        signature.name = self._name(request.key)
+        return self._recorded(request, signature)
+
+    def _name(self, key: str) -> str:
+        return f"{self.run.record.job.task}: step {key!r}"
+
     def _signature(self, name: str, function: Callable[..., Any]) -> CallCodec:
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
-        return signature_of(function, f"{self.run.record.job.task}: step {name!r}", self._codec)
+        return signature_of(function, self._name(name), self._codec)
 
     def key(self, name: str | None) -> str:
         """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
@@ -266,11 +281,9 @@ class Durable:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
-        then = Round(self._round.number + 1, payload, self._waited)
-        size = len(msgspec.json.encode(then))
-        if size > self.backend.sizes.payload:
+        if (size := len(payload.encode())) > self.backend.sizes.payload:
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, self.backend.sizes.payload)
-        self._leave(restarted(record, then))
+        self._leave(restarted(record, Round(self._round.number + 1, self._waited), payload))
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""

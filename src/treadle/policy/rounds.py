@@ -1,6 +1,6 @@
 """The restarts of a durable job: how often its function began anew, and with which arguments. Pure.
 
-A checkpoint has them. The `NewJob` keeps the first arguments, with which an enqueue of the same id is compared.
+Two checkpoints have them. The one with the number is never encrypted: a sender of a signal reads it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadStep
-from treadle.core.model import ROUND, Outcome, Pairs, Record, State
+from treadle.core.model import ARGUMENTS_NOW, ROUND, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 from treadle.policy import guilt
 
 
 class Round(Struct, frozen=True, omit_defaults=True):
-    """The content of the checkpoint.
+    """The content of the checkpoint `ROUND`.
 
-    number   how often the job was restarted
-    payload  the arguments of this round
-    turns    signals by name -> the last of their rows that an earlier round has used
+    number  how often the job was restarted
+    turns   signals by name -> the last of their rows that an earlier round has used
     """
 
     number: Natural = 0
-    payload: str = ""
     turns: dict[str, int] = {}
 
 
@@ -45,18 +43,20 @@ def round_of(checkpoints: Pairs) -> Round:
 
 def present(record: Record) -> Record:
     """The record with the arguments of its present round."""
-    now = round_of(record.checkpoints)
-    return replace(record, job=replace(record.job, payload=now.payload)) if now.number else record
+    for name, text in record.checkpoints:
+        if name == ARGUMENTS_NOW:
+            return replace(record, job=replace(record.job, payload=text))
+    return record
 
 
-def restarted(record: Record, then: Round) -> Outcome:
-    """Run again in a new round, without a counted attempt and without the steps of this one."""
-    pair = ROUND, msgspec.json.encode(then).decode()
+def restarted(record: Record, then: Round, payload: str) -> Outcome:
+    """Run again in a new round, without a counted attempt and without the steps of this one. It keeps its position, as
+    the function would have kept its slot."""
+    pairs = (ROUND, msgspec.json.encode(then).decode()), (ARGUMENTS_NOW, payload)
     return Outcome(
         id=record.job.id,
         version=record.version,
         state=State.READY,
-        delay=0.001,  # with 0 the job would be claimed again ahead of all others
         result=record.result,
-        checkpoints=(pair, *guilt.cleared_note(record)),
+        checkpoints=(*pairs, *guilt.cleared_note(record)),
     )

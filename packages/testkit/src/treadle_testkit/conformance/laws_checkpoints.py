@@ -38,9 +38,8 @@ async def test_law03_a_thousand_checkpoints_are_returned_in_order(storage: Stora
     a = await claim_one(storage)
     for n in range(10):
         assert await beat(storage, renewal(a, checkpoints=steps(90 * n, 90 * n + 90))) == frozenset()
-    assert (
-        await beat(storage, renewal(a, checkpoints=(("s7", "new"), *steps(900, 950), ("s7", "newer")))) == frozenset()
-    )
+    twice = ("s7", "new"), *steps(900, 950), ("s7", "newer")
+    assert await beat(storage, renewal(a, checkpoints=twice)) == frozenset()
     outcome = back(a, checkpoints=steps(950, MANY))
     await settle(storage, outcome)
     assert await said(storage, outcome) == ["applied"]
