@@ -141,8 +141,8 @@ async def test_a_limit_that_is_near_is_logged(app: App, caplog: pytest.LogCaptur
         assert what in line
 
 
-@shows("`explain` says how often a job was restarted, and that it nears a limit of durable code")
-async def test_explain_says_the_round_and_a_near_limit(app: App) -> None:
+@shows("`explain` tells how often a job was restarted, and that it nears a limit of durable code")
+async def test_explain_names_the_round_and_a_near_limit(app: App) -> None:
     @app.task(retry=AGAIN)
     async def again(n: int) -> None:
         here = current()

@@ -37,7 +37,7 @@ def round_of(checkpoints: Pairs) -> Round:
             try:
                 return _read(text)
             except UNREADABLE as error:
-                raise BadStep("restart", f"what the last restart stored cannot be read: {error}") from None
+                raise BadStep("restart", f"the checkpoint of the last restart cannot be read: {error}") from None
     return FIRST
 
 
