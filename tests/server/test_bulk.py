@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.server.test_looking import Site
+from treadle.admin import selection
 from treadle.admin.audit import Act
 from treadle.admin.operations import AT_ONCE
 from treadle.core.model import State
@@ -117,6 +118,58 @@ async def test_ids_are_acted_on_and_each_that_is_passed_over_has_a_reason(site: 
     found = await run(site, {"act": "run_now", "ids": [*ids, ids[1], wrong, "nothing"]})
     assert (found["done"], found["total"]) == (2, 5)
     assert found["passed_over"] == {"unknown job": 2, "it was cancelled": 1}
+
+
+@shows("An operation acts on no more jobs than the person has confirmed, the oldest first")
+async def test_the_confirmed_number_bounds_the_act(site: Site) -> None:
+    await site.fail(4)
+    body = {"act": "retry", "filter": {"task": "send"}, "at_most": 3}
+    found = await run(site, body)
+    assert (found["state"], found["done"], found["more"]) == ("done", 3, True)
+    [left] = (await site.get("/v1/jobs?task=send&state=failed"))["jobs"]
+    assert left["args"] == ["bad3@example.org"]
+    found = await run(site, body)
+    assert (found["done"], found["more"]) == (1, False)
+    assert (await post(site, {**body, "at_most": 0}))[0] == 422
+
+
+async def test_the_bound_holds_over_several_steps(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "STEP", 2)
+    await site.fail(7)
+    found = await run(site, {"act": "retry", "filter": {"task": "send"}, "at_most": 4})
+    assert (found["done"], found["more"]) == (4, True)
+    assert len((await site.get("/v1/jobs?task=send&state=failed"))["jobs"]) == 3
+
+
+async def test_children_are_cancelled_beyond_the_bound(site: Site) -> None:
+    @site.app.task(name="outer")
+    async def outer() -> Any:
+        return site.send.options(delay=60).job("child")
+
+    async def work() -> None:
+        await site.app.enqueue(outer.job(), outer.job())
+        await drain(site.app)
+
+    site.run(work())
+    found = await run(site, {"act": "cancel", "filter": {"task": "outer"}, "at_most": 1})
+    assert (found["done"], found["more"]) == (2, True)
+
+
+@shows("A request for an operation that is repeated with its Idempotency-Key begins no second one")
+async def test_a_repeated_request_begins_nothing(site: Site) -> None:
+    await site.fail(2)
+
+    async def asked(key: str, token: str = "ops") -> tuple[int, Any]:
+        body = {"act": "retry", "filter": {"task": "send"}, "created_before": site.clock() + 1}
+        return await site.client("POST", "/v1/operations", body, token=token, headers={"Idempotency-Key": key})
+
+    answers = [await asked("dialog 7") for _ in range(3)]
+    assert [status for status, _ in answers] == [202] * 3
+    assert len({answer["id"] for _, answer in answers}) == 1
+    assert (await asked("dialog 8"))[1]["id"] != answers[0][1]["id"]
+    assert (await asked("dialog 7", "mail"))[1]["id"] != answers[0][1]["id"]
+    assert (await asked("x" * 256))[0] == 422
+    assert len(await entries(site)) == 3
 
 
 async def test_jobs_created_after_the_dialog_opened_are_left_alone(site: Site) -> None:

@@ -464,6 +464,7 @@ export interface Operation {
   passed_over: { [name: string]: number };
   scanned: number;
   total: number | null;
+  more: boolean;
   began_at: number;
   ended_at: number | null;
   by: string;
@@ -476,6 +477,7 @@ export interface OperationAsked {
   filter?: FilterAsked;
   group?: GroupAsked;
   tree?: boolean;
+  at_most?: number | null;
   created_before: number;
   dry?: boolean;
 }

@@ -75,7 +75,7 @@ class Acts:
             pending = []
             for now in await storage.get(changed):
                 if now is not None and dict(now.checkpoints).get(ACT) == nonce:
-                    acted.append(now)  # settled by a call whose response was lost; the job has changed since
+                    acted.append(now)  # a call whose response was lost has settled it; the job has changed since
                     self._note(now, None)
                 elif now is not None:
                     pending.append(now)
@@ -151,9 +151,10 @@ class Acts:
         return done
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
-        """The unseen children of these jobs: jobs that a run created, and the signals that it waits for.
+        """The children of these jobs that are not in `seen`: jobs that a run created, and the signals that it waits
+        for.
 
-        Signals are included also without `tree`, because nothing else ends them.
+        Without `tree` it returns only the signals, because nothing else ends them.
         """
         parents = {
             row.job.id
@@ -203,7 +204,8 @@ class Acts:
 
 
 def _refused(row: Record, reason: str) -> TreadleError:
-    """The error for a refused reopening: KeyHeld if the storage's text names the holder of the key, else Stale."""
+    """The error for a refused reopening: KeyHeld if the storage's message names the job that holds the key, else
+    Stale."""
     _, held, holder = reason.rpartition(" is held by ")
     if not held:
         return Stale(row.job.id, reason)

@@ -78,7 +78,7 @@ class Begun(Struct, frozen=True):
         return Outcome(id=self.row.id, version=self.row.version, state=State.SUCCEEDED, result=_json(ending))
 
     def corrected(self, ending: Ending) -> Outcome:
-        """Replaces the ending with which the call of the act has completed the entry."""
+        """An outcome that replaces the ending which the call of the act has stored in the entry."""
         return replace(
             self.completed(ending), version=self.row.version + 1, keep=KEEP, checkpoints=((ENDING, _json(ending)),)
         )
@@ -279,7 +279,7 @@ def is_entry(row: Record) -> bool:
 
 
 async def without_entries(storage: Storage, query: Query, page: Page) -> Page:
-    """The page without entries of the audit log, unless the query names their task or a queue."""
+    """The page without the entries of the audit log. They stay if the query names their task, a queue or ids."""
     if query.task == TASK or query.queue is not None or query.ids:
         return page
     total = page.total

@@ -1,7 +1,7 @@
 """Notices that a storage was emptied: a flush, an eviction, a fail-over to an empty server, a dropped schema.
 
-Each storage keeps a mark among the rows of metrics, at a time that no other call reads: it makes no other call slower,
-and no list of jobs shows it. A process compares only with the marks that it has seen itself.
+Each storage keeps a mark among the rows of metrics, at a time that no other call reads: the mark slows no other call
+down, and no list of jobs shows it. A process compares only with the marks that it has seen itself.
 """
 
 from __future__ import annotations

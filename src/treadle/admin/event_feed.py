@@ -19,9 +19,7 @@ from treadle.core.query_model import Query
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
-LISTENED: Final = (
-    500  # the newest of them, whose endings wake the feed; it finds the endings of others with the next poll
-)
+LISTENED: Final = 500  # endings of the newest ones wake the feed; it finds endings of others with the next poll
 PAGE: Final = 500
 COUNTED: Final = 1_000  # jobs of each kind that a poll counts to find the queues in use
 AHEAD: Final = 60.0  # s that clocks may differ; a row created further in the future came from a wrong clock

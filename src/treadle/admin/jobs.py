@@ -87,8 +87,8 @@ class Jobs:
     def showing(
         self, hide: Hide | None, payloads: bool = True, shown: Callable[[Record], Record] | None = None
     ) -> Jobs:
-        """A view whose searches do not look at secrets, which `hide` replaces in values and `shown` in rows, or
-        (`payloads=False`) at no arguments and errors."""
+        """A view whose searches find no secrets: `hide` replaces them in values, and `shown` in rows. With
+        `payloads=False` searches ignore all arguments and errors."""
         return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
 
     def recorded(self, receipt: Receipt | None) -> Jobs:

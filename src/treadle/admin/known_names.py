@@ -114,7 +114,7 @@ def for_people(check: Callable[Concatenate[Names, P], Awaitable[str | None]]) ->
 
 
 class Known(Struct, frozen=True):
-    """The names in use.
+    """The names in use in code and in the storage.
 
     tasks   each with the groups of queues that it was found in: the queue of a job, or all queues of a worker, which
             does not report the queue of each task
@@ -172,7 +172,7 @@ class Names:
         strange = set(itertools.islice(new, NEW))
         if not strange:
             return
-        await self._storage()  # opening it may take longer than a check may
+        await self._storage()  # opened before the check begins: opening may take longer than a check may
         begun = monotonic()
         known = await _soon(self._all_known(FRESH))
         if len(self._met) > REMEMBERED:

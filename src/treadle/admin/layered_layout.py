@@ -16,7 +16,7 @@ SWEEPS: Final = 4  # passes over the columns, alternating in direction; more har
 PLACES: Final = 20_000  # places of long edges; beyond that a long edge is one straight line
 GAP_X: Final = 56.0  # units between columns
 GAP_Y: Final = 16.0  # between the nodes of one column
-LANE: Final = 6.0  # height of the place of an edge
+LANE: Final = 6.0  # height that is kept free for an edge
 
 Point = tuple[float, float]
 Edge = tuple[str, str]
@@ -218,7 +218,7 @@ def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     for number, height in enumerate(heights):
         offset += (heights[number - 1] + height) / 2 + GAP_Y if number else 0.0
         offsets.append(offset)
-    blocks: list[tuple[float, int]] = []  # the sum of the wanted places less the offsets, and the number of boxes
+    blocks: list[tuple[float, int]] = []  # the sum of (wanted place - offset), and the number of boxes
     for want, offset in zip(wanted, offsets, strict=True):
         total, count = want - offset, 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / count:

@@ -48,7 +48,7 @@ class Limits:
             self._declared[rule.name] = rule
 
     def forget(self, name: str) -> None:
-        """Remove the declaration of this name here. A rule that a worker has stored stays."""
+        """Remove the declaration of this name from this app. A rule that a worker has stored already stays there."""
         self._declared.pop(name, None)
 
     async def set(self, *limits: Limit) -> None:

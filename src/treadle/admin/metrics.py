@@ -26,8 +26,8 @@ class MetricsReader:
     """Metrics of jobs: how many ended and how, how long they ran, and how long they were queued.
 
     Counts are exact, times a sample. A worker stores its numbers every 10 s and when it stops, so a killed worker loses
-    the last ones. They are kept by minute for 2 hours, by 10 minutes for 3 days, and by hour for 90 days. Treadle's own
-    jobs are not counted.
+    the last ones. The storage keeps them by minute for 2 hours, by 10 minutes for 3 days, and by hour for 90 days.
+    Treadle's own jobs are not counted.
     """
 
     def __init__(

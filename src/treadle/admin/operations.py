@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, Literal
@@ -49,6 +50,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     passed_over  jobs that it has left as they were, by reason
     scanned      jobs that it has looked at
     total        jobs that it will look at, if their number is known
+    more         further jobs matched, and were left alone because it may act on so many only
     error        why it failed; what it has done stays done
     """
 
@@ -60,6 +62,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     passed_over: Mapping[str, int] = {}
     scanned: int = 0
     total: int | None = None
+    more: bool = False
     began_at: float = 0.0
     ended_at: float | None = None
     by: str = ""
@@ -73,8 +76,11 @@ class TooManyOperations(Exception):
 class _Run:
     """One operation and the task that runs it."""
 
-    def __init__(self, shown: Operation, selection: Selection, tree: bool) -> None:
-        self.shown, self.selection, self.tree = shown, selection, tree
+    def __init__(
+        self, shown: Operation, selection: Selection, tree: bool, at_most: int | None, request: str | None
+    ) -> None:
+        self.shown, self.selection, self.tree, self.request = shown, selection, tree, request
+        self.room = sys.maxsize if at_most is None else at_most  # jobs that it may still act on
         self.stopping = False
         self.receipt = Receipt()
         self.receipt.done = 0
@@ -111,10 +117,28 @@ class Operations:
         """Call `listener` at each change of any operation. It must not raise."""
         self._listeners.append(listener)
 
-    async def start(self, act: Verb, selection: Selection, *, tree: bool, by: str, source: Source) -> Operation:
-        """Begin an operation. `tree`: a cancellation includes the children. Raises TooManyOperations and StorageError;
-        nothing is changed then."""
+    async def start(
+        self,
+        act: Verb,
+        selection: Selection,
+        *,
+        tree: bool,
+        by: str,
+        source: Source,
+        at_most: int | None = None,
+        request: str | None = None,
+    ) -> Operation:
+        """Begin an operation. Raises TooManyOperations and StorageError; nothing is changed then.
+
+        tree     a cancellation includes the children
+        at_most  jobs of the selection to act on; their children are not counted
+        request  the caller's name for this request: a repeated one begins nothing, and returns the same operation
+        """
         self._forget()
+        if request is not None:
+            for known in self._runs.values():
+                if (known.request, known.shown.by) == (request, by):
+                    return known.shown
         running = [run.shown.by for run in self._runs.values() if run.shown.state == "running"]
         if len(running) >= (AT_ONCE if by in running else MOST):  # one caller must not use up the room of others
             raise TooManyOperations
@@ -128,7 +152,9 @@ class Operations:
             began_at=self._now(),
             by=by,
         )
-        run = self._runs[id] = _Run(shown, selection, tree)  # before the first await, so that the bound holds
+        run = self._runs[id] = _Run(
+            shown, selection, tree, at_most, request
+        )  # before the first await, so that the bound holds
         try:
             entry = await self._audit.begin(Act(by, source, f"jobs.{act}", "", selection.words))
         except BaseException:
@@ -186,7 +212,7 @@ class Operations:
 
     async def _run(self, run: _Run, entry: Begun) -> None:
         state: RunState = "done"
-        open_entry.set(entry.row.id)  # for this task
+        open_entry.set(entry.row.id)  # applies to this asyncio task
         try:
             done = await self._all(run)
             state = "done" if done else "stopped"
@@ -194,7 +220,7 @@ class Operations:
             state, run.receipt.error = "failed", str(error)
         except asyncio.CancelledError:
             state, run.receipt.error = "stopped", "the process ended"
-        except Exception as error:  # a fault of ours: the operation must not stay running
+        except Exception as error:  # a defect of Treadle; the operation must not stay listed as running
             log.exception("operation %s failed", run.shown.id)
             state, run.receipt.error = "failed", f"an error of Treadle; the log has it: {type(error).__name__}"
         self._update(run, state=state, ended_at=self._now(), error=run.receipt.error)
@@ -212,14 +238,19 @@ class Operations:
                 return False
             for reason, count in others.items():
                 run.pass_over(reason, count)
-            for start in range(0, len(rows), acts.GROUP):
-                part = rows[start : start + acts.GROUP]
+            allowed = rows[: run.room]
+            run.room -= len(allowed)
+            for start in range(0, len(allowed), acts.GROUP):
+                part = allowed[start : start + acts.GROUP]
                 run.batch = {row.id for row in part}
                 await self._act(own, run, part)
                 if self._stops(run) and start + acts.GROUP < len(rows):
                     self._update(run, scanned=run.shown.scanned + start + len(part))
                     return False
-            self._update(run, scanned=run.shown.scanned + examined)
+            more = len(allowed) < len(rows)
+            self._update(run, scanned=run.shown.scanned + examined, more=more)
+            if more:
+                return True
             await asyncio.sleep(0)
         return True
 

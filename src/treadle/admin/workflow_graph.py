@@ -149,8 +149,8 @@ def _children(row: Record, jobs: Mapping[str, Record]) -> list[str]:
 
 
 class _Ends:
-    """The last jobs below a job: children that no other child waits for, and so on below them. Each is looked for once,
-    and no more after STEPS jobs were looked at in all: then the job itself leads to what waits for it."""
+    """The last jobs below a job: children that no other child waits for, and so on below them. Each search is made
+    once, and all of them look at STEPS jobs at most; after that the job itself leads to what waits for it."""
 
     def __init__(self, children: Mapping[str, Sequence[str]], jobs: Mapping[str, Record]) -> None:
         self._children, self._jobs, self._left = children, jobs, STEPS

@@ -123,7 +123,7 @@ class AppCore:
         return Client(self.opened, self.life.at_hand, self.bound, self.emitter, self.tasks, parts)
 
     def _make_groups(self, names: Names) -> None:
-        """The groups of calls: `app.jobs` and the like. They share the names that calls were seen to use."""
+        """Make the groups of calls, such as `app.jobs`. They share one record of the names that calls have used."""
         self.jobs = Jobs(self.client, self.opened, self.tasks, self.now, names, self.moved, self.sizes.step)
         self.dead = Dead(self.jobs)
         self.limits = Limits(self.opened, names, self.moved)
@@ -152,8 +152,8 @@ class AppCore:
     # --- tasks
 
     def register(self, name: str, task: AnyTask, concurrency: int | None = None) -> None:
-        """Run jobs of that name with that task, and none that had the name before; at most `concurrency` of them at
-        once. Raises BadOption for an invalid `concurrency`, and then changes nothing."""
+        """Register the task under this name, in place of an earlier task of the name; at most `concurrency` of its jobs
+        run at once. Raises BadOption for an invalid `concurrency`, and then changes nothing."""
         if concurrency is not None:
             self.limits.declare(Limit(own_limit(name), slots=concurrency))
             self.maker.limited.add(name)
@@ -337,7 +337,7 @@ class AppCore:
             )
         if only:
             return
-        with suppress(StorageUnavailable):  # no reason for a worker not to start: it looks again
+        with suppress(StorageUnavailable):  # the worker starts anyway, and tries again later
             await self._keep_identity()
         if self._declares():
             await self.schedules.store()
@@ -363,7 +363,7 @@ class AppCore:
             emptied = await self.emptied.keep()
         except StorageUnavailable:
             raise
-        except Exception as error:  # no reason for a worker not to work
+        except Exception as error:  # the worker works without it
             log.debug("could not look for the mark of the storage: %s", error)
             return
         if emptied:

@@ -211,7 +211,7 @@ class Portal:
 
     def _run(self, begun: list[asyncio.AbstractEventLoop | OSError]) -> None:
         try:
-            loop = asyncio.new_event_loop()  # here: the selector of gevent belongs to the thread that makes it
+            loop = asyncio.new_event_loop()  # made in this thread, to which gevent binds its selector
         except OSError as error:  # too many open files
             begun.append(error)
             return
@@ -222,7 +222,7 @@ class Portal:
             _end_tasks(loop)
             # This also closes the app, if a call that arrived during `close` has opened it again.
             loop.run_until_complete(loop.shutdown_asyncgens())
-            _end_tasks(loop)  # of calls that arrived meanwhile
+            _end_tasks(loop)  # tasks of calls that arrived meanwhile
         finally:
             loop.close()
 

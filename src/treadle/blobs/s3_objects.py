@@ -61,7 +61,7 @@ class BucketObjects:
 
     @asynccontextmanager
     async def _bounded(self) -> AsyncIterator[None]:
-        """Raise StorageUnavailable if a text takes too long: a server that sends a byte a minute is as good as away."""
+        """Raise StorageUnavailable if the transfer of a blob takes too long: a server may send only a byte a minute."""
         try:
             async with asyncio.timeout(LONGEST):
                 yield

@@ -16,7 +16,7 @@ from treadle.cli.output import FAILED, USAGE, Stop
 
 DEEP: Final = 3  # packages within packages that are searched
 MOST: Final = 2_000  # files that are read: 1 s
-TASKS: Final = "tasks"  # the name of a module that is imported by itself
+TASKS: Final = "tasks"  # the name under which a single module is imported
 SKIPPED: Final = frozenset({"tests", "test", "docs", "build", "dist", "node_modules", "site-packages", "__pycache__"})
 
 BROKEN: Final = ast.Module(body=[], type_ignores=[])
@@ -69,7 +69,7 @@ def _sources(root: Path) -> tuple[dict[str, ast.Module], SyntaxError | None]:
             if path.stem == TASKS:
                 trees[name] = BROKEN
         except (OSError, ValueError):
-            continue  # not ours to read, or no text
+            continue  # we may not read it, or it is not text
     return trees, broken
 
 

@@ -30,7 +30,7 @@ MISSING: Final = ("job", "task", "queue", "state", "field", "size", "problem")
 
 @click.group(cls=Group, default="list")
 def blobs() -> None:
-    """Count the large texts in the blob store, find missing ones, and delete those of no job.
+    """Count the large texts in the blob store, find missing ones, and delete unused ones.
 
     The blob store is that of the app in --app, otherwise TREADLE_BLOBS names it: a folder, or s3://bucket/prefix.
     """
@@ -57,7 +57,7 @@ def _surveyed(app: App, label: str) -> Iterator[tuple[PayloadStorage, Objects, B
 @targeted
 @as_json
 def list_(target: Target, json_: bool) -> None:
-    """Count the texts in the blob store by age, and those that a job needs.
+    """Count the texts in the blob store by age: all of them, and those that a job needs.
 
     NEEDED are those to which a stored job refers. UNFINISHED are others of jobs that have not ended. UNUSED are those
     of no job: `treadle storage blobs clean` deletes them.

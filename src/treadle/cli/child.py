@@ -57,8 +57,8 @@ def main() -> int:
 
 
 def _spare_one(number: int, _: FrameType | None) -> None:
-    """A stop that comes when the worker has stopped already, for example because a service manager signals every
-    process, must not make a process that leaves look killed. The next one kills it: its exit may hang."""
+    """Ignore one stop signal after the worker has stopped: a service manager may signal every process, and this one
+    must not look killed while it exits. The next signal kills it, because its exit may hang."""
     signal.signal(number, signal.SIG_DFL)
 
 

@@ -44,7 +44,7 @@ class Group(click.Group):
         return command
 
     def with_default(self, args: list[str]) -> list[str]:
-        """These words, after the default command if they name none and ask for no help."""
+        """These arguments, after the name of the default command if they name no command and do not ask for help."""
         is_option = bool(args) and args[0].startswith("-") and args[0] not in HELP
         return [self.default, *args] if self.default is not None and (not args or is_option) else args
 

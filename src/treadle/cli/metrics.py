@@ -64,7 +64,7 @@ def metrics(target: Target, port: str | None, output: Path | None) -> None:
 
 
 def _once(target: Target, output: Path | None) -> None:
-    """Print or write the metrics. A storage that is away is one of them, and an error of the command."""
+    """Print or write the metrics. If the storage is unavailable, one of the metrics says so, and the command fails."""
     try:
         reading = target.run(lambda app: read_stored(app._core), look=True)
     except StorageError:
@@ -81,7 +81,7 @@ def _write(text: bytes, output: Path | None) -> None:
     if output is None:
         data(text.decode().removesuffix("\n"))
         return
-    # A collector may read at any moment. It reads only files whose names end in .prom.
+    # A collector may read at any moment. The collector reads only files whose names end in .prom.
     beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(text)

@@ -130,7 +130,8 @@ def document(value: object) -> None:
         text = msgspec.json.encode(value, enc_hook=str)
     except Exception:  # lone surrogates, numbers with too many digits, the user's own classes
         text = msgspec.json.encode(_in_words(value))
-    # JSON escapes only controls below U+0020. The others occur only inside strings, so they can be escaped here.
+    # JSON escapes only controls below U+0020. The other control characters occur only inside strings, so they can be
+    # escaped here.
     _print(in_json(msgspec.json.format(text, indent=2).decode()))
 
 

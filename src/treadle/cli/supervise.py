@@ -95,7 +95,8 @@ class Supervision:
         self._fleet.stop()
 
     def _roll(self) -> None:
-        """Replace all processes; once more after a signal that comes while that is under way."""
+        """Replace all processes. If a signal comes while they are being replaced, replace all of them once more
+        afterwards."""
         if self._signals:
             note("treadle: SIGHUP is ignored while it stops")
             return

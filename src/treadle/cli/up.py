@@ -127,7 +127,7 @@ class Several(ServerWorkers):
 
     @property
     def verdict(self) -> Verdict:
-        """The first problem of one of them."""
+        """The first problem that one of these groups of workers has."""
         return first_problem([workers.verdict for workers in self._several])
 
     async def __aenter__(self) -> Self:

@@ -50,7 +50,7 @@ class LoopCall(Generic[T]):
         self._answer: Future[T] = Future()
         self._task: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
-        self._over = False  # the answer is there
+        self._over = False  # whether the answer has arrived
         self._since = clock.monotonic()
         self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last look
         try:
@@ -115,7 +115,7 @@ class LoopCall(Generic[T]):
         """The result, for a thread without an event loop; blocks the thread."""
         try:
             while True:
-                if are_greenlets():  # they may touch the answer only when the other thread is done with it
+                if are_greenlets():  # greenlets may touch the answer only when the other thread is done with it
                     until(lambda: self._over, LOOK)
                 with suppress(NotYet):
                     return self._answer.result(0 if are_greenlets() else LOOK)
@@ -155,5 +155,5 @@ def stopped() -> EventLoopError:
 
 
 def is_own(thread: int) -> bool:
-    """Whether this is the current thread. It runs one event loop at a time, so it would wait for itself."""
+    """Whether this is the current thread, which cannot wait for its own event loop: it would wait for itself."""
     return thread == threading.get_ident()

@@ -25,7 +25,8 @@ def started(
 ) -> asyncio.Task[T]:
     """A task that runs at least to its first wait. If it is cancelled before it began, CancelledError is raised there.
 
-    It bypasses the loop's task factory, so none of it runs before this returns, and the caller can store it first.
+    It bypasses the loop's task factory, so no part of the task runs before this returns, and the caller can store the
+    task first.
     """
     return asyncio.Task(_Started(work), loop=loop or asyncio.get_running_loop(), context=context)
 

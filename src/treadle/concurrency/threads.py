@@ -20,8 +20,8 @@ starting: Final = set[object]()
 def let_threads_start() -> None:
     """Give the GIL to threads that wait for it to begin a call. Call this before the loop takes a lock that other
     processes wait for: such a thread gets the GIL at the next system call of the loop, and may keep it for as long as a
-    regular expression takes. A thread that does not begin then is not waited for again: it may not exist, after a fork
-    or in a pool that was closed."""
+    regular expression takes. If a thread does not begin in this time, no later call waits for it: after a fork, or in a
+    pool that was closed, it does not exist."""
     until, tries = time.perf_counter() + STARTING, 0
     while starting and (tries < TRIES or time.perf_counter() < until):
         time.sleep(SHORT)

@@ -32,16 +32,16 @@ class UncutCalls:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: there may be no caller any more
+            task.exception()  # mark it as retrieved: the caller may be gone
 
     async def ended(self, hurry: asyncio.Event | None = None, patience: float = 0.0) -> None:
-        """Wait until no call is in progress. Those that are `patience` s after `hurry` was set are cancelled, and all
-        if this is cancelled."""
+        """Wait until no call is in progress. `patience` s after `hurry` was set, the remaining calls are cancelled; all
+        are cancelled if this is."""
         while calls := self._in_progress():
             await ended_or_cut(calls, hurry or asyncio.Event(), patience)
 
     def _in_progress(self) -> list[asyncio.Task[Any]]:
-        """Without calls that have ended and are not discarded yet: an event loop that was closed never does it."""
+        """The calls that have not ended. Some ended calls are never discarded, because their event loop was closed."""
         return [task for task in self._calls if not task.done()]
 
     @property
@@ -55,8 +55,8 @@ class UncutCalls:
 
 
 async def ended_or_cut(tasks: Collection[asyncio.Task[Any]], hurry: asyncio.Event, patience: float) -> None:
-    """Wait until the tasks have ended. Those that run `patience` s after `hurry` was set are cancelled, and all if this
-    is cancelled."""
+    """Wait until the tasks have ended. `patience` s after `hurry` was set, the remaining ones are cancelled; all are if
+    this is cancelled."""
     hurried, running = asyncio.Task(hurry.wait()), set(tasks)
     try:
         while running and not hurried.done():

@@ -1,5 +1,5 @@
-"""Coroutine calls: reports those that were thrown away, refuses those that would block an event loop, and names the
-right `with`."""
+"""Mistakes with coroutines: reports calls that were dropped without `await`, refuses calls that would block an event
+loop, and says when `async with` is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claim ids: the name of a worker, `#`, and the number of its claim. `Record.worker` is the one of the last claim.
+"""Claim ids: the name of a worker, `#`, and the number of its claim. `Record.worker` is the claim id of the last claim.
 
 Clients of the worker protocol choose their claim ids themselves, so one may have no number.
 """

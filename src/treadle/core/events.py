@@ -90,7 +90,7 @@ class _Wakeup:
         self._event: asyncio.Event | None = None
 
     def armed(self) -> asyncio.Event:
-        """The event that the next `set` sets. Called by the reader before it looks for what has come."""
+        """The event that the next `set` sets. The reader calls this before it checks what has arrived."""
         loop = asyncio.get_running_loop()
         if self._event is None or self._loop is not loop:
             self._loop, self._event = loop, asyncio.Event()

@@ -1,7 +1,7 @@
 """Job ids: random ids that sort by time, and derived ids that are the same each time they are computed.
 
-Jobs of equal queue position are taken in the order of their ids, so time order keeps the order of calls. Derived ids
-let a repeated settle find the follow-up jobs that it has already stored.
+Ids sort by time. Jobs of equal queue position are claimed in the order of their ids, so they start in the order in
+which they were enqueued. Derived ids let a repeated settle find the follow-up jobs that it has already stored.
 """
 
 from __future__ import annotations

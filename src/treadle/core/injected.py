@@ -89,7 +89,8 @@ def evaluated(function: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def evaluated_in(function: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
-    """These annotations, evaluated where the function is defined. Raises NameError and AttributeError."""
+    """These annotations, evaluated in the module in which the function is defined. Raises NameError and
+    AttributeError."""
     known = getattr(function, "__globals__", {})
     return typing.get_type_hints(SimpleNamespace(__annotations__=hints), known, include_extras=True)
 

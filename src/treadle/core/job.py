@@ -95,9 +95,9 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
     source: Source | None = None
     signature: Any = None
     others: tuple[NewJob, ...] = ()  # jobs that are stored together with it: the parts of a flow
-    alone: bool = False  # it was made with pass_result=False: in a chain too it takes no result
+    alone: bool = False  # made with pass_result=False: it takes no result, not even in a chain
     lacks: Exception | None = None  # why it cannot be sent as it is: its first argument comes from the job before
-    _first: JobSpec[Any, Any] | None = None  # the spec it was changed from; not itself: a reference cycle
+    _first: JobSpec[Any, Any] | None = None  # the spec it was changed from; itself would be a reference cycle
     _sent: bool = False
 
     @property

@@ -21,9 +21,9 @@ LARGEST: Final = 256 * 2**10  # bytes of a value that are decoded to hide parts 
 HITS: Final = 1_000  # words in a larger value that are checked before the whole value is hidden
 # An escaped letter, which no encoder writes: a key could be hidden by it. Some write the slashes of a URL like this.
 ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
-AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # what follows a word within a key, or a pair's first
+AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # the rest of a key, or of a pair's first item
 AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
-# Behind a word that names a value in a text of JSON: letters, also beyond ASCII, and one of these signs.
+# Behind a word that names a value in a text of JSON: more letters, also beyond ASCII, then one of these signs.
 LETTERS_BEHIND: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]*+")
 SIGNS_BEHIND: Final = frozenset(sign.encode() for sign in "\\' \t\n\r\f\v,:=")
 LETTERS: Final = ((b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"), (b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"))  # as `folded`
@@ -33,9 +33,9 @@ VALUES: Final = tuple(
 )
 BEFORE_AT: Final = re.compile(rb"""://(?:(?!://)[^\s"'<>@]){0,256}+@""")
 SHORTEST: Final = 4  # characters of a text that may have a secret: "-p x"
-TEXT: Final = 4  # units of Effort to look at a text
+TEXT: Final = 4  # units of Effort to search a text
 NUMBER: Final = 300  # digits of a number that is decoded: 35 ns a digit
-KEY: Final = 6  # those to compare a key
+KEY: Final = 6  # units to compare a key
 
 Place = Literal["nowhere", "keys", "texts"]
 """Where JSON may have something to hide."""
@@ -182,8 +182,8 @@ class JsonSecrets:
         return any(path[-len(hidden) :] == hidden for hidden in self._paths)
 
     def split(self, text: str, effort: Effort, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
-        """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
-        the payload of a call."""
+        """JSON text without secrets, and the secrets; None if it has none. `names`: the names of the positional
+        arguments; only the payload of a call has some."""
         by_place = any(self.hides(name) or self._is_below((name.casefold(),)) for name in names)
         raw = text.encode(errors="replace")
         place = self._place(raw, effort)
@@ -216,8 +216,8 @@ def _whole(text: bytes) -> bytes:
 
 
 def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True after HITS other
-    places."""
+    """Whether one of these words occurs in a key of this JSON, or names a value in a text; also True once HITS other
+    occurrences were checked."""
     hits = 0
     for word in words:
         start = folded.find(word)
@@ -231,7 +231,7 @@ def _as_key(words: Sequence[bytes], folded: bytes) -> bool:
 
 
 def _in_text(words: Sequence[bytes], folded: bytes) -> bool:
-    """Whether one of these words may name a value within a text of this JSON; also True if they are at too many places.
+    """Whether one of these words may name a value within a text of this JSON; also True if the words occur too often.
     A key ends with a quote that is not escaped."""
     hits, most = 0, 64 + len(folded) // 64
     for word in words:

@@ -65,8 +65,8 @@ class Pause(Struct, frozen=True, gc=False, tag="pause"):
 
 
 class Resume(Struct, frozen=True, gc=False, tag="resume"):
-    """Remove one reason. With `until`, only a pause whose `until` is not later. "paused" also lifts a rule of 0
-    slots: of such a rule only `max_waiting` and `when_full` stay."""
+    """Remove one reason for which a limit is paused; with `until`, only a pause that ends at this instant or earlier.
+    "paused" also removes a rule with 0 slots, except for its `max_waiting` and `when_full`."""
 
     name: str
     why: Why = "paused"
@@ -102,5 +102,5 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def unpaused(self) -> Limit | None:
-        """The rule without its pauses; None: there is none but them."""
+        """The rule without its pauses; None: it consists of pauses only."""
         return self.behind if self.pauses else self.rule

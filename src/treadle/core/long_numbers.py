@@ -16,8 +16,8 @@ _digits_of_bytes: Final = re.compile(rb"[0-9]*").match
 
 
 def has_long_number(text: str) -> bool:
-    """Whether a JSON text has such a number outside of its strings. The text between two such runs of digits is only
-    searched for quotes: to read value after value took 20 times as long."""
+    """Whether a JSON text has such a number outside of its strings. Between two such runs of digits it only searches
+    for quotes: reading each value would take 20 times as long."""
     end, in_string = 0, False
     for start, after in _runs(text, MOST_DIGITS):
         in_string ^= _quotes(text[end:start]) % 2 == 1
@@ -33,7 +33,8 @@ def has_digits(text: str | bytes, most: int) -> bool:
 
 
 def unreadable(error: Exception, content: bytes | bytearray | memoryview, problem: str | None = None) -> str:
-    """Why JSON was not decoded: such a number if there is one, otherwise `problem`, otherwise the text of the error."""
+    """Why JSON was not decoded: it names such a number if there is one; otherwise `problem`, or the text of the
+    error."""
     return WORDS if has_long_number(bytes(content).decode(errors="replace")) else problem or str(error)
 
 

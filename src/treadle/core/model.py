@@ -22,7 +22,7 @@ from treadle.core.placement import Needs
 class State(StrEnum):
     """The six stored states. Scheduled, retrying, blocked and dead are derived from them and not stored."""
 
-    WAITING = "waiting"  # for other jobs, or (a promise) to be settled from outside
+    WAITING = "waiting"  # waits for other jobs, or (a promise) to be settled from outside
     READY = "ready"  # queued, blocked by a limit, or queued once due_at is reached
     RUNNING = "running"  # leased to a worker until due_at
     SUCCEEDED = "succeeded"
@@ -100,7 +100,8 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     function_done: bool = False  # the function has run (or there is none), and only the ending is left
     reach: tuple[str, ...] = ()  # queues whose rows it may concern, see `treadle.storage.contract`; (): any
     # Seconds since 1970 by the storage's clock, which count instead of `delay` and `deadline`. A storage or a server
-    # that does not know them reads those: the same times by the clock of the enqueuing process.
+    # that does not know these fields reads `delay` and `deadline`: the same times by the clock of the enqueuing
+    # process.
     run_at: float | None = None
     deadline_at: float | None = None
     nonce: str | None = None  # names the call that chose the id; for other calls task and payload must be equal

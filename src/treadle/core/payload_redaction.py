@@ -64,8 +64,8 @@ class Redaction:
         return Redaction(*self._names, shapes=True)
 
     def row(self, row: Record) -> Record:
-        """The row without what `rows` hides, of which `rest` has nothing more to hide; for a token without a right to
-        payloads, as it is."""
+        """Hide what `rows` hides, so that `rest` has nothing more to hide. For a token without a right to payloads, the
+        row stays as it is."""
         return row if self.rows is None else self.rows.row(row)
 
     @property
@@ -74,16 +74,16 @@ class Redaction:
         return self if self.rows is None else _DONE
 
     def about(self, row: Record, text: str | None) -> str | None:
-        """A text about the job of this row, such as a line of its log."""
+        """Hide secrets in a text about the job of this row, such as a line of its log."""
         return self.text(text) if self.rows is None or text is None else self.rows.hiding(row)(text)
 
     def grouped(self, row: Record) -> Record:
-        """The row by which failures are grouped; for a token without a right to payloads, it has only the class of its
-        error."""
+        """The row as failures are grouped by it. For a token without a right to payloads, its error is reduced to the
+        class."""
         return replace(row, error=self.error(row.error)) if self.shapes else row
 
     def failure(self, row: Record, *texts: str) -> list[str]:
-        """Texts of an error of the job of this row."""
+        """Hide secrets in the texts of an error of this row's job."""
         hide = self.error if self.shapes or self.rows is None else self.rows.hiding(row)
         return [hide(text) or "" for text in texts]
 
@@ -139,8 +139,8 @@ class Redaction:
         }
 
     def split(self, text: str, effort: Effort, names: Sequence[str] = ()) -> tuple[str, list[Any]] | None:
-        """JSON text without secrets, and the secrets; None if it has none. `names`: of the positional arguments, for
-        the payload of a call."""
+        """JSON text without secrets, and the secrets; None if it has none. `names`: the names of the positional
+        arguments; only the payload of a call has some."""
         return self._secrets.split(text, effort, names)
 
     def _shape_of(self, text: bytes) -> Any:
@@ -159,7 +159,7 @@ class Redaction:
     # --- texts
 
     def text(self, text: str | None, effort: Effort | None = None) -> str | None:
-        """A line of a log, the text of a progress, or another text of a job."""
+        """Hide secrets in a text of a job, such as a line of its log or the text of its progress."""
         if text is None or (words := readable(text)) is not text:
             return None if text is None else words
         if self.shapes:
@@ -170,14 +170,15 @@ class Redaction:
             return HIDDEN
 
     def error(self, text: str | None) -> str | None:
-        """An error with its traceback; of a token without a right to payloads, the class of the error."""
+        """Hide secrets in an error with its traceback. A token without a right to payloads gets only the class of the
+        error."""
         if text is None or not self.shapes:
             return self.text(text)
         name = re.match(r"[A-Za-z_][\w.]{0,200}(?=:|\Z)", error_line(text), re.ASCII)
         return name[0] if name else "error"
 
     def within(self, sentence: str, error: str | None) -> str:
-        """A sentence of ours that may quote the last line of this error."""
+        """Hide secrets in a sentence of ours, which may quote the last line of this error."""
         line = error_line(error)
         hidden = self.error(error) if self.shapes else self.text(line)
         return sentence.replace(line, hidden or "") if line else sentence

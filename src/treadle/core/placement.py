@@ -47,7 +47,7 @@ class Needs(Struct, frozen=True, gc=False):
         return None
 
     def excess(self, has: Mapping[str, int]) -> tuple[str, int] | None:
-        """The first resource of which it uses more than there is, and the amount; None: it fits."""
+        """The first resource of which these uses exceed the amount that there is, and that amount; None: they fit."""
         return next(((name, amount) for name, amount in self.uses if amount > has.get(name, 0)), None)
 
 
@@ -113,7 +113,7 @@ def fitting_runs(uses: Iterable[tuple[str, int]], free: Mapping[str, int]) -> in
 
 
 def runs_of_any(uses: Iterable[Iterable[tuple[str, int]]], free: Mapping[str, int]) -> int:
-    """How many runs fit into what is free, whichever of these each of them is."""
+    """How many runs fit into what is free, in any mix of these kinds of runs."""
     largest: dict[str, int] = {}
     for name, amount in (pair for pairs in uses for pair in pairs):
         largest[name] = max(amount, largest.get(name, 0))

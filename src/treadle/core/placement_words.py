@@ -1,6 +1,6 @@
 """Words for tasks that no running worker can ever run, because of labels or resources.
 
-Workers tell with their heartbeats what the tasks of their code need, so the caller needs no code.
+The heartbeats of workers say what the tasks of their code need, so the caller needs no code of the app.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def unmet_by_all(needs: Needs, workers: Sequence[Presence]) -> str:
 
 
 def too_large_for_all(needs: Needs, workers: Sequence[Presence]) -> str | None:
-    """The resource of which no worker has enough; None: each of them is enough somewhere, but not together."""
+    """The resource of which no worker has enough; None: some worker has enough of each resource, but no worker has
+    enough of all."""
     for name, amount in needs.uses:
         largest = max((amount_of(worker, name) for worker in workers), default=0)
         if largest < amount:

@@ -68,7 +68,7 @@ Kind = Literal["waiting", "queued", "scheduled", "blocked", "running", "succeede
 
 
 class Count(Struct, frozen=True, gc=False, kw_only=True):
-    """The number of jobs of one queue and task in one state; of the ready ones, how many are queued and how many
+    """The number of jobs of one queue and task in one state; for ready jobs, also how many are queued and how many are
     blocked.
 
     oldest  if any of these jobs is queued: seconds since the first queued job of the queue, of any task and priority,

@@ -1,4 +1,4 @@
-"""The limit that holds for each queue: its own, `queue:NAME`, otherwise the one of all queues, `queue`. Pure."""
+"""The limit that applies to each queue: its own, `queue:NAME`, otherwise the limit of all queues, `queue`. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class QueueRules:
 
     def of(self, queue: str) -> LimitUse | None:
         """The limit that the queue obeys, with its use; None: the queue has none. The use of `queue` itself is 0: a
-        storage counts it by queue, so a queue with any use has an entry of its own."""
+        storage counts the use of this rule for each queue, so each queue in use has an entry of its own."""
         return self._uses.get(f"{OF}{queue}") or self._uses.get(ALL)
 
     def pause_of(self, queue: str) -> LimitUse | None:
@@ -33,5 +33,5 @@ class QueueRules:
 
     @property
     def paused(self) -> set[str]:
-        """Those of them that start no job."""
+        """The queues whose rule lets no job start."""
         return {queue for queue in self.named if self.pause_of(queue) is not None}

@@ -1,4 +1,4 @@
-"""Logs an error once a minute for each of its causes: thousands of jobs may have the same one."""
+"""Logs an error at most once a minute for each cause: thousands of jobs may fail for the same cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RareLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._began = float("-inf")
-        self.seen: Counter[str] = Counter()  # in this minute, by cause
+        self.seen: Counter[str] = Counter()  # number of errors in this minute, by cause
 
     def error(self, cause: str, text: str) -> None:
         """Log this text unless an error of the cause was logged in this minute."""

@@ -15,7 +15,7 @@ SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # the name of an option; a password may have an unquoted `&`
 PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file name given instead of a URL
 HOSTS: Final = re.compile(r"((\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)(,(\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)*")
-FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may contain any character
+FILES: Final = ("sqlite", "memory", "file")  # have no passwords; the file name may contain any character
 WEB: Final = ("http", "https")  # the user name may be the token
 
 # Options whose values identify a storage or set its behaviour. All other values may be secrets.
@@ -67,7 +67,7 @@ BEFORE_AT: Final = re.compile(r"""://(?=(?:(?!://)[^\s"'<>@]){0,256}+@)""")
 OF_NAME: Final = re.compile(r"[A-Za-z0-9_\-\w]*")  # the plain letters first: they are five times as fast
 
 ROOM: Final = 240  # units of Effort that each row has: 70 us
-EACH: Final = 20  # bytes for one more
+EACH: Final = 20  # bytes of a row for one more unit
 PLACE: Final = 4  # units of a place where a secret may be
 
 # Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
@@ -309,7 +309,8 @@ _SECRETS: Final = TextMask(WORDS)
 
 
 def without_secrets(text: str) -> str:
-    """The text with the values hidden that follow such a name; `***` for a text with too many of these names."""
+    """The text, with `***` in place of each value that follows such a name; only `***` if the text has too many of
+    these names."""
     try:
         return _SECRETS.hidden(text, Effort(len(text)))
     except TooMuch:

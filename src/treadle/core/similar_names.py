@@ -21,8 +21,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most similar; None if none is. A name without a dot is also compared with the last parts
     of the known ones, because most tasks are named MODULE.FUNCTION.
 
-    Comparing two names of 200 characters takes 40 us. Long names are therefore skipped, and of more than COMPARED names
-    those with another first character.
+    Comparing two names of 200 characters takes 40 us. Therefore long names are skipped. If there are more than COMPARED
+    names, so are those with another first character.
     """
     known = list(known)
     if (near := _closest(name, known)) is not None or "." in name:

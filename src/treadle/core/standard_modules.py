@@ -1,4 +1,4 @@
-"""Keeps modules of Python's own when sys.path gets a folder of the user with modules of the same names."""
+"""Protects modules of the standard library from modules of the same name in a folder that is added to sys.path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ids of the OpenTelemetry trace to which a log record belongs. This imports nothing of OpenTelemetry itself."""
+"""The ids of the OpenTelemetry trace to which a log record belongs. This module does not import OpenTelemetry."""
 
 from __future__ import annotations
 

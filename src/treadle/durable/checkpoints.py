@@ -177,8 +177,8 @@ class Checkpoints:
             raise error
 
     def _went_another_way(self, after: str) -> bool:
-        """Whether a step before this point raised when this was recorded, and has not raised the same in this run. Then
-        the same program may have come here another way."""
+        """Whether a step before this point raised when this was recorded, and has not raised the same in this run. If
+        so, the same program may have reached this step by another branch of its code."""
         while after:
             key, _, raised = after.partition("!")
             if raised and self._failed.get(key) != raised:

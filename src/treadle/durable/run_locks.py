@@ -187,7 +187,7 @@ class RunLocks:
                         for row in rows.values()
                     ]
                 )
-            for key in rows:  # not before: if the answer is lost, the locks are still to be released
+            for key in rows:  # only now: if the answer had been lost, the locks would still have to be released
                 del self._held[key]
                 self._unused.discard(key)
                 self._note(self._kept.given_back(key))  # stored with the outcome

@@ -15,7 +15,7 @@ Make = Callable[[Any], Middleware | None]
 
 _lock = threading.Lock()
 _makers: list[Make] = []
-_apps: WeakSet[Any] = WeakSet()  # without their layers: those name the app, and would keep it for ever
+_apps: WeakSet[Any] = WeakSet()  # not with their layers, which refer to the app and would keep it alive
 
 
 def add(make: Make) -> Callable[[], None]:

@@ -125,7 +125,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
         return attempts.noted(self.record, outcome, self.worker, ended_at, (*self.carried, *self._memo_pairs()), reason)
 
     def with_carried(self, outcome: Outcome) -> Outcome:
-        """The outcome with `carried`, of a run that is not an attempt of its own."""
+        """The outcome with `carried`, for a run that does not count as an attempt."""
         carried = (*self.carried, *self._memo_pairs())
         return replace(outcome, checkpoints=(*outcome.checkpoints, *carried)) if carried else outcome
 
@@ -171,7 +171,7 @@ def running_here() -> JobRun | None:
 
 
 def waits_here() -> None:
-    """The code here is about to wait for another job, which may need this process."""
+    """Note that the code which runs here is about to wait for another job, which may need this process."""
     here = running_here()
     for run in batch_here.get() if here is None else (here,):
         if run.on_wait is not None:

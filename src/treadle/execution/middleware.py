@@ -33,7 +33,7 @@ class Middleware:
 
     @property
     def enabled(self) -> bool:
-        """Whether to use it. False: as if it had not been added, at no cost. Read when a worker starts, after the
+        """Whether to use it. False: the middleware is ignored, and costs nothing. Read when a worker starts, after the
         lifespan of the app was entered, and at each call that sends jobs."""
         return True
 

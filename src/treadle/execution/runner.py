@@ -346,8 +346,8 @@ class Runner:
 
 
 async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> object:
-    """The result of the one job it waited for, or None if that did not succeed. With "list": the results of those that
-    succeeded."""
+    """The result of the job that it waited for, or None if that job did not succeed. With "list": the results of the
+    jobs that succeeded."""
     try:
         results = await Context(run).upstream()
     except AnswerTooLarge as error:  # a single row: waiting does not make it smaller

@@ -29,16 +29,17 @@ class HeaderRoom:
         self._name, self.most, self._logged = name, most, False
 
     def here(self, added: Container[str]) -> int:
-        """Bytes that the headers of a job sent here may have once headers with these names are added. A job that a run
-        returns inherits the headers of the run's job in addition; storages refuse a job with more than MOST_HEADERS."""
+        """The largest size in bytes of the headers that this run may add, under these names, to a job that it sends. A
+        job that a run returns inherits the headers of the run's job in addition; storages refuse a job with more than
+        MOST_HEADERS."""
         run = running_here()
         if run is None or not run.record.job.headers:
             return self.most
         return min(self.most, MOST_HEADERS - kept_size(run.record.job, added))
 
     def passes_on(self, record: Record, added: Mapping[str, str]) -> bool:
-        """Whether all jobs of this run can inherit these headers, whatever headers of their own they have. Logs it if
-        they cannot."""
+        """Whether all jobs that this run sends can inherit these headers, whatever headers they have of their own. Logs
+        it if they cannot."""
         if self.most + kept_size(record.job, added) + size_of(added.items()) <= MOST_HEADERS:
             return True
         self.left_out(record.job.task, added)
@@ -52,7 +53,7 @@ class HeaderRoom:
 
 
 def kept_size(job: NewJob, added: Container[str]) -> int:
-    """Bytes of the job's headers that stay when headers with these names are added."""
+    """The size in bytes of the job's headers that stay when headers with these names are added."""
     return size_of(pair for pair in job.headers if pair[0] not in added) if job.headers else 0
 
 

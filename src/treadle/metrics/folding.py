@@ -56,7 +56,8 @@ def fold(rows: Iterable[MetricsRow], now: float) -> Iterator[Folded]:
 
 
 def _target(row: MetricsRow, now: float) -> tuple[float, float] | None:
-    """Beginning and span of the row into which this row is folded, or that it is already; None: it stays."""
+    """The beginning and the span of the row into which this row is folded, which may be the row itself; None: the row
+    stays as it is."""
     for age, span in AGES:
         start = floor(row.at / span) * span
         if start + span <= now - age:
@@ -74,7 +75,7 @@ def _folded(at: float, span: float, group: list[MetricsRow]) -> Folded | None:
             if not is_target:
                 used.append(_identity(row))
         elif is_target:
-            return None  # storing the row would replace what is in it
+            return None  # the target cannot be read, and storing a row would replace it
     if not used:
         return None
     return Folded((MetricsRow(at=at, span=span, source="", data=encode(cells.by_name.values())),), tuple(used))

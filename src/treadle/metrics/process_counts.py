@@ -120,7 +120,8 @@ class ProcessCounts:
 class NumbersSum:
     """The sum of the numbers of several processes.
 
-    pairs  those that have numbers of their own. Sums that share one object name the same pairs, so a count that only
+    pairs  the pairs of queue and task that have numbers of their own. Sums that share one object name the same pairs,
+    so a count that only
            grows in each process grows in each sum
     """
 

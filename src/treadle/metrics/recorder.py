@@ -68,7 +68,7 @@ class Recorder:
         return [cell.copy() for cell in self._cells.by_name.copy().values()]
 
     def end(self) -> None:
-        """Leave the cells to the counts of the process: nothing is counted here any more."""
+        """Add the cells to the counts of the process. The recorder counts nothing from here on."""
         if self._counts is not None:
             self._counts.leave(self.cells)
             self._counts = None

@@ -36,7 +36,7 @@ COMMAND: Final = (
 )
 PROCESS: Final = "SELECT pg_backend_pid()"
 FOUND_ROWS: Final = (
-    2  # in MySQL's protocol: an UPDATE counts the rows that it found, also if it changed nothing in them
+    2  # flag of MySQL's protocol: an UPDATE counts the rows that it found, even those that it did not change
 )
 # MySQL's error numbers
 MISSING: Final = (1146, 1049)  # no such table, no such database
@@ -146,7 +146,8 @@ class MySQL:
 
 
 def _refused(error: Any, address: Address) -> StorageError:
-    """The error for a failed connection of psycopg, which keeps the server's code to itself."""
+    """The error for a connection that psycopg could not open: its exception does not contain the server's error
+    code."""
     from treadle.storage import code_of_refusal
 
     code = code_of_refusal(error, address.target)

@@ -1,7 +1,7 @@
 """Delivers the rows of an outbox to the storage of the jobs: read a page, enqueue it, delete it.
 
 A relay may die between any two of these. The next one repeats the delivery, and the storage returns the jobs that it
-has. Two relays at once do the same work twice and nothing else, so the lease saves work; correctness does not need it.
+has. Two relays at the same time only do the same work twice, so the lease saves work; correctness does not need it.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class Relay:
     async def _pass(self, continues: Callable[[], Awaitable[bool]]) -> bool:
         """Deliver page after page, while `continues`. Returns whether there were any rows.
 
-        While the storage works on one page, this process reads the next one and deletes the one before: half as much
-        time again on PostgreSQL.
+        While the storage works on one page, this process reads the next one and deletes the one before: without this
+        overlap a page takes half as much time again on PostgreSQL.
         """
         size, full_queues = self._size, FullQueues()
         rows = [read(row) for row in await self._database.run(self._statements.page(size))]
@@ -215,7 +215,7 @@ class Relay:
 
     async def _page(self, rows: list[Waiting], full: FullQueues) -> tuple[list[int], set[int]]:
         """Deliver these rows, and the others of their calls. Returns the numbers of those to delete, and of all."""
-        over = [row.seq for row in rows if row.became is not None]  # no longer worth remembering
+        over = [row.seq for row in rows if row.became is not None]  # rows kept only as a reference, whose time is over
         rows = await self._with_calls([row for row in rows if row.became is None])
         done = {row.seq for row in rows}
         storage = await self._storage()
@@ -291,8 +291,8 @@ class Relay:
         return []
 
     async def _wait_for_room(self, storage: Storage, calls: list[Call], error: QueueFull) -> list[int]:
-        """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of those that
-        the storage has already: a relay has died before it deleted them."""
+        """Record that these calls wait for a full queue: one statement and one log line. Returns the rows of jobs that
+        the storage already has: a relay died before it deleted them."""
         known = await storage.get([job.id if (job := _job(call[0])) else PROBE for call in calls])
         stored = [call for call, row in zip(calls, known, strict=True) if row is not None]
         over = await self._calls(storage, stored, FullQueues())
@@ -317,7 +317,8 @@ class Relay:
         log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), text, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:
-        """The rows to be deleted. Those for which the storage returned another job stay for a while, as a reference."""
+        """The rows to be deleted. A row for which the storage returned another job stays for a while, as a reference to
+        that job."""
         over = []
         for row, job, record in zip(rows, jobs, stored, strict=True):
             if record.job.id == job.id:
@@ -328,7 +329,7 @@ class Relay:
 
 
 def _pause(tries: int) -> float:
-    """The seconds until the next try, after so many failed ones."""
+    """The seconds until the next try, after `tries` failed ones."""
     return min(FIRST * 2.0 ** min(tries - 1, 30), LONGEST)
 
 

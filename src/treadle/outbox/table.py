@@ -322,8 +322,8 @@ class Statements:
         )
 
     def whole(self, ids: Sequence[str] | None) -> Sent:
-        """(seq) of the rows of these jobs and of the other jobs of their calls; None: of every row that was given
-        up."""
+        """(seq) of the rows of these jobs and of the other jobs of their calls; without ids, of every row that was
+        given up."""
         if ids is None:
             return self._sent("SELECT seq FROM {rows} WHERE due IS NULL AND became IS NULL")
         condition, value = self._among("id", ids, "text")

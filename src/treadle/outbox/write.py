@@ -158,8 +158,8 @@ class Written:
         return f"the database {database!r} of a {type(self._within).__name__} (the outbox is {self._address.shown})"
 
     def _ask(self) -> str | None:
-        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: it
-        does not answer, for example because this process has no account there."""
+        """The mark of the database at the outbox's URL, over a connection of our own, once in a process. None: the
+        database does not answer, for example because this process has no account there."""
         self._checked.is_read = True
         if self._address.dialect == "sqlite":
             return None  # the file was compared, and it may be locked by the user's own transaction
@@ -173,11 +173,11 @@ class Written:
 
 # --- reports of the commit, where the session can tell: sessions of SQLAlchemy, and Django's connection. SQLAlchemy's
 # connections report a commit before it is sent, so they are left to the relay. A part of the transaction may have been
-# rolled back: the receiver of a report reads what was committed.
+# rolled back, so the receiver of a report reads which rows were committed.
 
 
 def when_committed(session: Any, ids: Sequence[str], report: Report) -> None:
-    """Call `report` with the ids after the commit. Does nothing for a session that does not tell."""
+    """Call `report` with the ids after the commit. Does nothing for a session that does not report its commit."""
     names = class_names(session)
     if not names.isdisjoint(SCOPED):
         session = session()

@@ -64,7 +64,7 @@ class ClaimPlan(Struct, frozen=True, gc=False):
     bounded: bool = False
 
     def among(self, tasks: Rooms, heavy: Collection[str]) -> Rooms:
-        """Those of the tasks of a claim that it may bring, with their rooms. `heavy`: all that use resources."""
+        """The tasks of a claim that it may bring, with the number of jobs of each. `heavy`: all that use resources."""
         if self.only is not None:
             return {self.only: (1, tasks[self.only][1])} if self.only in tasks else {}
         rooms = {name: room for name, room in tasks.items() if name not in heavy or name in self.heavy}
@@ -79,8 +79,8 @@ class ClaimPlanner:
 
     A task that can run here but has not fitted for TURN s waits for its turn, if a job of it is queued. Its turn is a
     reservation: what a job of it uses is kept free from then on, until a claim for it alone. One task has its turn at a
-    time, in the order in which they began to wait. So with running jobs that end, a job of it starts, however many
-    smaller jobs are queued.
+    time, in the order in which they began to wait. So a job of it starts once enough running jobs have ended, however
+    many smaller jobs are queued.
     """
 
     def __init__(self, clock: Callable[[], float], reserved: str = "") -> None:
@@ -89,7 +89,7 @@ class ClaimPlanner:
         self._light_next = False  # the next claim leaves out the tasks that use resources
 
     def claims(self, heavy: Collection[str]) -> None:
-        """These are the tasks with resources that the worker claims now."""
+        """Note the tasks with resources that the worker claims from now on."""
         self.waits = {name: since for name, since in self.waits.items() if name in heavy}
         if self.reserved not in heavy:
             self.reserved = ""
@@ -156,7 +156,7 @@ class ClaimPlanner:
 
 
 def _among(fitting: Mapping[str, Offer], free: Mapping[str, int], limit: int) -> ClaimPlan:
-    """The largest claim of these tasks whose jobs fit together, whichever they are."""
+    """The largest claim for these tasks such that any jobs it may bring fit together."""
     rooms: dict[str, int] = {}
     for name, offer in fitting.items():
         if offer.room is not None:
@@ -184,7 +184,7 @@ def fits(uses: Uses, free: Mapping[str, int]) -> bool:
 
 
 def less(free: Mapping[str, int], uses: Uses) -> dict[str, int]:
-    """The free resources without those that these uses take."""
+    """The free resources, less what these uses take."""
     remaining = dict(free)
     for name, amount in uses:
         remaining[name] = remaining.get(name, 0) - amount

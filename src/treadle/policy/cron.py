@@ -32,7 +32,7 @@ MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-FIELDS: Final = (  # from the last: the name, how many values it has, and what contains them
+FIELDS: Final = (  # from the last field to the first: its name, how many values it has, and what contains them
     *(("weekday", 7, "week"), ("month", 12, "year"), ("day", 31, "month")),
     *(("hour", 24, "day"), ("minute", 60, "hour"), ("second", 60, "minute")),
 )
@@ -77,7 +77,8 @@ class Every(Struct, frozen=True, tag="every"):
 
 
 class FunctionTiming(Struct, frozen=True, tag="function"):
-    """A function that returns the next instant. Only the fact that there is one is stored, not the function."""
+    """A function that returns the next instant. The storage records only that there is a function, not the function
+    itself."""
 
     def __str__(self) -> str:
         return "a function"
@@ -189,15 +190,15 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
         here = wall.replace(tzinfo=zone, fold=0)
         tick = here.timestamp()
         if datetime.fromtimestamp(tick, zone).replace(tzinfo=None) != wall:
-            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # the only one there: that of this gap
+            tick = _first_change(tick - SHIFT.total_seconds(), tick, zone)  # there is only one change, that of this gap
         if tick > last:
             last = tick
             yield tick
 
 
 def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
-    """Every instant whose local time matches: in an hour that repeats twice, a time that is skipped not at all. Local
-    times are computed with one offset until it changes."""
+    """Every instant whose local time matches: twice in an hour that the clock repeats, never in an hour that it skips.
+    Local times are computed with one offset until it changes."""
     start = moment(at).astimezone(zone).replace(tzinfo=None)
     while True:
         offset = _offset(at, zone)

@@ -91,15 +91,16 @@ def standing(record: Record) -> Standing | None:
 
 
 def culprit_of(record: Record) -> tuple[str, ...]:
-    """The workers whose end this job explains: it has lost them, one of them while it ran alone."""
+    """The workers whose end this job explains: they died while they ran it, and once it ran alone. Empty if it never
+    did."""
     if not guilt_of(record).alone:
         return ()
     return tuple(attempt.worker for attempt in attempts.deaths(record) if attempt.worker is not None)
 
 
 def is_cleared_by(record: Record, explained: Collection[str]) -> bool:
-    """Whether another job explains the end of the worker that this suspect lost last. Only once: were there two
-    culprits, the second loss makes it run alone."""
+    """Whether another job explains the end of the worker that this suspect lost last. This clears a job only once: if
+    there were two culprits, the second loss makes the job run alone."""
     guilt, deaths = guilt_of(record), attempts.deaths(record)
     return not (guilt.alone or guilt.cleared) and bool(deaths) and deaths[-1].worker in explained
 

@@ -248,8 +248,8 @@ def failed(
 
 
 def fails_as(error: BaseException) -> str | None:
-    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. A group
-    has that of one of its members."""
+    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. For an
+    exception group it is the reason of one of its members."""
     if isinstance(error, TreadleError):
         return error.fails_as
     if isinstance(error, BaseExceptionGroup):
@@ -315,7 +315,7 @@ def text_of(error: BaseException) -> str:
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Whether the task raised a verdict that no other error caused. Where it did so is no news to its author."""
+    """Whether the task raised a verdict that no other error caused. The author knows where the code does so."""
     return isinstance(error, Abort | Defer | RetryAfter) and error.__cause__ is None
 
 

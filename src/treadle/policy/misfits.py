@@ -60,7 +60,7 @@ def released_by(record: Record) -> str | None:
 
 
 def version_at(worker: Presence, task: str) -> str:
-    """Its version of a task; "" for a worker that does not tell, whose code is another one."""
+    """The worker's version of a task; "" for a worker that reports none, whose code counts as another version."""
     index = worker.tasks.index(task)
     return worker.versions[index] if index < len(worker.versions) else ""
 

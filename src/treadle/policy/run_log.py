@@ -1,6 +1,6 @@
 """The last log lines of a run, kept as a checkpoint of its job. Pure.
 
-Only a worker with `capture_logs` stores them, with the outcome of the run. A row has those of three attempts.
+Only a worker with `capture_logs` stores them, with the outcome of the run. A row keeps the lines of three attempts.
 """
 
 from __future__ import annotations

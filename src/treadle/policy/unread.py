@@ -1,4 +1,4 @@
-"""Decides when a job returns to its queue whose texts a worker cannot read, and when it fails instead. Pure.
+"""If a worker cannot read the texts of a job: decides whether the job returns to its queue or fails. Pure.
 
 The row keeps in a checkpoint when this began and how often it was released since, with the round that this belongs to.
 A worker that can read the texts clears it.

@@ -1,4 +1,4 @@
-"""Changes of what one file holds: calls that arrive while a group of changes is written share the next group."""
+"""Groups the changes of one file: calls that arrive while a group is written share the next group."""
 
 from __future__ import annotations
 

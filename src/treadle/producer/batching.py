@@ -187,7 +187,7 @@ class Sender:
             try:
                 return await self._bound(jobs)
             except Locked:
-                if monotonic() - begun > PATIENCE:  # the storage has waited as long itself
+                if monotonic() - begun > PATIENCE:  # the storage has already waited that long
                     raise
         self._held.update(names)
         try:

@@ -48,7 +48,7 @@ class ClientParts:
     run_now  runs inline jobs in this process
     moved    warns, while a caller waits, if the jobs were moved
     orphans  records waits, while a listener for workflows without waiters exists
-    outbox   where a job may be that the storage does not know
+    outbox   the place of a job that the storage does not have yet
     """
 
     layers: list[middleware.Middleware] = field(default_factory=list)

@@ -9,7 +9,7 @@ from treadle.storage.contract import Storage
 
 
 async def progress_of(storage: Storage, row: Record) -> Progress:
-    """The progress of the workflow of this row: of its root, otherwise of the job and its descendants."""
+    """The progress of the workflow of this row: counted from its root, or else over the job and its descendants."""
     counts = dict.fromkeys(State, 0)
     if row.job.root is None:
         for state in State:

@@ -45,7 +45,7 @@ class AppResources:
         return new
 
     def for_test(self, overrides: Overrides) -> AppResources:
-        """The same declarations with these overrides, without what is open."""
+        """The same declarations with these overrides; nothing is open yet."""
         other = AppResources()
         other.lifespan, other.overrides = self.lifespan, {**self.overrides, **overrides}
         return other
@@ -85,7 +85,7 @@ class AppResources:
         """Open the resources on the running loop, unless they are open. Each call needs its own `leave`. Raises
         LifespanFailed to all callers that wait for the same opening, DependencyFailed and BadDependency.
 
-        injectors  make the values of these that the process has one of; those of others are made when a run needs them
+        injectors  those of the tasks whose process-wide values are made now; others are made when a run needs them
         threads    where plain providers of the process run; None: in new ones
         """
         loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class AppResources:
         return life
 
     def none(self) -> Life:
-        """Nothing opened, for a worker that runs no tasks; `leave` takes it too."""
+        """No open resources, for a worker that runs no tasks; `leave` accepts it too."""
         life = Life(None)
         life.users = 1
         return life

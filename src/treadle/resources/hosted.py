@@ -1,7 +1,7 @@
 """Runs an asynchronous generator in an asyncio task of its own, from its first line to its last.
 
-Task groups and cancel scopes must be left in the task that entered them. The calls that enter and leave a generator
-come from different tasks.
+Task groups and cancel scopes must be left in the task that entered them. One asyncio task may enter a generator and
+another one leave it.
 """
 
 from __future__ import annotations

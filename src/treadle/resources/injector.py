@@ -49,7 +49,7 @@ class Pending(Protocol):
 
 
 class Provision:
-    """The values of one task, in order: first of the run, then of the process."""
+    """The values of one task, in order: first the values of a run, then those of the process."""
 
     def __init__(self, needs: Mapping[str, Provided]) -> None:
         self.needs = needs
@@ -156,7 +156,7 @@ class _Closing:
 
     def __init__(self, task: str, error: BaseException | None) -> None:
         self._task, self.error, self._returned = task, error, error is None
-        self.first: BaseException | None = None  # to raise: the function returned, and a generator did not end
+        self.first: BaseException | None = None  # of a generator that did not end after the function returned
 
     def failed(self, provider: str, error: BaseException) -> None:
         if self._returned and self.first is None:
@@ -188,7 +188,7 @@ class _Run:
             return await call(**arguments)
         if provided.kind == "async generator":
             generator: AsyncGenerator[Any, None] = call(**arguments)
-            value = await begin(generator, problem)  # if it raises, the generator has ended
+            value = await begin(generator, problem)  # if this raises, the generator has ended
             self._open.append((provided.name, lambda error: end(generator, error, problem)))
             return value
         if provided.kind == "class":
@@ -246,8 +246,8 @@ class _RunHere:
         return provided.checked(call(**arguments))
 
     def _wait(self, work: Coroutine[Any, Any, Any], closes: bool = False) -> Any:
-        """The result of the coroutine, which is cancelled when the run should stop. `closes`: not if it should stop
-        already, because what is open must be closed then."""
+        """The result of the coroutine, which is cancelled when the run should stop. `closes`: wait even if the run
+        should stop already, because open values must be closed."""
         future, pending = asyncio.run_coroutine_threadsafe(contained(work), self._site.loop), self._pending
         if pending is not None:
             pending.waits_for = future

@@ -42,7 +42,7 @@ class Life:
     users        how many workers and tests use it
     broken       why a generator ended while it was in use
     when_broken  called then
-    plans        how the values of each task are made with the overrides
+    plans        how to make the values of each task with the overrides
     by_task      all values of each task whose dependencies are of the process
     """
 

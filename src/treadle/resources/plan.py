@@ -151,7 +151,7 @@ def kind_of(call: Any) -> Kind:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(signature_of(function).parameters.values())
-    except (TypeError, ValueError):  # some classes of extension modules
+    except (TypeError, ValueError):  # classes of some extension modules have no signature
         return []
 
 

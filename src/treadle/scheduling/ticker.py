@@ -195,9 +195,9 @@ class Ticker:
     async def _into_bounded(
         self, ticks: tuple[NewJob, ...], bounds: Bounds
     ) -> tuple[tuple[NewJob, ...], tuple[NewJob, ...], QueueFull | None]:
-        """The ticks that were stored because their queue has a bound, which follow-up jobs pass; the others, which are
-        stored with the outcome; and the last refusal. A run that is repeated stores no tick again: the instant of a
-        tick is part of its id."""
+        """Enqueue the ticks of bounded queues now, because a bound does not apply to follow-up jobs. Returns these
+        ticks, the others, which are stored with the outcome, and the last refusal. If the run is repeated, it stores no
+        tick twice: the instant of a tick is part of its id."""
         storage = await self._storage()
         bounded = [job for job in ticks if bound_of(bounds, job.queue) is not None]
         stored, refused = [], None
@@ -231,7 +231,7 @@ class Ticker:
     async def _not_taken(
         self, followups: tuple[NewJob, ...], problem: Exception | None
     ) -> tuple[tuple[NewJob, ...], Exception | None]:
-        """The jobs whose ids no other caller has stored. Such a row would be returned in place of the tick,
+        """The jobs whose ids no other caller has stored: the storage would return such a row in place of the tick,
         unnoticed."""
         rows = await (await self._storage()).get([job.id for job in followups]) if followups else ()
         foreign = {row.job.id: row for row in rows if row is not None}
@@ -259,7 +259,7 @@ class Ticker:
 
 
 def _are_stopped(ticks: Sequence[NewJob], uses: Sequence[LimitUse]) -> bool:
-    """Whether a pause of their queue, or of a limit that they name, keeps these jobs from starting."""
+    """Whether these jobs cannot start because their queue, or a limit that they name, is paused."""
     paused = {use.key for use in uses if use.rule.slots == 0}
     queues, limits = {f"queue:{job.queue}" for job in ticks}, {name for job in ticks for name, _ in job.limits}
     return not paused.isdisjoint(queues | limits | {name.partition(":")[0] for name in limits})

@@ -44,8 +44,8 @@ def upcoming_of(timing: Cron | Every, now: float, most: int = NEXT) -> list[floa
 
 
 def last_ids(schedule: Schedule, now: float, most: int = LAST) -> list[str]:
-    """The ids of its last ticks, the newest first: the last job, and those of the ticks that its timing names. Not all
-    of them were stored, for example while no worker ran."""
+    """The ids of its last ticks, the newest first: that of its last job, and the ids of earlier ticks computed from its
+    timing. Not all of them were stored, for example while no worker ran."""
     last = [] if schedule.last is None else [schedule.last]
     ids = (f"cron:{schedule.name}:{stamp(instant)}" for instant in _past(schedule, now, most))
     return list(dict.fromkeys([*last, *ids]))[:most]

@@ -19,7 +19,7 @@ from treadle.serialization.tagged_json import has_mark
 
 
 def reads(signature: CallCodec, text: str, first_later: bool = False) -> bool:
-    """Whether the signature can read this payload: 1 us, and nothing is kept."""
+    """Whether the signature can read this payload. Takes 1 us, and drops the decoded values."""
     try:
         if first_later:
             signature._arguments(signature._late(), text)

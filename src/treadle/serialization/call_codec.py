@@ -8,12 +8,12 @@ text, enum members as their values, sets and tuples as arrays, dataclasses, Stru
 such a value by itself. A text that contains ``"$t"`` is tagged as a whole instead (`serialization/tagged_json.py`).
 Treadle writes the tagged form only where the plain form would lose something, and reads it for every parameter.
 
-A value fits if it is an instance of the annotated type. A str does not fit datetime, a dict no dataclass, a tuple no
-list, a str no sequence, a datetime no date, a bool no int, and a member's value no enum. An int fits float if it
-converts exactly. Subclasses fit str and int (and lose their class), but not other types. Abstract annotations accept
-list and tuple (``Iterable`` and ``Collection`` also sets), return a list, set or dict, and never consume an iterator.
-Decoding is more lenient, because other programs also write payloads: there a value may also be the JSON form of its
-annotation.
+A value fits if it is an instance of the annotated type. A str is refused for a datetime or a sequence, a dict for a
+dataclass, a tuple for a list, a datetime for a date, a bool for an int, and a member's value for an enum. An int fits
+float if it converts exactly. Subclasses fit str and int (and lose their class), but not other types. Abstract
+annotations accept list and tuple (``Iterable`` and ``Collection`` also sets), return a list, set or dict, and never
+consume an iterator. Decoding is more lenient, because other programs also write payloads: there a value may also be the
+JSON form of its annotation.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class CallCodec:
 
     def check_late(self, text: str) -> None:
         """Raise BadArgument unless the payload lacks only the first argument, which is passed at run time. The payload
-        was made without `first_later`, so a positional argument in it was meant for the first parameter."""
+        was made for a direct call, so its first positional argument was meant for the first parameter."""
         args, _ = self._arguments(self._late(), text)
         if args:
             raise BadArgument(

@@ -138,8 +138,8 @@ class Parameters:
         return self.positional if count <= self.high else tuple(map(self.at, range(count)))
 
     def arrange(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The call as it is stored: as `bind`, but secrets and what follows them by name, so that redaction finds them.
-        Raises BadArgument."""
+        """The call as it is stored: like `bind`, but secrets and the arguments after them are given by name, so that
+        redaction finds them. Raises BadArgument."""
         by_place, named = self.bind(task, args, kwargs)
         if self.secret is None or not self.secret < len(by_place) <= self.high:
             return by_place, named
@@ -165,7 +165,7 @@ class Parameters:
             if param.name not in named or param.name not in self.named:
                 break
             by_place.append(named.pop(param.name))
-        for name in named:  # before those that are missing: a mistyped name is the cause
+        for name in named:  # checked before missing ones: a mistyped name causes both errors
             if name not in self.named and self.rest is None:
                 known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
                 hint = f"; an option of the job is given as .options({name}=...)" if name in OPTIONS else ""

@@ -132,7 +132,7 @@ def is_plain(value: object) -> bool:  # noqa: C901  (one flat loop: a call per c
                 part = part.values()
             seen += len(part)
             if len(part) > 8 and _EXACT.issuperset(map(type, part)):
-                continue  # in C: long lists of texts or integers
+                continue  # `issuperset` runs in C: fast for long lists of texts or integers
             for one in part:
                 kind = type(one)
                 if kind is dict or kind is list:

@@ -83,8 +83,8 @@ async def open_if_there(app: App, waits: bool = True) -> AsyncIterator[Away | No
     """Open the app for the block. Yields None, or the error while the storage is unavailable. Errors that waiting
     cannot cure, such as a wrong password, are raised; without `waits`, all errors are.
 
-    A server, like a worker, does not end because its storage is away: its probes report the outage, requests that need
-    the storage get 503, and the first request after the outage opens the app.
+    A server does not end because its storage is unavailable: its probes report the outage, requests that need the
+    storage get 503, and the first request after the outage opens the app.
     """
     away: Away | None = None
     try:

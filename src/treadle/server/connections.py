@@ -77,7 +77,8 @@ class Connections:
             task.add_done_callback(functools.partial(self._entered, client))
 
     async def _has_room(self) -> bool:
-        """Close the longest idle connection -> whether there is room. Closing takes two turns of the loop."""
+        """Whether there is room for a connection; if not, the connection that has been idle for longest is closed
+        first. Closing takes two turns of the loop."""
         has_closed = self._make_room()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Answers a call that a full queue refused: 429, with Retry-After if it is known when the queue can have room.
 
-A queue gets room when its jobs start. The earliest moment is known in two cases only: a job has paused the queue until
-a certain time, or the rate of the queue is used up. In all others the response names no time.
+A queue gets room when its jobs start. The earliest moment with room is known in two cases only: a job has paused the
+queue until a certain time, or the rate of the queue is used up. In all others the response names no time.
 """
 
 from __future__ import annotations

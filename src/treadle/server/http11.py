@@ -33,7 +33,7 @@ class Phase(Enum):
 
     HEAD = 1
     BODY = 2
-    BETWEEN = 3  # nothing: the request is complete, and no byte of the next one has arrived
+    BETWEEN = 3  # waits: the request is complete, and no byte of the next one has arrived
     CLOSING = 4  # bytes to discard: it has refused the connection
 
 
@@ -60,12 +60,12 @@ class Bounded(HttpToolsProtocol):
         super().__init__(config, state, app_state, loop)
         self._bounds, self._made = bounds, made
         self._phase = Phase.HEAD
-        self._since = loop.time()  # start of the phase; for a body: arrival of its last piece
+        self._since = loop.time()  # when the phase began; for a body, when its last piece arrived
         self._size = 0  # bytes of the head read so far, or bytes discarded
         self._length, self._count = 0, 0  # bytes and number of the headers
         self._heads = 0  # complete heads that were accepted
         self._pieces = 0  # pieces of bodies
-        self._beside = 0  # bytes since the last piece: of a chunk extension, or of headers after a body
+        self._beside = 0  # bytes since the last piece that belong to a chunk extension or to headers after a body
         self._is_full = False  # too many requests wait: they are answered, and those behind them are refused
         self._late_since: float | None = None  # since when the body still arrives after its response
         self._earlier: list[RequestResponseCycle] = []  # requests before the last one without a complete response
@@ -117,8 +117,8 @@ class Bounded(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Parse the data. Raises HttpParserError.
 
-        No path supports an Upgrade. Clients that offer one (Java's, `curl --http2`) send an ordinary request, but the
-        parser would leave its body to the other protocol. The head is therefore parsed again without the offer.
+        No path supports an Upgrade. Clients that offer an upgrade (Java's, `curl --http2`) send an ordinary request,
+        but the parser would leave its body to the other protocol. The head is therefore parsed again without the offer.
         """
         while True:
             try:
@@ -130,7 +130,7 @@ class Bounded(HttpToolsProtocol):
                 data = self._head_again() + data[offer.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 with suppress(AttributeError):  # httptools before 0.6.3
-                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # uvicorn sets this, too
 
     def _head_again(self) -> bytes:
         """The head that was just parsed, without its Upgrade header."""
@@ -320,7 +320,8 @@ class _Late:
         self.is_closing = connection.transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Write, unless the connection is closing: uvloop would raise, and pipelined requests do not learn of it."""
+        """Write, unless the connection is closing: then uvloop would raise, because pipelined requests are not
+        notified."""
         if not self.is_closing():
             self._connection.transport.write(data)
 

@@ -74,11 +74,11 @@ class IncomingRows:
         return [job for job, scope, _ in parts if scope == "operate" and job.task != audit.TASK]
 
     def _check_form(self, job: NewJob) -> None:
-        """Raise BadOption for arguments that nobody behind this server could read."""
+        """Raise BadOption for arguments that no worker of this storage could read."""
         if self._passes or not job.payload.startswith(FORMS):
             return
         able, closed = self._storage().capabilities, sealed(job.payload)
-        if able.remote:  # the other server decides
+        if able.remote:  # the server behind this one decides
             return
         if offloaded(job.payload) is not None and not able.payloads:
             what, how = "they are in a blob store", "blobs="
@@ -160,7 +160,7 @@ class IncomingRows:
 
 
 def _check_scope(token: Token, scope: str, what: str) -> None:
-    """Raise Refused (403) if the token lacks the scope that `what` needs; "": it needs none."""
+    """Raise Refused (403) if the token lacks this scope, which `what` needs; "": no scope is needed."""
     if scope and not token.may(scope):
         message = f"the token {token.name!r} has no scope {scope!r}, which {what} needs"
         raise Refused(403, "forbidden", message, scope=scope)

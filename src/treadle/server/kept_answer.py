@@ -20,7 +20,7 @@ MOST: Final = 100  # answers that are kept, for example one for the queues of ea
 
 
 def pace(cost: float) -> float:
-    """Seconds between two looks that take `cost` seconds each."""
+    """Seconds to wait between two reads that take `cost` seconds each."""
     return min(LONGEST, max(LEAST, SHARE * cost))
 
 

@@ -51,7 +51,7 @@ class Rate:
         self._left: dict[str, tuple[float, float]] = {}
 
     def delay(self, who: str) -> float:
-        """0 if this request may proceed, which counts it; else the seconds until the next one may."""
+        """Count this request and return 0 if it may proceed; otherwise return the seconds until the next one may."""
         now = self._now()
         tokens, since = self._left.get(who, (self._most, now))
         tokens = min(self._most, tokens + (now - since) * self._rate)

@@ -39,6 +39,7 @@ B = TypeVar("B")
 Q = TypeVar("Q")
 
 NO_BODY: Final = UNSET
+LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 SLOW: Final = 1.0  # s of a body after which the rights of the caller are checked again
 ENQUEUE: Final = "job.enqueue"  # recorded only if a person at a browser sent it: programs send jobs too often
 
@@ -75,12 +76,20 @@ class Call(Generic[B, Q]):
         source: Source = self.request.scope.get("treadle.source", "api")
         return source
 
+    @property
+    def idempotency_key(self) -> str | None:
+        """The header of that name. Raises Refused (422)."""
+        key = self.request.headers.get("idempotency-key")
+        if key is not None and not 0 < len(key) <= LONGEST_KEY:
+            raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
+        return key
+
     def allowed(self, queues: Sequence[str]) -> None:
         """Raise Refused (403) unless the token has a right to all of these queues."""
         allowed(self.token, queues)
 
     def heard(self) -> AbstractContextManager[Heard]:
-        """Collect warnings about mistyped names for the response. They name only queues of this token."""
+        """Collect warnings about mistyped names for the response. The warnings name only queues of this token."""
         token = self.token
         return heard(lambda queue: token.serves([queue]) is None)
 

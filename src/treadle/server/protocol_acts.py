@@ -143,12 +143,12 @@ class ProtocolActs:
         return [ProtocolAct("rows.prune", "", "and those of the next hour")]
 
     def pruned(self, name: str) -> None:
-        """Remember that a prune of this token is recorded: those of the next hour are not."""
+        """Remember that a prune of this token was recorded: further ones are not recorded for an hour."""
         if self.of_prune(name):
             self._pruned[name] = monotonic()
 
     def claimed(self, rows: Iterable[Record]) -> None:
-        """Remember claims, whose outcomes are no acts."""
+        """Remember claims: the outcomes of claimed jobs are not acts."""
         for row in rows:
             self._claims[row.id, row.version] = None
         while len(self._claims) > CLAIMS:

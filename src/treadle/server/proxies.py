@@ -77,7 +77,8 @@ class Proxied:
         return changes
 
     def _sender(self, header: str) -> str | None:
-        """The last address in X-Forwarded-For that is not one of the proxies: those before it can be invented."""
+        """The last address in X-Forwarded-For that is not a trusted proxy: the client may have invented the addresses
+        before it."""
         for address in reversed([part.strip() for part in header.split(",") if part.strip()]):
             if not self._trusts(address):
                 try:

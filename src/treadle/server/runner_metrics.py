@@ -30,7 +30,7 @@ class RunnerMetrics:
         self._core = core
         self._metrics = JobMetrics(f"server {worker_name()}", core.now)
         self._storing: asyncio.Task[None] | None = None
-        self._calls = UncutCalls()  # of the task above
+        self._calls = UncutCalls()  # calls of the task above
         self._closing = False
         core.when_closing.append(self._close)
 

@@ -153,8 +153,8 @@ def _named(report: RunReport) -> list[NewJob]:
 async def prepared(
     report: RunReport, row: Record, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
 ) -> RunReport:
-    """The report with the ids of its children, after the middleware of the server's app, which sees the headers that
-    they inherit.
+    """The report, whose children have ids and went through the middleware of the server's app. The middleware sees the
+    headers that they inherit.
 
     An exception of a middleware fails the run, as it does for a run in Python.
     """

@@ -1,4 +1,5 @@
-"""Gives suspects to runners in other languages: alone, to a runner that holds no other lease. See `policy/guilt.py`.
+"""Gives suspects to runners in other languages: each one alone, to a runner that holds no other lease. See
+`policy/guilt.py`.
 
 A lease that such a runner loses counts towards `max_lost`. A run that this server cannot know to be alone never counts.
 """

@@ -85,8 +85,8 @@ class ScaleReader:
         self._failing = False
 
     async def scale(self, token: Token, queues: Sequence[str]) -> Scale:
-        """The figures of these queues; of none: of all that the token sees. Raises Refused (503) if there are none, or
-        if they are older than 10 minutes."""
+        """The figures of these queues; without queues, of all that the token sees. Raises Refused (503) if there are
+        none, or if they are older than 10 minutes."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for queue in queues:
@@ -105,7 +105,7 @@ class ScaleReader:
 
     @staticmethod
     def _is_unread(seen: _Reading, queue: str) -> bool:
-        """Whether the queue has scheduled jobs that were not looked at, because nobody asked for it."""
+        """Whether the queue has scheduled jobs that were not read, because no recent request named it."""
         return queue not in seen.due and _has_scheduled(seen.glance, queue)
 
     async def _read(self) -> None:
@@ -154,7 +154,7 @@ def _has_scheduled(glance: Glance, queue: str) -> bool:
 
 
 def figures(glance: Glance, queues: Sequence[str], due: dict[str, tuple[int, bool]], age: float = 0.0) -> Scale:
-    """The figures of these queues; of none: of all but Treadle's own."""
+    """The figures of these queues; without queues, of all but Treadle's own."""
 
     def wanted(queue: str) -> bool:
         return queue in queues if queues else queue != defaults.SYSTEM_QUEUE
@@ -225,6 +225,6 @@ def _starts(use: LimitUse, rate: int, now: float) -> int:
     free = max(0, capacity(rule) - use.starts)
     if rule.how == "bucket":
         return free + math.ceil(rate * rounds)
-    # Starts that leave the window within the time make room again: at most those in it.
+    # Starts that leave the window within that time make room again: at most all starts that are in the window.
     again = use.starts if rounds < 1 else math.ceil(rate * rounds)
     return free + again

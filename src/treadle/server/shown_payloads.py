@@ -90,7 +90,7 @@ def _size(text: str, redaction: Redaction) -> str | None:
 
 
 def _form(text: str) -> Why | None:
-    """Why the text itself is not there: the blob store did not return it, or its key is not known here."""
+    """Why the text itself is missing: the blob store did not return it, or the key that it needs is not known here."""
     return "offloaded" if offloaded(text) else "encrypted" if sealed(text) else None
 
 
@@ -100,7 +100,7 @@ def _typed(text: str) -> Why | None:
 
 
 def _changed(before: Any, after: Any, redaction: Redaction) -> Why | None:
-    """The reason, if what is shown is not what is stored."""
+    """The reason why the shown text differs from the stored one; None if it does not."""
     if before is after or ENCODE(before) == ENCODE(after):
         return None
     return "shape" if redaction.shapes else "hidden"

@@ -173,7 +173,7 @@ def ended(out: Outcome) -> str:
         if (size := len(out.result or "")) > audit.LONGEST_ENTRY:
             raise BadOption("result", f"expected at most {audit.LONGEST_ENTRY:,} characters, found {size:,}")
         return "operate"
-    rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # "ended" comes from a run of the schedule
+    rests = dict(out.checkpoints).get("paused", "ended") != "ended"  # a run of the schedule sets "ended"
     return "operate" if out.id.startswith(SCHEDULE) and (rests or out.state is not State.READY) else scope
 
 

@@ -1,7 +1,8 @@
 """Splits the long work of a request into slices of 1 ms, so that other requests are served in between.
 
 An ordinary request needs several turns of the loop. If every long request worked in every turn, each turn would take as
-many slices as there are long requests. So one long request works per turn of the loop, and the others wait in order.
+many slices as there are long requests. So only one long request works in each turn of the loop, and the others wait in
+order.
 """
 
 from __future__ import annotations

@@ -137,10 +137,10 @@ def _check_shape(args: memoryview, kwargs: memoryview) -> None:
 
 
 class Again(Struct, frozen=True):
-    """A job like this one.
+    """How to enqueue a job like this one.
 
     options  the options of its request; also those with a default, because a task may have another one
-    without  what such a job does not have, although this one does: "key", "after", "workflow", "headers", "lane weight"
+    without  what the new job would lack, although this one has it: "key", "after", "workflow", "headers", "lane weight"
     """
 
     options: JobOptions
@@ -225,8 +225,8 @@ def view(row: Record, redaction: Redaction) -> JobView:
 
 
 def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
-    """`row`: what `redaction.row` returns for the stored one. Its secrets are hidden, and no text is looked at again
-    unless it is shown in another form."""
+    """`row`: what `redaction.row` returns for the stored one. Its secrets are already hidden, so a text is searched
+    again only if it is shown in another form."""
     job, rest = row.job, redaction.rest
     args, kwargs, why_args = arguments(job.payload, redaction)
     result, why_result = plain(row.result, redaction)

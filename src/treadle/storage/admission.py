@@ -35,7 +35,7 @@ class Asker(NamedTuple):
 
     turn: Turn
     cost: int
-    kept: bool  # it holds a slot since an earlier claim
+    kept: bool  # it has held a slot since an earlier claim
     aside: bool  # it is blocked
 
     @property
@@ -44,7 +44,7 @@ class Asker(NamedTuple):
 
 
 def rule_for(rules: Mapping[str, R], key: str) -> R | None:
-    """The rule of a key, or its use: its own, otherwise that of the name before the colon."""
+    """The rule of a key, or the use of that rule: the key's own, otherwise the one of the name before the colon."""
     return rules.get(key) or rules.get(key.partition(":")[0])
 
 
@@ -55,7 +55,8 @@ def keeps_slots(rules: Mapping[str, Limit], key: str) -> bool:
 
 
 def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
-    """Whether there are slots for `cost`. A cost above the rule counts as the whole rule: such a job runs alone."""
+    """Whether there are slots for `cost`. A cost above the number of slots counts as all slots: such a job runs
+    alone."""
     return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)
 
 
@@ -102,7 +103,7 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
 
 def opens_behind(rule: Limit, usage: Usage, first: Asker, back: Iterable[Asker], now: float) -> float | None:
     """The moment at which the rate admits `first`, the first blocked job of a queue. The jobs in `back` that precede it
-    (queued again and not claimed yet, of the same queue) count as started: their starts are not free for it."""
+    (of the same queue, queued again and not claimed yet) count as started: their starts are taken."""
     ahead = sum(min(asker.cost, capacity(rule)) for asker in back if asker.turn < first.turn)
     return opens_at(rule, usage, ahead + first.cost, now)
 
@@ -221,7 +222,7 @@ class Admission:
 
     def back(self, key: str, keepers: Iterable[Asker], others: Iterable[Asker]) -> list[str]:
         """The blocked jobs that may be queued again. `keepers` hold a slot, `others` need one. Both are in queue order
-        and include the jobs that are queued again already: such a job takes its room only from jobs behind it.
+        and include the jobs that were queued again before: they keep room only from jobs behind them.
 
         The first job for which no slot is free holds back the `others` behind it, so that expensive jobs are not
         starved. The first job that the rate does not admit holds back all behind it.

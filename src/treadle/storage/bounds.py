@@ -27,7 +27,7 @@ Candidate: TypeAlias = tuple[str, int, bool]
 
 
 def bounds_of(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
-    """The rules of queues, pauses aside; empty if none of them has a bound."""
+    """The rules of queues, as if no limit were paused; empty if none of the rules has a bound."""
     return _of_queues({name: limit.set or limit.declared for name, limit in facts.items()})
 
 

@@ -13,15 +13,15 @@ The states of a job:
 The rules:
 
 * **Queue order** is (priority, position, id). The position is the moment at which a job is queued, for a delayed job
-  its due moment. It is kept as `return_position`. With `aging` a job sorts as priority 0 at position - aging x
-  priority. With a `lane` its position is `stride` behind the last queued job of its lane (same queue and priority), or
-  the position of the first queued job if its lane has none. A job returns to its `return_position` when its lease
-  expired, when it is released (READY with delay 0), and when it waited in its run. It gets a new position when it comes
-  back after a delay, and when it is reopened.
+  the moment at which it is due. It is kept as `return_position`. With `aging` a job sorts as priority 0 at position -
+  aging x priority. With a `lane` its position is `stride` behind the last queued job of its lane (same queue and
+  priority), or the position of the first queued job if its lane has none. A job returns to its `return_position` when
+  its lease expired, when it is released (READY with delay 0), and when it waited in its run. It gets a new position
+  when it is queued again after a delay, and when it is reopened.
 * **Claims**: a claim repeated under its claim id returns the jobs that still run under it, and does no maintenance.
   Every claim id is remembered, not only the last. With `ids` the queues of the claim are ignored. No claim returns a
-  job whose task is "": when its `after` have ended it waits on, until it is settled. `next_in` considers due jobs of
-  all queues, and for the queues of the claim the moment at which a rate of their own admits the next job.
+  job whose task is "": when the jobs in its `after` have ended, it still waits until it is settled. `next_in` considers
+  due jobs of all queues, and for the queues of the claim the moment at which a rate of their own admits the next job.
 * **Maintenance** is done by claim, heartbeat (after its renewals) and prune, on rows whose `due_at` has come
   (`due_at <= now`, leases `due_at < now`). Scheduled jobs are queued. Jobs whose lease expired are queued again
   (`lost + 1`, version unchanged, `worker` kept, reason "lost by <name of the worker>"). A job that is not running when
@@ -34,10 +34,9 @@ The rules:
   function is done, is queued.
 * **Ranges**: `enqueue`, `claim`, `heartbeat` and `set_limits` raise BadOption for a name, number or text out of range
   and TooLarge for one that is too long; then nothing is stored. An outcome with such a value is refused alone. See
-  `core/ranges.py` and `storage/value_checks.py`. In payloads, results, errors, notes and checkpoints U+0000 is a
-  character like any other.
+  `core/ranges.py` and `storage/value_checks.py`. Payloads, results, errors, notes and checkpoints may contain U+0000.
 * **Chosen ids**: a job with a `nonce` and a known id makes the call raise IdTaken if the stored row has another nonce
-  and another task or payload. An earlier job of the same call counts as stored. This comes before keys.
+  and another task or payload. An earlier job of the same call counts as stored. Ids are checked before keys.
 * **Reach**: a job, outcome, renewal or claim with a `reach` concerns only rows of these queues; other rows count as
   missing. A refusal reveals nothing about such a row: a known id in another queue raises IdTaken, and a key held in
   another queue raises KeyHeld with an empty `id`, whatever `key_conflict` says. `after` must name jobs of these queues,
@@ -74,19 +73,19 @@ The rules:
   `after`, is a promise or one of Treadle's own, its function is done, or it supersedes a ready job of its queue.
   Nothing else does: a job for which another row is returned, a follow-up of an outcome, and a job that is released,
   reopened, retried, lost or moved. Such jobs may exceed the bound, so an accepted job is never refused later. If N jobs
-  of a call need room and W wait, the excess is the smaller one of N and W + N - `max_waiting`. If it is above 0,
-  "refuse" raises QueueFull. The other two shed so many jobs before the call's jobs are stored: each ends as cancelled
-  with reason "shed", and its ending counts like any other. "drop_oldest" sheds the first jobs by (position, id), of any
-  priority. "drop_lowest" sheds the last in queue order, only jobs of a lower rank (`row_rules.rank`) than each new job
-  of the call that needs room in that queue. Only queued jobs are shed, no job that was claimed since it was stored or
-  reopened, whose function is done, or that is Treadle's own, and no row that the call returns, supersedes or names in
-  `after`. A call looks at the first queued jobs in that order, as many as the excess and `bounds.LOOK` more, the rows
-  of the call left out. If it finds fewer than it needs, it raises QueueFull. Every other refusal of a call comes first;
-  of several full queues that of the first new job is reported.
+  of a call need room and W jobs wait, the excess is the smaller number of N and W + N - `max_waiting`. If it is above
+  0, "refuse" raises QueueFull. The other two shed this many jobs before the call's jobs are stored: each ends as
+  cancelled with reason "shed", and its ending counts like any other. "drop_oldest" sheds the first jobs by (position,
+  id), of any priority. "drop_lowest" sheds the last in queue order, only jobs of a lower rank (`row_rules.rank`) than
+  each new job of the call that needs room in that queue. Only queued jobs are shed, no job that was claimed since it
+  was stored or reopened, whose function is done, or that is Treadle's own, and no row that the call returns, supersedes
+  or names in `after`. A call considers only the first queued jobs in that order: as many as the excess, and
+  `bounds.LOOK` more, not counting the rows of the call. If it finds fewer than it needs, it raises QueueFull. Every
+  other refusal of a call takes precedence; if several queues are full, the queue of the first new job is reported.
 * **Reopening** (READY on an ended job) sets attempt and lost to 0, takes the key again and counts the deadline from
   now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
-  "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending
-  counted. If any of them finds its key held, the whole outcome is refused. An ending may name in `after` jobs for which
+  "children", wait again for the upstreams that have to end again. For a waiting job, the effect of that ending is
+  undone. If any of them finds its key held, the whole outcome is refused. An ending may name in `after` jobs for which
   its job has waited and that did not succeed: it is stale if one of them is open again or has succeeded since, so a job
   does not fail because of a child that was reopened after its worker had read it. If it names a job for which its job
   has not waited, it is refused.
@@ -197,8 +196,8 @@ class Storage(Protocol):
     async def claim(self, ask: Claim) -> Claimed:
         """Lease the first queued jobs that match the claim and that every limit admits.
 
-        If very many jobs are blocked it works in steps, each of them atomic, between which other calls get through. It
-        returns no job only if none can start, but it may return fewer than could start.
+        If very many jobs are blocked it works in steps, each of them atomic, between which other calls get through. If
+        it returns no job, none can start; but it may return fewer jobs than could start.
         """
         ...
 

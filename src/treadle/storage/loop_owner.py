@@ -61,7 +61,7 @@ class Lifecycle:
         self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
         self._when_open, self._when_forked, self._names_risks = when_open, when_forked, names_risks
         self.own_loop: Loop | None = None  # that of `app.sync`; it gives the storage to any loop that opens the app
-        self._parent: int | None = None  # in a child that cannot make its own storage: the parent process
+        self._parent: int | None = None  # the parent process, in a forked child that cannot make its own storage
         self._risks: set[str] = set()  # the names of those that were logged
         self._begin()
         self.shared = SharedStorage(self)
@@ -150,7 +150,7 @@ class Lifecycle:
         while True:
             while self._takers and self.owner is None and self.own_loop is asyncio.get_running_loop():  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN)
-            if lazily:  # again each time: a closing that ends meanwhile resets it
+            if lazily:  # set each time, because a closing that ends meanwhile resets it
                 self._lazily = True
             ownership = self._current()
             try:
@@ -264,7 +264,7 @@ class Lifecycle:
         try:
             if why != "handed over":
                 await self._before_close()
-        finally:  # also if this task is cancelled: nothing else closes the storage
+        finally:  # even if this task is cancelled: nothing else closes the storage
             with self._lock:
                 is_wanted = why == "unused" and bool(self._users)
                 if is_wanted:
@@ -272,10 +272,10 @@ class Lifecycle:
                 else:
                     ownership.state, ownership.why = "closing", why
                     self.moves += why != "closed"
-                    if self.ownership is ownership:  # else its loop was closed meanwhile
+                    if self.ownership is ownership:  # otherwise its loop was closed meanwhile
                         self._loop = self._at_hand = None
             if not is_wanted:
-                async with contextlib.AsyncExitStack() as steps:  # each is made, also if one before it is cancelled
+                async with contextlib.AsyncExitStack() as steps:  # all steps run, even if one is cancelled
                     steps.push_async_callback(self._end, ownership, why)
                     steps.push_async_callback(ownership.storage.close)
                     await ownership.end_calls()

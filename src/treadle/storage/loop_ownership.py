@@ -101,6 +101,6 @@ class Ownership:
 def is_guest(life: object) -> bool:
     """Whether the running code belongs to a call that came from another loop while this loop had the storage open."""
     ownership, task = _guest.get() or (None, None)
-    if ownership is None or task is None or task.done():  # what a call leaves running when it ends is no guest
+    if ownership is None or task is None or task.done():  # a task that outlives its call is not a guest
         return False
     return ownership.life is life and ownership.loop is asyncio.get_running_loop()

@@ -102,8 +102,8 @@ class Transactional(Protocol):
         ...
 
     async def oldest_open(self) -> float:
-        """Seconds since the oldest of the transactions began that are open now and may have stored jobs; 0.0 if there
-        is none, or if this call has waited for them. Infinity if its beginning is unknown."""
+        """The age in seconds of the oldest open transaction that may have stored jobs; 0.0 if there is none, or if this
+        call has waited until all had ended. Infinity if its beginning is unknown."""
         ...
 
 

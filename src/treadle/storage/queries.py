@@ -164,7 +164,7 @@ def scanned_page(rows: Sequence[Record], query: Query, scan: int, total: int | N
             page.append(row)
             if len(page) == query.limit:
                 break
-    if scanned in (0, len(rows)):  # none: there is no row, or the caller wants only the total
+    if scanned in (0, len(rows)):  # with no rows, there are none or the caller wants only the total
         return Page(tuple(page), None, total, scanned=scanned)
     last = rows[scanned - 1]
     return Page(tuple(page), cursor_of(last, query.order), total, scanned, moment_of(last, query.order))
@@ -219,7 +219,7 @@ Group = tuple[str, str, Kind, str]
 
 
 def drifts(kept: Mapping[Group, int], counted: Mapping[Group, int]) -> tuple[CountDrift, ...]:
-    """The groups whose two numbers differ; a missing group has no jobs."""
+    """The groups whose kept and counted numbers differ; a missing group counts as 0 jobs."""
     differing: list[CountDrift] = []
     for group in sorted({*kept, *counted}, key=lambda group: (*group[:2], COUNTED.index(group[2]), group[3])):
         stored, rows = kept.get(group, 0), counted.get(group, 0)

@@ -45,7 +45,8 @@ def rank(job: NewJob) -> int:
 
 
 def turn(job: NewJob, when: float) -> float:
-    """Its queue position if it is queued at `when`, without lanes. Each step of priority counts as `aging` seconds."""
+    """The queue position of a job that is queued at `when`, ignoring its lane. Each step of priority counts as `aging`
+    seconds."""
     return when - job.aging * job.priority if job.aging else when
 
 
@@ -62,7 +63,8 @@ def in_order(held: Iterable[Record], queues: Sequence[tuple[str, int]]) -> list[
 
 
 def claim_slot(claim_id: str) -> tuple[str, int]:
-    """The worker of a claim id, and where the jobs of the id are remembered: by its number, or by a hash without."""
+    """The worker of a claim id, and where the jobs of the id are remembered: under its number, or under a hash if it
+    has no number."""
     number = claim_id.rpartition("#")[2]
     slot = int(number) % CLAIM_IDS if number.isdecimal() else crc32(claim_id.encode()) >> 1
     return worker_name(claim_id), slot
@@ -101,7 +103,7 @@ def tolerated(failures_allowed: int | None, required: int | None, after: tuple[s
 
 
 def costs(job: NewJob) -> tuple[tuple[str, int], ...]:
-    """The limits of a job with their costs: that of its queue, then those it names."""
+    """The limits of a job with their costs: the limit of its queue, then the limits that it names."""
     return (f"queue:{job.queue}", 1), *job.limits
 
 
@@ -229,13 +231,13 @@ def failed_by_child(row: Record) -> bool:
 
 def would_reopen(row: Record) -> bool:
     """Whether a retry of another job would reopen this one: it was cancelled because of an upstream, or has failed
-    because of a child. It would wait again for all that it names."""
+    because of a child. Reopened, it waits again for all jobs that it names in `after`."""
     return was_doomed(row) or failed_by_child(row)
 
 
 def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
-    """The jobs that these would wait for again, each with the time until which its row stays: the latest `expires_at`
-    of those that name it."""
+    """The jobs that these would wait for again if they were reopened, each with the time until which its row stays: the
+    latest `expires_at` of the jobs that name it."""
     until: dict[str, float] = {}
     for row in rows:
         if row.expires_at is not None and row.expires_at > now and would_reopen(row):

@@ -188,8 +188,8 @@ _encode = msgspec.msgpack.Encoder().encode
 def digest(jobs: Iterable[Carried]) -> int:
     """A checksum of a set of jobs, in any order. Add the checksums of the chunks to get the checksum of all jobs.
 
-    The queue position of jobs with a `blocked_on` is left out. When the target opens it queues the blocked jobs that
-    their rate admits by then, so the two sides would differ right after the move.
+    The queue position of jobs with a `blocked_on` is left out. When the target opens, it queues the blocked jobs that
+    their rate admits by then, so positions would differ right after the move.
     """
     total = 0
     for job in jobs:

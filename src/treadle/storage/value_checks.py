@@ -106,7 +106,7 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
 
 
 def _have_usual_names(jobs: Sequence[NewJob]) -> bool:
-    """Whether ids, tasks and queues are in range. They are checked together, equal tasks and queues once."""
+    """Whether ids, tasks and queues are in range. All names are checked together, and each distinct name only once."""
     ids = [job.id for job in jobs]
     tasks = {job.task for job in jobs}
     names = {job.queue for job in jobs} | tasks
@@ -182,6 +182,6 @@ def _without(odd: Mapping[int, Settled], items: Sequence[T]) -> list[T]:
 
 
 def among(odd: Mapping[int, Settled], others: Sequence[Settled]) -> list[Settled]:
-    """The results of all outcomes of a call in order: those in `odd`, and for the rest those in `others`."""
+    """The results of all outcomes of a call in order: `odd` has some of them by index, `others` the rest."""
     rest = iter(others)
     return [odd[number] if number in odd else next(rest) for number in range(len(odd) + len(others))]

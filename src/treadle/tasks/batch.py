@@ -20,7 +20,7 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
 
     def __init__(self, core: BatchCore) -> None:
         super().__init__(core)
-        self._core: BatchCore = core  # an annotation of the class would be one of each task
+        self._core: BatchCore = core  # annotated here: a class annotation would apply to every task
 
     def __call__(self, items: Sequence[X], /, **dependencies: Any) -> Any:  # type: ignore[override]  # a call takes a list, a job one item
         """Call the function with a list of items; its dependencies, if it has any, by name."""

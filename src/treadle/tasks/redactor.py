@@ -105,7 +105,7 @@ class Redactor:
     def _checkpoint(
         self, redaction: Redaction, name: str, text: str, effort: Effort, secrets: Secrets, row: Record
     ) -> str:
-        """A step of a hidden name has no value that is shown. In other steps, attempts and logs, secrets are replaced
+        """The value of a step with a hidden name is not shown. In other steps, attempts and logs, secrets are replaced
         within texts, which keeps them JSON."""
         if name == ARGUMENTS_NOW:
             return self._part(redaction, row.job.task, text, effort, secrets, self._names(row)) or ""
@@ -213,7 +213,7 @@ def _words(redaction: Redaction, text: str | None, effort: Effort, secrets: Secr
 
 
 def _order(text: str) -> dict[str, str]:
-    """The part of a step that names the one before it: a test that replays an exported job needs it."""
+    """The part of a step that names the step before it: a test that replays an exported job needs it."""
     try:
         tree = _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

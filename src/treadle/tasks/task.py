@@ -151,7 +151,8 @@ AnyTask = Task[..., Any, Any]
 
 
 def _annotations_of(function: Callable[..., Any]) -> Any:
-    """The annotations of a call. Those of the class of a callable object describe its attributes."""
+    """The annotations of a call. A callable object has the annotations of its `__call__`; those of its class describe
+    attributes."""
     own = inspect.isroutine(function) or getattr(function, "__dict__", {}).keys() & {"__annotations__", "__annotate__"}
     return annotations_of(function if own else type(function).__call__)
 

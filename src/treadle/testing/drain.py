@@ -82,7 +82,7 @@ async def drain_core(
     """
     storage, life = await core.open(), None
     try:
-        life = await core.resources.enter()  # for all workers of this drain
+        life = await core.resources.enter()  # open for all workers of this drain
         await _relayed(core)
         watched = _Watched(storage, limit)
         host = _Host(core, watched, raise_errors)

@@ -131,7 +131,7 @@ class Transactions:
             event.listen(session, "after_transaction_end", self._session_ended)
 
     def _session_committed(self, session: Any) -> None:
-        if session.get_nested_transaction() is None:  # not the release of a savepoint
+        if session.get_nested_transaction() is None:  # a commit, not the release of a savepoint
             self._commit(session)
 
     def _session_rolled_back(self, session: Any, previous: Any) -> None:

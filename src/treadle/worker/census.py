@@ -29,7 +29,8 @@ class Member(Protocol):
 
 
 class Waiting:
-    """One suspect that waits to run alone, or runs alone. `id`: an earlier run of the same job is no other job."""
+    """One suspect that waits to run alone, or runs alone. `id`: an earlier run of the same job does not count as
+    another job."""
 
     __slots__ = ("granted", "id", "member")
 
@@ -91,7 +92,7 @@ class Census:
         self._update()
 
     def over(self, waiting: Waiting) -> None:
-        """This suspect waits no longer, or its run has ended."""
+        """Note that this suspect no longer waits, or that its run has ended."""
         with self._lock:
             if self._alone is waiting:
                 self._alone = None

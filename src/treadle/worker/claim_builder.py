@@ -34,7 +34,8 @@ class ClaimBuilder:
         self._serves_system_queue = defaults.SYSTEM_QUEUE in queues
 
     def refresh(self) -> None:
-        """Find the tasks of the next claim: the app may have new ones, and the leader others."""
+        """Find the tasks of the next claim: the app may have new tasks, and this worker may have gained or lost the
+        lead."""
         tasks_version = len(self._app_tasks) + len(self._system_tasks), self._election.turn
         if self._tasks_version != tasks_version:
             self._tasks, self._tasks_version = self._claimable(), tasks_version

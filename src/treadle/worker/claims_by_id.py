@@ -40,7 +40,7 @@ class ClaimsById:
         late, self._late = self._late, []
         for ids in late:
             if (first_try := self._begin(ids)) is not None:
-                _done(first_try)  # nobody waits for it
+                _done(first_try)  # no caller waits for it
 
     def _begin(self, ids: tuple[str, ...]) -> asyncio.Future[None] | None:
         state = self._state
@@ -61,7 +61,7 @@ class ClaimsById:
     async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
         """See `WorkerCore.try_alone`."""
         state = self._state
-        state.claims_by_id += 1  # a worker that stops waits for it, and releases it: nobody else holds its lease
+        state.claims_by_id += 1  # a stopping worker waits for it, then releases its job: no other holds the lease
         try:
             record = await self._trials.held(id, version)
         finally:

@@ -35,7 +35,8 @@ async def end(run: RunningJob, outcome: Outcome | None, storage: Storage, troubl
     """Commit the writes of a run that succeeded; roll back those of any other run.
 
     troubles  gets the error of a commit that failed, for the log
-    Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises AlreadyCommitted.
+    Returns the outcome that remains to be settled; None: the job no longer belongs to this worker. Raises
+    AlreadyCommitted.
     """
     transaction = run.job_run.transaction
     assert transaction is not None

@@ -64,11 +64,11 @@ class WorkerCore:
         self.session: WorkerSession | None = None
         self.exits = False  # the process exits when `run` returns, and with it the threads of functions
         self.failed: ResourceFailed | None = None  # why it stops by itself
-        self._on_failure: Callable[[], None] | None = None  # of this start, see `start`
+        self._on_failure: Callable[[], None] | None = None  # passed to this start, see `start`
         self._asked: asyncio.Event | None = None  # set: `run` stops; None: `run` does not run
-        self.census: Census | None = None  # None: that of the app, which counts what runs in this process
+        self.census: Census | None = None  # None: use the app's census, which counts what runs in this process
         self.offer_suspects: Offer | None = None  # set before the start: another process runs the suspects
-        self._outage: StorageOutage | None = None  # of this start
+        self._outage: StorageOutage | None = None  # outage of this start
         self._drain: float | None = None  # s that running jobs get when `run` stops because it was drained
         self._stopping: asyncio.Task[None] | None = None
         self._failing: asyncio.Task[None] | None = None

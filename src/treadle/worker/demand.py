@@ -63,7 +63,7 @@ class Demand:
             self.phase = Phase.TRICKLE
 
     def nothing(self) -> bool:
-        """A claim brought no jobs. Returns whether the one before it did."""
+        """Note that a claim brought no jobs. Returns whether the claim before it did."""
         flowed = self.flows
         self.phase = Phase.EMPTY if self.one_is_enough else Phase.DRAINED
         return flowed

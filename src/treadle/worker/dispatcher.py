@@ -62,7 +62,7 @@ class Dispatcher:
         self._build_claim, self._handoff = build_claim, handoff
         self._executor, self._settler, self._trials = executor, settler, trials
         self._fused, self._capacity = fused(parts.storage), parts.capacity
-        self._included_system_queue = True  # in the last claim
+        self._included_system_queue = True  # whether the last claim did
         self._claims = False  # the request under way may bring jobs; the census counts it
         self._plan: ClaimPlan | None = None  # the plan of the next claim; None: a worker without resources
 
@@ -190,7 +190,7 @@ class Dispatcher:
         """Settle and claim in one trip, and repeat it while the storage is away, which is safe by law 10. Any other
         error may concern one outcome: then each outcome is settled alone, and a refused one gets a reason.
 
-        `was_outstanding`: this call ends a hand-off request. Also returns whether it left a new one."""
+        `was_outstanding`: this call ends a hand-off request. The third value says whether it left a new request."""
         settled: Sequence[Settled] | None = None if outcomes else []
         claimed_once = one_by_one = False
         answer: tuple[Sequence[Settled], Claimed]
@@ -235,7 +235,7 @@ class Dispatcher:
         return claim
 
     async def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """Settle each outcome alone. Raises errors that may pass, and that of a storage that refuses every call."""
+        """Settle each outcome alone. Raises transient errors, and the error of a storage that refuses every call."""
         ids = [outcome.id for outcome in outcomes]
         settled: list[Settled] = []
         await self._storage.get(ids)  # raises if the storage refuses this too: then no outcome is to blame

@@ -80,5 +80,5 @@ class HandOff:
         self._claim_id = ""
         self._state.demand.brought()
         self._start([record])
-        self.outstanding = False  # not before the start: a suspect of another thread waits until neither is the case
+        self.outstanding = False  # reset after the start: a suspect of another thread waits for both
         self._state.wake.set()

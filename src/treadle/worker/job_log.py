@@ -78,7 +78,7 @@ def _fields(event: Event) -> dict[str, Any]:
     job = None if event.record is None else event.record.job
     trace = trace_ids.active()
     if trace is None and job is not None and (sent := trace_ids.of_traceparent(dict(job.headers).get("traceparent"))):
-        trace = sent._replace(span_id="-")  # that of the call that sent the job
+        trace = sent._replace(span_id="-")  # the trace of the call that sent the job
     return {
         "job": event.id,
         "task": event.task,

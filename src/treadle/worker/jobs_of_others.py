@@ -1,4 +1,5 @@
-"""The jobs of another worker process of this fleet: renews their leases while it is stuck, and ends them after its end.
+"""Takes care of the jobs of another worker process of this fleet: renews their leases while that process is stuck, and
+ends its leases when it has ended.
 
 The supervisor knows that a process lives, and how it ended. The storage knows only leases, which a process without
 Python's lock cannot renew, and which outlast a process that has ended. Any process of the fleet may do this for another
@@ -90,8 +91,8 @@ class JobsOfOthers:
         return [self._place(row) for row in rows if not is_system(row)]
 
     async def renew(self, worker: str, jobs: Collection[Lease]) -> list[Place]:
-        """Renew the leases of this worker, and these. Returns its jobs. Those of Treadle are left to other workers:
-        a stuck leader must not stay one."""
+        """Renew the leases of this worker, and these. Returns its jobs. The leases of Treadle's own jobs are not
+        renewed: a stuck leader must lose the lead."""
         rows = [row for row in (*await self._of(worker), *await self._still(jobs)) if not is_system(row)]
         by_lease: dict[float, list[LeaseRenewal]] = {}
         for row in rows:

@@ -67,7 +67,7 @@ class LogCapture(logging.Handler):
         pair = None if run.log is None else run.log.pair(run.record)
         if pair is None:
             return outcome
-        run.carried = (*run.carried, pair)  # for the outcome that replaces this one if its commit fails
+        run.carried = (*run.carried, pair)  # also for the outcome that replaces this one if its commit fails
         return replace(outcome, checkpoints=(*outcome.checkpoints, pair))
 
 

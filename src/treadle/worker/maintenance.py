@@ -59,7 +59,7 @@ class MetricsFolder:
 
     def __init__(self, storage: Storage, is_duty: Callable[[], bool]) -> None:
         self._storage, self._is_duty = storage, is_duty
-        self._swept: float | None = None  # when, by the storage's clock
+        self._swept: float | None = None  # when it last swept, by the storage's clock
 
     async def run(self, answered: Callable[[str], None]) -> None:
         while True:
@@ -69,7 +69,7 @@ class MetricsFolder:
             answered("fold")
 
     async def once(self) -> None:
-        """Fold everything that has come of age since the last call; once a day also what arrived late."""
+        """Fold everything that has come of age since the last call; once a day, also rows that arrived late."""
         storage = self._storage
         now = (await storage.glance(1)).at
         whole = self._swept is None or now - self._swept >= SWEEP_EVERY

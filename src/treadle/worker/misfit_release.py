@@ -85,8 +85,8 @@ class MisfitRelease:
 
     async def _is_for_others(self, record: Record) -> bool:
         """Whether a live worker that claims from its queue has another version of its task, or may have. Before it says
-        no, the workers are read again: one may just have started. A storage that does not answer decides nothing: the
-        job waits until its time is over."""
+        no, the workers are read again: one may just have started. While the storage does not answer, nothing is
+        decided: the job waits until its time is over."""
         age = monotonic() - self._read_at
         if age < FRESH and self._knows_another(record):
             return True

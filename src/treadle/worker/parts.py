@@ -133,7 +133,7 @@ class WorkerParts:
         self.heartbeat = Heartbeat(
             state, self.storage, self.lost, shown, config.lease, self.tasks, self.batches.gathering, self._placed
         )
-        presence, changed = self.heartbeat.presence, state.demand.notify  # a new leader: there may be other tasks
+        presence, changed = self.heartbeat.presence, state.demand.notify  # the lead may bring other tasks
         self.election = LeaderElection(
             config.role, state.claim_id(), self.storage, presence, self._leader_duties, changed
         )

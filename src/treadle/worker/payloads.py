@@ -56,7 +56,7 @@ class LargeTexts:
         except StorageUnavailable as error:
             log.warning("%s %s: its large texts cannot be read now: %s", record.job.task, record.job.id, error)
             return judge.released(record, defaults.POLL, run.carried)
-        except StorageError as error:  # a refusal: some stores refuse what they do not have
+        except StorageError as error:  # some stores refuse access to texts that they do not have
             return self._released(record, "refused", str(error), moment, run.carried)
         if (outcome := self.closed(whole, moment, run.carried)) is not None:
             return outcome

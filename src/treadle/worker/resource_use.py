@@ -25,7 +25,7 @@ class ResourceUse:
             self.used[name] = self.used.get(name, 0) + amount
 
     def release(self, uses: Uses) -> None:
-        """A job or a call has ended. The calls that wait begin, as far as there is room."""
+        """A job or a call has ended. Waiting calls then begin, as far as there is room."""
         for name, amount in uses:
             self.used[name] -= amount
         while self._calls:
@@ -38,8 +38,8 @@ class ResourceUse:
             self._calls.popleft()
 
     async def enter(self, uses: Uses) -> None:
-        """Take the resources of one call of a batch; waits while they are in use. Its claims have left room for it,
-        unless its items have more keys than were expected."""
+        """Take the resources of one call of a batch; waits while they are in use. The claims of its items have left
+        room for it, unless the items have more keys than expected."""
         if not self._calls and self._fits(uses):
             self.take(uses)
             return

@@ -80,7 +80,7 @@ class Unconfirmed:
         self.waiting[:0] = ended
 
     def runs(self, but: int | None = None) -> list[RunningJob]:
-        """The runs whose outcomes are not confirmed, without those that dispatcher `but` has sent."""
+        """The runs whose outcomes are not confirmed, except those whose outcomes dispatcher `but` has sent."""
         sent = [run for number, ended in self.sent.items() if number != but for run, _ in ended]
         return sent + [run for run, _ in self.waiting]
 

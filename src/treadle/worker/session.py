@@ -199,8 +199,8 @@ class WorkerSession:
 async def sign_off(calls: UncutCalls, last: Sequence[LastCall], hurry: asyncio.Event, hangs: bool = False) -> bool:
     """Wait for the calls in progress, and make the last ones. Returns whether all were made.
 
-    All that has `HURRY` s from the moment when `hurry` is set, the calls in progress half of it: one that gets no
-    answer must not cost the others.
+    Once `hurry` is set, both have `HURRY` s together, and the calls in progress only half of that: one call without an
+    answer must not use up the time of the others.
 
     hangs  the storage answers nothing, so it is as if `hurry` were set
     """

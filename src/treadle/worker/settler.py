@@ -55,7 +55,7 @@ class Settler:
         for (run, outcome), answer in zip(sent, settled, strict=True):
             if silent and answer is APPLIED and run.job_run not in troubles:
                 applied.append((run, outcome))
-                continue  # no listener and no log line
+                continue  # no listener and no log line needs it
             if answer.status == "applied" or (
                 answer.status == "stale"
                 and not outcome.state.final  # an ended job is not claimed again: its lease had expired before
@@ -96,8 +96,9 @@ class Settler:
         self._state.settle_again(run, failed)
 
     async def _alone(self, run: RunningJob, outcome: Outcome) -> None:
-        """Settle an outcome again that another transaction holds up. It waits up to 1 s for the lock, and so would all
-        others of its request. One at a time, because each takes a connection."""
+        """Settle an outcome again that another transaction holds up. The call waits up to 1 s for the lock, and would
+        delay all other outcomes of its request. Such outcomes are settled one at a time, because each takes a
+        connection."""
         while True:
             await asyncio.sleep(APART)
             try:

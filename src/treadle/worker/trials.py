@@ -70,9 +70,9 @@ class Trials:
         self.handoff: HandOff | None = None
         self.on_open: Callable[[], None] = lambda: None
         self.loop, self.claims = parts.state.loop, 0
-        self._waiting: dict[RunningJob, Waiting] = {}  # those that wait to run here, or run here alone
+        self._waiting: dict[RunningJob, Waiting] = {}  # suspects that wait to run here, or run here alone
         self._held: dict[tuple[str, int], _Held] = {}
-        self._new: list[Suspect] = []  # not offered yet
+        self._new: list[Suspect] = []  # suspects that are not offered yet
         self._ended: RunningJob | None = None  # its outcome is not stored yet
         self._sharing: dict[RunningJob, asyncio.Task[None]] = {}  # other jobs may soon begin next to it
         self._expected: dict[tuple[str, int], _Expected] = {}
@@ -215,7 +215,7 @@ class Trials:
         except TimeoutError:
             if self.census.is_alone(waiting):  # `grant` is about to be called
                 return None
-            waited = not behind and not self.census.tries  # too long; behind another suspect, its turn may come soon
+            waited = not behind and not self.census.tries  # too long, unless another suspect was ahead of it
         except asyncio.CancelledError:
             self._over(run)
             raise
@@ -246,11 +246,12 @@ class Trials:
                 return
             await asyncio.sleep(PAUSE)
 
-    # --- those that another suspect clears
+    # --- suspects that another suspect clears
 
     def explain(self, workers: Collection[str]) -> None:
-        """Another suspect has killed a worker while it ran alone, and it was with these, too: it explains their ends.
-        The suspects that were next to it wait no longer. They are released, because it may run alone just now."""
+        """Note workers whose end another suspect explains: it has killed a worker while it ran alone, and it ran on
+        these workers, too. The suspects that ran next to it need not wait any more; they are released, because that
+        suspect may be running alone now."""
         new = [worker for worker in workers if worker not in self._explained]
         if not new:
             return
@@ -300,7 +301,7 @@ class Trials:
 
     def hand_over(self, id: str, version: int) -> bool:
         """Leave this suspect to another process, which renews its lease from now on. Returns False if it is not held
-        any more. It must leave before it is taken: one that both hold would be released here while it runs there."""
+        any more. This worker must give it up first: if both held it, this one would release it while it runs there."""
         held = self._held.get((id, version))
         if held is None or held.run.cancelled or held.back.done():
             return False

@@ -122,7 +122,7 @@ def _are_siblings(child: Record, guard: Record) -> bool:
 
 
 def waits_again(record: Record) -> Outcome:
-    """The outcome of a parent of which a child was reopened: it waits for its children once more."""
+    """The outcome of a parent whose child was reopened: the parent waits for its children once more."""
     return Outcome(
         id=record.job.id,
         version=record.version,

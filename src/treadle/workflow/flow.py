@@ -260,8 +260,8 @@ def _behind(new: NewJob, fields: dict[str, Any]) -> NewJob:
 
 
 def _marked(ups: Iterable[JobSpec[Any, Any]]) -> tuple[tuple[JobSpec[Any, Any], ...], list[JobSpec[Any, Any]]]:
-    """The specs, each of which then stores a mark when its run ends; and for each a row that waits for the mark, or for
-    the job itself if it ends without one."""
+    """The specs, changed so that each job stores a mark when its run ends; and for each a row that waits for the mark,
+    or for the job itself if it ends without a mark."""
     marked, marks = [], []
     for spec in ups:
         if spec.new.task == FLOW:

@@ -125,7 +125,8 @@ def failure(row: Record, error: str) -> Outcome:
 
 
 def _over(row: Record, children: Sequence[Record]) -> Outcome:
-    """The ending of a row without a job of its own: it succeeds if one of its children has; a guard if all have."""
+    """The ending of a row without a function: it succeeds if one of its children has succeeded; a guard succeeds if all
+    have."""
     good = [child.state is State.SUCCEEDED for child in children]
     if all(good) if plan_of(row).guard else not children or any(good):
         return _ended(row, None, (), None)
@@ -254,5 +255,5 @@ def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: boo
     own, value = task.signature.decode_result, task.signature.decode_value
     try:
         return value(text) if folded else own(text)
-    except BadResult:  # a Conclude value has the type of the job that concluded, not of this one
+    except BadResult:  # a Conclude value has the type of the job that concluded, not of this job
         return own(text) if folded else value(text)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 from tests.server.dashboard.shop import Shop
 from tests.server.dashboard.visits import Visit
 from tests.waiting import until
 from treadle import flow
+from treadle.admin import selection
 
 pytestmark = pytest.mark.slow
 
@@ -189,6 +191,49 @@ async def test_above_a_thousand_the_number_is_typed(visit: Visit, shop: Shop) ->
     await button.click()
     await expect(page.get_by_role("region", name="Operations")).to_contain_text("1,100 jobs cancelled")
     assert (await shop.app.jobs.list(label="flood", state="cancelled", limit=0, count=True)).total == 1_100
+
+
+async def test_where_counting_stopped_the_typed_number_bounds_the_act(
+    visit: Visit, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "MATCHED", 3)
+    letter = shop.task("print_letter").options(labels=["capped"])
+    await shop.app.enqueue([letter.job("Ada", n) for n in range(6)])
+    page = await visit.open("jobs?status=queued&label=capped")
+    await page.get_by_role("checkbox", name="Select all rows").check()
+    await page.get_by_role("button", name="Select all that match").click()
+    await page.get_by_role("region", name="Selected jobs").get_by_role("button", name="Cancel").click()
+    dialog = page.get_by_role(DIALOG)
+    await expect(dialog).to_contain_text("Counting stopped at 3; more jobs match.")
+    await dialog.get_by_label("How many at most?").fill("4")
+    await agree(page, "Cancel at most 4 jobs")
+    operations = page.get_by_role("region", name="Operations")
+    await expect(operations).to_contain_text("4 jobs cancelled")
+    await expect(operations).to_contain_text("More jobs match. They are as they were.")
+    assert (await shop.app.jobs.list(label="capped", state="cancelled", limit=0, count=True)).total == 4
+
+
+async def test_a_double_click_on_the_confirming_button_acts_once(visit: Visit, shop: Shop) -> None:
+    id = await shop.ended("thumbnail", "/img/twice.png", 13, labels=["twice"])
+    page = await visit.open("jobs?status=failed&label=twice")
+    await page.get_by_role("checkbox", name=re.compile(id)).check()
+    await page.get_by_role("region", name="Selected jobs").get_by_role("button", name="Delete").click()
+    button = page.get_by_role(DIALOG).get_by_role("button", name="Delete 1 job")
+    await expect(button).to_be_enabled()
+    begun: list[str] = []
+    clicked = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        begun.append(route.request.headers["idempotency-key"])
+        await clicked.wait()
+        await route.continue_()
+
+    await page.route("**/v1/operations", hold)
+    await button.dblclick()
+    await button.press("Enter")
+    clicked.set()
+    await expect(page.get_by_role("region", name="Operations")).to_contain_text("1 job deleted")
+    assert len(begun) == 1
 
 
 async def test_a_group_of_failures_retries_one_first_then_all(visit: Visit, shop: Shop) -> None:

@@ -1,4 +1,4 @@
-import { signal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 import { Button } from "./Button";
@@ -23,8 +23,8 @@ interface Props {
   children: ComponentChildren;
   footer?: ComponentChildren;
   wide?: boolean;
-  /** Makes the body and the footer a form. */
-  onSubmit?: () => void;
+  /** Makes the body and the footer a form. It is not called again before it has ended: a double click acts once. */
+  onSubmit?: () => Promise<void>;
   class?: string;
 }
 
@@ -32,6 +32,12 @@ interface Props {
 export function Dialog({ title, children, footer, wide, onSubmit, class: more }: Props): JSX.Element {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();
+  const busy = useSignal(false);
+  const submit = async (): Promise<void> => {
+    if (busy.value) return;
+    busy.value = true;
+    await onSubmit?.().finally(() => (busy.value = false));
+  };
   useEffect(() => {
     const before = document.activeElement as HTMLElement | null;
     box.current?.showModal();
@@ -59,9 +65,10 @@ export function Dialog({ title, children, footer, wide, onSubmit, class: more }:
       {onSubmit ? (
         <form
           noValidate
+          aria-busy={busy.value || undefined}
           onSubmit={(event) => {
             event.preventDefault();
-            onSubmit();
+            void submit();
           }}
         >
           {inside}

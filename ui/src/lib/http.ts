@@ -47,25 +47,25 @@ export function urlOf(path: string): string {
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return send<T>("GET", path, undefined, signal);
+  return send<T>("GET", path, undefined, { signal });
 }
 
 export async function send<T = unknown>(
   method: "GET" | "POST" | "PUT" | "DELETE",
   path: string,
   body?: unknown,
-  signal?: AbortSignal,
+  { signal, headers }: { signal?: AbortSignal | undefined; headers?: Record<string, string> } = {},
 ): Promise<T> {
   const limit = AbortSignal.timeout(TIMEOUT);
   const init: RequestInit = {
     method,
-    headers: { Accept: "application/json" },
+    headers: { Accept: "application/json", ...headers },
     credentials: "same-origin",
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
-    init.headers = { Accept: "application/json", "Content-Type": "application/json" };
+    init.headers = { ...init.headers, "Content-Type": "application/json" };
   }
   let answer: Response;
   let text: string;

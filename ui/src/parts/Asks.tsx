@@ -32,7 +32,7 @@ function Ask({ title, words, act, children, run }: AskProps): JSX.Element {
   return (
     <Dialog
       title={title}
-      onSubmit={() => void submit()}
+      onSubmit={submit}
       footer={
         <>
           <Button onClick={closeDialog}>Keep it</Button>
@@ -126,7 +126,7 @@ export function SendSignal({ job, name: given }: { job: Job; name: string }): JS
   return (
     <Dialog
       title="Send a signal"
-      onSubmit={() => void submit()}
+      onSubmit={submit}
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>

@@ -39,6 +39,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   const typed = useSignal("");
   const tree = useSignal(true);
   const began = useSignal(present());
+  const request = useSignal(`${Date.now()}-${Math.random()}`); // of this dialog: sent again, it begins nothing new
   const operation = (): OperationAsked => ({
     act,
     ...target,
@@ -54,10 +55,14 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
   }, []);
   const preview = dry.value;
   const many = preview !== null && (preview.matches > TYPED || preview.capped);
-  const agreed = !many || typed.value.replace(/[^0-9]/g, "") === String(preview.matches);
+  const entered = Number(typed.value.replace(/[^0-9]/g, ""));
+  const agreed = !many || (preview.capped ? entered > 0 : entered === preview.matches);
   const run = async (): Promise<void> => {
+    if (!preview) return;
     try {
-      watchOperation(await send<Operation>("POST", "operations", operation()));
+      const body = { ...operation(), at_most: preview.capped ? entered : preview.matches };
+      const headers = { "Idempotency-Key": request.value };
+      watchOperation(await send<Operation>("POST", "operations", body, { headers }));
       done?.();
       closeDialog();
     } catch (error) {
@@ -70,7 +75,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
     <Dialog
       title={`${VERBS[act]} ${number ?? "jobs"}`}
       wide
-      onSubmit={() => void run()}
+      onSubmit={run}
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>
@@ -79,7 +84,7 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
             type="submit"
             disabled={!preview?.matches || !agreed}
           >
-            {VERBS[act]} {number}
+            {VERBS[act]} {preview?.capped && entered > 0 ? `at most ${plural(entered, "job")}` : number}
           </Button>
         </>
       }
@@ -105,11 +110,15 @@ export function Bulk({ act, target, done }: { act: Act; target: Target; done: ((
           )}
           {many && (
             <TextField
-              label={`Type ${preview.matches} to confirm`}
+              label={preview.capped ? "How many at most?" : `Type ${preview.matches} to confirm`}
               first
               value={typed.value}
               onInput={(value) => (typed.value = value)}
-              hint={preview.capped ? `${count(preview.matches)} is where counting stopped: more jobs match.` : undefined}
+              hint={
+                preview.capped
+                  ? `Counting stopped at ${count(preview.matches)}; more jobs match. The oldest come first.`
+                  : undefined
+              }
             />
           )}
         </>

@@ -146,7 +146,7 @@ export function Enqueue({ job, task: given }: { job?: Job; task?: string }): JSX
     <Dialog
       title={job ? "Send again" : "Enqueue a job"}
       wide
-      onSubmit={() => void submit()}
+      onSubmit={submit}
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>

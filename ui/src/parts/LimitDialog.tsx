@@ -92,7 +92,7 @@ export function LimitDialog({ use, name }: { use: LimitUse | undefined; name: st
   return (
     <Dialog
       title={fixed ? `Limit ${value.name}` : "Add a limit"}
-      onSubmit={() => void submit()}
+      onSubmit={submit}
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>

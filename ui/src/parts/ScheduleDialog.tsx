@@ -85,7 +85,7 @@ export function ScheduleDialog({ of }: { of: Schedule | undefined }): JSX.Elemen
     <Dialog
       title={of ? `Schedule ${of.name}` : "Add a schedule"}
       wide
-      onSubmit={() => void submit()}
+      onSubmit={submit}
       footer={
         <>
           <Button onClick={closeDialog}>Close</Button>
@@ -180,7 +180,7 @@ function Preview({ texts }: { texts: Texts }): JSX.Element {
   useEffect(() => {
     const stop = new AbortController();
     const timer = setTimeout(() => {
-      send<Timing>("POST", "schedules/preview", timing, stop.signal).then(
+      send<Timing>("POST", "schedules/preview", timing, { signal: stop.signal }).then(
         (answer) => {
           preview.value = answer;
           wrong.value = null;

@@ -107,6 +107,7 @@ function One({ of }: { of: Operation }): JSX.Element {
         </p>
       )}
       {of.error && <p class="small any">{of.error}</p>}
+      {of.more && <p class="small">More jobs match. They are as they were.</p>}
       {passed.length > 0 && (
         <p class="small quiet">
           Passed over: {passed.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ")}

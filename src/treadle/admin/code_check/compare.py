@@ -92,7 +92,7 @@ class _Check:
 
     async def run(self) -> Report:
         outbox = self._core.choice.outbox
-        if outbox is not None and self._options.outbox:  # first: a job that is delivered meanwhile is seen twice
+        if outbox is not None and self._options.outbox:  # read first: a job delivered meanwhile is not missed
             await _read_outbox(outbox, self._options.sample, self._undelivered_job, self._findings)
         stats = await self._storage.stats()
         counts = stats.counts

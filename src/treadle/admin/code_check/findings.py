@@ -59,8 +59,8 @@ class Findings:
         example: str | None = None,
         state: str | None = None,
     ) -> None:
-        """Count one. `place`: tells groups of one kind and subject apart, in addition to the wording of `what`. `row`:
-        the job, in place of `example` and `state`."""
+        """Count one. `place`: distinguishes groups of the same kind and subject, in addition to the wording of `what`.
+        `row`: the job, in place of `example` and `state`."""
         if row is not None:
             example, state = row.job.id, row.state
         wording = signature(what) if len(self._groups) < GROUPS else ""
@@ -76,7 +76,7 @@ class Findings:
             finding.states[state] = finding.states.get(state, 0) + 1
 
     def sorted(self) -> list[Finding]:
-        """Breaks first; of each level, those of the most jobs first."""
+        """Breaks first, then notes; within each level, the findings that concern the most jobs first."""
         return sorted(self._groups.values(), key=lambda finding: (finding.level, -finding.jobs))
 
 

@@ -26,7 +26,7 @@ class LimitNames:
 
 
 def look(stored: Iterable[LimitUse], declared: Mapping[str, Limit], named: LimitNames, findings: Findings) -> None:
-    """Add notes. Rules never make a job fail, but they may start none, or too many."""
+    """Add notes. A rule never makes a job fail, but a wrong one may let no job start, or too many."""
     rules = {use.key: use for use in stored}
     for name, rule in declared.items():
         use = rules.get(name)

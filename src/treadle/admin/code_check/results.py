@@ -42,7 +42,7 @@ class ResultChecks:
         return task is not None or name not in AS_TEXT
 
     def look(self, row: Record, rows: Mapping[str, Record]) -> None:
-        """Check a row. `rows`: those of `needs` that are stored."""
+        """Check a row. `rows`: the rows of `needs` that are stored."""
         ups = [rows[id] for id in self.needs(row) if id in rows]
         if row.function_done:
             for part in contributions([up for up in ups if up.state.final]):

@@ -20,7 +20,7 @@ from treadle.tasks.reducers import DEFAULT, Reducer
 from treadle.workflow.plan import FLOW, plan_of
 from treadle.workflow.signals import signal_name
 
-OWN: Final = "treadle."  # begins the names of system tasks
+OWN: Final = "treadle."  # prefix of the names of system tasks
 COMPATIBLE: Final = "accept both forms until these jobs have ended, or give the changed function a new task name"
 
 

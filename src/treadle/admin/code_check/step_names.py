@@ -72,7 +72,7 @@ def _note(names: StepNames, call: ast.Call, method: str, function: FunctionType)
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[tuple[FunctionType, ast.AST]]:
-    """The function and those that it uses, as far as they belong to the user's program, each with its tree."""
+    """The function, and the functions of the user's program that it calls, each with its syntax tree."""
     waiting, seen = [function], set[int]()
     home = _home(function)
     while waiting and len(seen) < MOST:

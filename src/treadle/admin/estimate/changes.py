@@ -107,8 +107,8 @@ SLOTS: Final = 20  # if no worker serves the queue yet: the default of a worker
 
 
 def model_for(copy: Snapshot, queue: str, task: str, rows: Iterable[Record]) -> Presence | None:
-    """The worker of which more could run these jobs of a task. It serves their queue only, as the command says. None:
-    the code that can read them is unknown."""
+    """A worker that could run these jobs of a task if more workers like it were started. It serves their queue only, as
+    the command says. None: the code that can read them is unknown."""
     able = [worker for worker in copy.workers if task in worker.tasks]
     reading = [worker for worker in able if not all(is_left_by(row, worker, copy.workers) for row in rows)]
     if able and not reading:
@@ -129,7 +129,8 @@ def options_of(model: Presence) -> list[str]:
 
 
 def _fresh(copy: Snapshot, queue: str, task: str) -> Presence:
-    """A worker with what the task needs and the code of those that have it. Without one, it has every task."""
+    """A new worker with the labels and resources that the task needs, and the code of a worker that has the task. If no
+    worker has it, the new one has every task."""
     like = next(
         iter([*coded(copy.workers, task), *(worker for worker in copy.workers if queue in worker.queues)]), None
     )

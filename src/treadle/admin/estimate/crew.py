@@ -86,8 +86,8 @@ class VirtualWorker:
         return held
 
     def lacks(self, task: str) -> str | None:
-        """The resource of which too little is free for a job of this task, besides what it keeps free for another one;
-        None: the job has room."""
+        """The first resource of which the worker has too little free for a job of this task, not counting what it keeps
+        free for another task; None: the job has room."""
         free, reserved = self.unused, self.planner.reserved
         if reserved not in ("", task):
             free = less(free, self.uses[reserved])

@@ -111,7 +111,7 @@ class Durations:
 
 
 class RunTimes:
-    """The durations of one virtual run. Each run has other ones, as far as the measured ones leave that open."""
+    """The durations of one virtual run. They differ from run to run as much as the measured durations do."""
 
     def __init__(self, durations: Durations, rng: random.Random) -> None:
         self._durations, self._rng = durations, rng

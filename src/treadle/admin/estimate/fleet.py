@@ -102,14 +102,16 @@ class VirtualFleet:
         self._change()
 
     def _gives_up(self, id: str) -> None:
-        """A job that waits for another version of its code fails with the next claim. That is no start."""
+        """A job that waits for another version of its code fails with the next claim. This does not count as a
+        start."""
         if id != self._watched:
             self._fail_at_once.add(id)
             for worker in self.workers:
                 worker.left_out.discard(id)
 
     def _hold_unseen(self, crew: Mapping[str, VirtualWorker], has: Mapping[str, Mapping[str, int]]) -> None:
-        """Jobs of queues that the caller may not see hold resources, too, for as long as a run of its own."""
+        """Jobs of queues that the caller may not see hold resources, too: for as long as a run of the caller's job
+        takes."""
         job = self._copy.rows[0].job
         for name, worker in crew.items():
             held = worker.hold_unseen(has[name])
@@ -141,8 +143,8 @@ class VirtualFleet:
     # --- running
 
     def run(self, done: Callable[[VirtualFleet], bool]) -> bool:
-        """Run until this is true. False: it does not become true within the horizon, or never by itself; or the run was
-        `cut` after STARTS starts."""
+        """Run until `done` is true. Returns False if that does not happen within the horizon, can never happen by
+        itself, or if the run was `cut` after STARTS starts."""
         until = self.now + HORIZON
         self.cut = False
         self._claims()
@@ -161,8 +163,8 @@ class VirtualFleet:
 
     def _claims(self) -> None:
         """Every worker with a free slot claims, as long as its claims are full. Workers whose jobs have just ended come
-        first: they claim in the call that settles. Once a claim brought less than it asked for, another one for no more
-        tasks would find nothing."""
+        first: they claim in the call that settles. Once a claim has returned fewer jobs than it asked for, another
+        claim for the same or fewer tasks would find nothing."""
         idle = [worker for worker in self.workers if worker.free > 0 and worker.starts_at <= self.now]
         self._rng.shuffle(idle)
         idle.sort(key=lambda worker: worker.name not in self._settling)

@@ -198,7 +198,7 @@ def plan(copy: Snapshot, queue: str, reach: tuple[str, ...] = ()) -> QueuePlan:
         if extra is NOTHING:
             seen.count(fleet, copy.now, drained)
         passed = (fleet.now - copy.now) * scale
-        if fleet.cut:  # what follows is like this part
+        if fleet.cut:  # assume that the rest of the run is like this part
             gone = waiting - len(fleet.open[queue])
             return copy.now + passed * waiting / gone if gone > 0 else None
         return copy.now + passed if drained else None
@@ -283,7 +283,7 @@ def _worthwhile(
         share = SHARE + (1 - SHARE) * number / len(options)
         moments = watch.repeat(run, option.extra, min(TRIES, len(before)), share)
         then, was = _range(moments, now), _range(before[: len(moments)], now)
-        if option.extra.workers > 1:  # more of the same must save more than one of them
+        if option.extra.workers > 1:  # several more workers must save more time than one
             was = workers[-1]
         elif option.extra.workers:
             workers.append(then)
@@ -323,7 +323,7 @@ def _scale(copy: Snapshot, queue: str) -> float:
 
 
 def _unknown_code(row: Record, copy: Snapshot) -> str | None:
-    """The worker that could not read this job, if it is not alive: its version is unknown."""
+    """The worker that could not read this job, if it is no longer alive, so that the version of its code is unknown."""
     by = released_by(row)
     return by if by is not None and all(worker.worker != by for worker in copy.workers) else None
 

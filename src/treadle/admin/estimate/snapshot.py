@@ -84,7 +84,7 @@ class Copying:
         self._rows[row.job.id] = _light(row)
         queues = self._queues(row.job.queue, glance)
         before = Query(order="queue", queue=row.job.queue, ahead_of=row.job.id)
-        if row.queue_position is None:  # it comes behind those that are queued now, unless its priority is higher
+        if row.queue_position is None:  # it will be behind the jobs queued now, unless its priority is higher
             before = Query(order="queue", queue=row.job.queue)
         read = await self._read(before, AHEAD)
         needs = needs_of(glance.workers, row.job.task)

@@ -75,7 +75,8 @@ def _in_queue(facts: Facts) -> str:
 
 
 def _since(facts: Facts) -> str:
-    """Since when the job has waited; nothing for a job that has only just come, or is not due."""
+    """The sentence that says since when the job has waited; empty for a job that has only just arrived or is not
+    due."""
     row = facts.row
     if row.queue_position is None and row.blocked_on is None:
         return ""

@@ -127,7 +127,8 @@ def _paused_by(use: LimitUse, facts: Facts) -> str:
 
 
 def _rate_too(use: LimitUse, now: float) -> tuple[str, int | None]:
-    """Words and a higher rate for a limit whose slots are taken, if its rate is used up, too."""
+    """For a limit whose slots are taken: words that its rate is used up, too, and a higher rate; "", None if it is
+    not."""
     if use.next_start is None:
         return "", None
     opens = f"no start is possible before {at(use.next_start)}, in {lasting(use.next_start - now)}"

@@ -77,7 +77,7 @@ def _again(row: Record) -> str:
 
 
 def _turn(facts: Facts) -> str:
-    """The rule that decides its turn, unless that is the order in which the jobs came."""
+    """The rule that decides when it is this job's turn; empty if that is the order of arrival."""
     job, first = facts.row.job, facts.first
     if job.lane is not None:
         return f" (lanes take turns; its lane is {job.lane!r})"
@@ -89,7 +89,7 @@ def _turn(facts: Facts) -> str:
 
 
 def _full(able: Sequence[Presence], facts: Facts, can: str = "") -> str:
-    """All slots are taken, and by which jobs."""
+    """The sentence that all slots are taken, with the jobs that hold them."""
     whose = count(len(able), "worker") if len(able) > 1 else "only worker"
     taken = f"{_FULL} {whose}{can} are taken"
     if facts.parent is not None:

@@ -82,7 +82,7 @@ class Reader:
         )
 
     async def _seen(self, row: Record) -> Glance:
-        """Queues, workers and limits where the sentence needs them, and the storage's time, which decides what is due:
+        """Queues, workers and limits if the sentence needs them, and the storage's time: it decides what is due, and
         the clock of this process may differ."""
         if row.reason == SHED:
             return Glance(at=self._now, limits=await self._storage.limits(use=False))
@@ -159,8 +159,8 @@ ENTRIES: Final = 500  # newest entries of the audit log that are read
 
 
 async def paused_by(storage: Storage, names: Collection[str]) -> Mapping[str, tuple[float, str]]:
-    """When each of these limits was paused last, and by whom. It leaves out a limit whose last recorded act is another
-    one: a program has paused it, or the entry is older than those that are read."""
+    """When each of these limits was paused last, and by whom. It leaves out a limit whose last recorded act is not a
+    pause: then a program has paused it, or the entry is older than the entries that are read."""
     if not names:
         return {}
     pauses: dict[str, tuple[float, str] | None] = {}

@@ -32,7 +32,8 @@ def serve(facts: Facts) -> list[Presence]:
 
 
 def able_to_run(serving: Sequence[Presence], facts: Facts) -> list[Presence]:
-    """Those of the workers that have the task, which the ending of a job and Treadle's own jobs do not need."""
+    """The workers that can run the job: those that have its task. Any worker can end a job whose function is done, and
+    run Treadle's own jobs."""
     row = facts.row
     return [
         worker
@@ -42,7 +43,7 @@ def able_to_run(serving: Sequence[Presence], facts: Facts) -> list[Presence]:
 
 
 def able_to_read(able: Sequence[Presence], facts: Facts) -> list[Presence]:
-    """Those of the workers that do not have the version of the code which could not read its arguments."""
+    """The workers whose version of the code is not the one that could not read the job's arguments."""
     return [worker for worker in able if not is_left_by(facts.row, worker, facts.glance.workers)]
 
 
@@ -80,8 +81,8 @@ def kept_for(worker: Presence, task: str) -> str:
 
 
 def short_of(worker: Presence, facts: Facts) -> str | None:
-    """The resource of which this worker has too little free for the job, less what it keeps for another task; None: it
-    has room, or the job needs none."""
+    """The first resource of which this worker has too little free for the job, not counting what it keeps for another
+    task; None: it has room, or the job needs none."""
     needs = None if facts.row.function_done else needs_of(facts.glance.workers, facts.row.job.task)
     if needs is None:
         return None
@@ -93,8 +94,8 @@ def short_of(worker: Presence, facts: Facts) -> str | None:
 
 
 def placed(facts: Facts) -> str | None:
-    """Why no live worker has the place for the job: no labels, never the resources, or not now. None: one has, or its
-    task needs nothing, or no worker claims anything now."""
+    """Why no live worker can place the job: none has the labels, none has enough of the resources, or they are in use
+    now. None: one can, or its task needs neither, or no worker claims anything now."""
     workers, task = facts.glance.workers, facts.row.job.task
     if facts.row.function_done:
         return None

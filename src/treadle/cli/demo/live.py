@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 APP: Final = "treadle.cli.demo.shop:app"
 TRIES: Final = 100  # ports to try from 7373
 PAUSE: Final = 0.2  # s between groups of new jobs: about 20 jobs a second, a few percent of a core
-SLOTS: Final = 24  # of each of the two workers
+SLOTS: Final = 24  # slots of each of the two workers
 
 
 def run(port: int | None, open_browser: bool) -> int:

@@ -17,7 +17,7 @@ from treadle import App, Limit, Retry, current, gather
 QUEUES: Final = {"mail": 3, "orders": 3, "images": 2, "reports": 1, "video": 1}  # with weights, of the demo's workers
 CUSTOMERS: Final = ("ada", "grace", "edsger", "barbara", "donald", "radia")
 TENANTS: Final = 3
-SIZES: Final = ("small", "medium", "large")  # of a film, one for each tenant
+SIZES: Final = ("small", "medium", "large")  # sizes of a film, one for each tenant
 COUNTER: Final = 40  # items of a large order, enough for the graph to fold them
 
 app = App()

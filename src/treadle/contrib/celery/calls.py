@@ -111,7 +111,7 @@ def _is_none(node: cst.BaseExpression) -> bool:
 def _option(call_parts: Parts, name: str, value: cst.BaseExpression, module: Module, settings: Settings) -> None:
     text = module.text(value)
     if _is_none(value) or (name == "retry" and text == "True"):
-        return  # as if it were not given
+        return  # dropped: None means that the option is not given
     if name in DIFFERS:
         call_parts.notes.append(f"{name}: {DIFFERS[name]}")
     if name in RENAMED:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 GUIDE: Final = "docs/guides/moving-from/celery.md"
 
 UNREAD: Final = "files-that-cannot-be-read"
-APP_MARK: Final = "\0app"  # in planned decorators: the local name of the Treadle app
+APP_MARK: Final = "\0app"  # stands for the local name of the Treadle app in planned decorators
 
 Kind = Literal["rewritten", "left", "differs"]
 """A rewritten line; a line that stays as it is; a rewritten line whose meaning differs in the way that is stated."""

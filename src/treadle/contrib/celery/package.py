@@ -93,7 +93,7 @@ class Package:
 
     @property
     def clashes(self) -> set[str]:
-        """The sources of names that are given twice, so it is not certain which one holds."""
+        """The sources of names that are bound twice, so that it is not certain which binding a use refers to."""
         return {source for sources in self._sources.values() if len(sources) > 1 for source in sources}
 
     def resolve(self, name: str | None) -> str | None:

@@ -79,7 +79,7 @@ def _attribute(use: Use, node: cst.Attribute, many: bool) -> None:
 
 
 def renamed(call: Any, name: str) -> cst.Call:
-    """The call of another method of the same object."""
+    """The same call, but of the method `name` of the object."""
     changed: cst.Call = call.with_changes(func=call.func.with_changes(attr=cst.Name(name)))
     return changed
 

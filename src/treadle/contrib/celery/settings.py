@@ -320,6 +320,6 @@ def advice(setting: Setting) -> tuple[str, str]:
             value = setting.value()
         except NotLiteral:
             value = "N"
-        if value is not None:  # without a limit, as here
+        if value is not None:  # None means no limit in Celery, as in Treadle
             return OF_WORKERS[setting.name].format(value), "workers"
     return ADVICE[max((prefix for prefix in ADVICE if setting.name.startswith(prefix)), key=len)]

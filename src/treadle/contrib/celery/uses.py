@@ -62,7 +62,7 @@ def find(package: Package, settings: Settings, tasks: dict[str, TaskDef]) -> Usa
 class _References:
     """The longest dotted names that lead to Celery, the app or a task. Imports and definitions are left out.
 
-    unclear  names that may refer to a task or to something else, such as after `try: ... except ImportError:`
+    unclear  names that may refer to a task or to something else, for example after `try: ... except ImportError:`
     """
 
     def __init__(self, package: Package, settings: Settings, tasks: dict[str, TaskDef], module: Module) -> None:

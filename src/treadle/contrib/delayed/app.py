@@ -245,7 +245,7 @@ def _view(row: Record) -> DelayedJob:
     if row.state is State.READY:
         state = "ready" if row.queue_position is not None else "scheduled"
     [payload] = _payload(row.job.payload)
-    if has_long_number(row.job.payload):  # of an earlier version
+    if has_long_number(row.job.payload):  # stored by an earlier version
         payload = Raw(msgspec.json.encode(bytes(payload).decode()))
     return DelayedJob(
         job_id=shown(row.id),

@@ -42,7 +42,7 @@ class Announcement:
         self._properties, self._name = properties, uuid.uuid4()
         self._taken = asyncio.Event()
         self._link = Link(self._hear, self._tell, where, _networks_of(host))
-        self._is_ours = False  # no question is answered before the probes for the name are over
+        self._is_ours = False  # False: the probes for the name are not over, so no question is answered
 
     @property
     def instance(self) -> str:

@@ -150,7 +150,8 @@ class Browser:
 
 
 def _apart(fact: dns.Answer) -> object:
-    """The part of the key that separates records of one name and kind: several services, several addresses."""
+    """The part of the key that distinguishes records of the same name and kind, such as several services or
+    addresses."""
     if fact.kind == dns.PTR and isinstance(fact.data, tuple):
         return dns.folded(fact.data)
     return fact.data if fact.kind in (dns.A, dns.AAAA) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -55,7 +55,7 @@ OUTPUT: Final = {
             "description": "call the tool again with the same arguments and this code to act",
         },
         "matches": {"type": "integer", "description": "how many jobs it is about now"},
-        "capped": {"type": "boolean", "description": "there are at least so many"},
+        "capped": {"type": "boolean", "description": "there are more; the act is bounded by `matches`"},
         "samples": {"type": "array", "items": {"type": "object"}, "description": "the first five jobs"},
         "operation": {"type": "object", "description": "the operation: state, done, passed_over by reason, error"},
         "warning": {"type": "string"},
@@ -93,29 +93,36 @@ TOOLS: Final = (
 )
 
 
+class Previewed(NamedTuple):
+    """What an act is bounded by: the jobs that were created before its preview, and their number then."""
+
+    created_before: float
+    at_most: int | None = None
+
+
 class Codes:
     """The codes of previews. `clock` is for tests."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[bytes, float, float]] = {}
+        self._known: dict[str, tuple[bytes, Previewed, float]] = {}
 
-    def new(self, name: str, arguments: Mapping[str, Any], created_before: float) -> str:
-        """A code for this act on the jobs that were created before this instant."""
+    def new(self, name: str, arguments: Mapping[str, Any], previewed: Previewed) -> str:
+        """A code for this act on the jobs of the preview."""
         code = secrets.token_urlsafe(9)
-        self._known[code] = (_identity(name, arguments), created_before, self._clock() + VALID)
+        self._known[code] = (_identity(name, arguments), previewed, self._clock() + VALID)
         for old in list(self._known)[:-CODES]:
             del self._known[old]
         return code
 
-    def take(self, code: str, name: str, arguments: Mapping[str, Any]) -> float:
-        """The instant of the preview. Raises CallRefused for a code that is unknown, too old, or of another act."""
-        identity, previewed_at, ends = self._known.pop(code, (b"", 0.0, 0.0))
+    def take(self, code: str, name: str, arguments: Mapping[str, Any]) -> Previewed:
+        """The bounds of the act. Raises CallRefused for a code that is unknown, too old, or of another act."""
+        identity, previewed, ends = self._known.pop(code, (b"", Previewed(0.0), 0.0))
         if ends <= self._clock():
             raise CallRefused("this code is not valid, or not any more: call the tool without `confirm` for a preview")
         if identity != _identity(name, arguments):
             raise CallRefused("this code is for another act: call the tool without `confirm` for a preview of this one")
-        return previewed_at
+        return previewed
 
 
 def _identity(name: str, arguments: Mapping[str, Any]) -> bytes:
@@ -136,10 +143,10 @@ class Actor:
         code = arguments.get("confirm")
         if code is None:
             preview = await self._preview(name, arguments)
-            preview["confirm"] = self._codes.new(name, arguments, self._core.now())
+            previewed = Previewed(self._core.now(), preview.get("matches") or None)
+            preview["confirm"] = self._codes.new(name, arguments, previewed)
             return {"acted": False, **preview}
-        previewed_at = self._codes.take(str(code), name, arguments)
-        return {"acted": True, **await self._act(name, arguments, previewed_at)}
+        return {"acted": True, **await self._act(name, arguments, self._codes.take(str(code), name, arguments))}
 
     async def _preview(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("pause_queue", "resume_queue"):
@@ -166,7 +173,7 @@ class Actor:
         jobs = f"{row['queued']:,} jobs are queued, {row['running']:,} run"
         return {"words": f"queue {queue!r} would be {done}; it is {state}, {jobs}"}
 
-    async def _act(self, name: str, arguments: Mapping[str, Any], created_before: float) -> dict[str, Any]:
+    async def _act(self, name: str, arguments: Mapping[str, Any], previewed: Previewed) -> dict[str, Any]:
         if name in ("pause_queue", "resume_queue"):
             verb = name.partition("_")[0]
             parts = {"name": str(arguments["queue"])}
@@ -178,9 +185,8 @@ class Actor:
             answer = await self._calls("POST", "/v1/jobs/{id}/signal", parts=parts, body=body, scope="operate")
             warning = {"warning": answer["warning"]} if "warning" in answer else {}
             return {"words": f"the signal {arguments['name']!r} was sent", **warning}
-        begun = await self._calls(
-            "POST", "/v1/operations", body=_body_of(name, arguments, created_before), scope="operate"
-        )
+        body = {**_body_of(name, arguments, previewed.created_before), "at_most": previewed.at_most}
+        begun = await self._calls("POST", "/v1/operations", body=body, scope="operate")
         operation = await self._end_of(begun["id"])
         return {"words": _outcome(name, operation), "operation": operation}
 

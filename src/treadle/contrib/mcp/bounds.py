@@ -19,8 +19,8 @@ PLAIN: Final = 20  # lists and mappings that cost nothing, as a row has them
 SMALL: Final = 2_000  # bytes of JSON that are decoded whole
 SPLIT: Final = 6  # levels of larger JSON that are decoded one by one
 DECODED: Final = MOST  # bytes of lists and mappings that are decoded; then only the fields of rows
-KEYS: Final = 100  # of a row, at most
-ITEMS: Final = 1_000  # of a list that are decoded
+KEYS: Final = 100  # most keys of a row
+ITEMS: Final = 1_000  # most items of a list that are decoded
 
 # The first items of a list; msgspec passes over the others without making values of them.
 _First: Final = msgspec.defstruct(

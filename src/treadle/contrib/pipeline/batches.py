@@ -114,7 +114,7 @@ class _Call:
 
 
 def _fields_of(name: str, kind: Any) -> list[str] | None:
-    """The fields of this item type; None: it takes all. Raises BadOption for a type without fields."""
+    """The fields of this item type; None: the type accepts all fields. Raises BadOption for a type without fields."""
     origin = typing.get_origin(kind) or kind
     if origin is Any or origin in (dict, Mapping):
         return None

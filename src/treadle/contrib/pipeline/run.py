@@ -82,8 +82,8 @@ class PipelineRun:
         await self._app.jobs.delete(workflow=self.id)
 
     async def _now(self) -> tuple[Record, Record]:
-        """The jobs of its first and of its current step. Each step is the last job in the `after` of the one
-        before."""
+        """The jobs of the first step and of the current step. The job of each step waits for the next one, as the last
+        job in its `after`."""
         root = row = await self._app.jobs.get(self.id)
         while row.function_done and row.after:
             [after] = await self._app._core.client.get([row.after[-1]])

@@ -157,7 +157,7 @@ def _limit(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) ->
 
 
 def _why(use: LimitUse, now: float, full_queues: Sequence[tuple[str, str]]) -> Cell:
-    """Why the limit starts no job now, or takes none."""
+    """Why the limit lets no job start now, or why its queue accepts no new job."""
     if use.pauses:
         return _paused(use.pauses, now)
     if use.rule.slots == 0:

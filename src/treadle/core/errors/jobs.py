@@ -150,7 +150,8 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
         return type(self), (self.id, self.task, self.reason, self.error, self.exceptions), self.__dict__
 
     def derive(self, excs: Sequence[Any]) -> WorkflowFailed:  # type: ignore[override]  # of our own kind of member
-        """A group of the same kind with some of the failures: for `split`, `subgroup` and `except*`."""
+        """An exception group of the same class with some of the failures; `split`, `subgroup` and `except*` call
+        this."""
         return WorkflowFailed(self.id, self.task, self.reason, self.error, excs)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 _FOLDER: Final = str(Path(__file__).parents[2]) + os.sep
 LINE: Final = 10_000  # characters of a line, as many as a worker of Treadle stores of an error
 LOOKED: Final = 20_000  # characters at the end of a bare traceback in which its last line is
-LINES: Final = 500  # lines among them
+LINES: Final = 500  # most lines of that part that are read
 _SEALED: Final = re.compile(r'\{"\$t":"sealed","key":"([A-Za-z0-9._-]{1,64})"')
 
 
@@ -48,7 +48,7 @@ def is_ours(file: str) -> bool:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of Treadle that it begins with; None if it has no others."""
+    """A traceback without the frames of Treadle at its beginning; None if it has only such frames."""
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace

@@ -161,7 +161,7 @@ class JobAdmin(Page):
         )
 
     def acted(self, request: HttpRequest, ids: Sequence[str], here: str) -> HttpResponse:
-        """Do what the form asks for, or ask once more. Raises StorageError."""
+        """Carry out the act of the form, or show the page that asks for confirmation. Raises StorageError."""
         verb = request.POST.get("action", "")
         if verb not in admin_pages.VERBS:
             self.message_user(request, "No action selected.", messages.WARNING)

@@ -47,5 +47,5 @@ def bridged(task: Any, store: Store) -> Callable[..., Any]:
 
 
 def sender_of(task: Any) -> type:
-    """The sender of the signals of a task: the class of its backend."""
+    """The sender of a task's signals: the class of its backend."""
     return type(task.get_backend())

@@ -72,7 +72,7 @@ class Strangers:
         app = self._store.app
         stats = await app.queues.stats()
         names = {count.task for count in stats.counts if count.task and not count.state.final}
-        own = {name for name in names if name.startswith("treadle.")}  # of schedules and limits
+        own = {name for name in names if name.startswith("treadle.")}  # Treadle's own tasks, of schedules and limits
         for name in sorted(names - own - set(app.tasks) - self._unknown):
             if await asyncio.to_thread(self._store.learn, name) is None:
                 self._unknown.add(name)

@@ -117,7 +117,7 @@ def _last_start(row: Record) -> float | None:
 
 def workers_of(row: Record, state: State) -> list[str]:
     """The worker of each attempt, oldest first; Django counts attempts by this list. Only the last ten are known, so
-    the list begins with repetitions of the oldest of them."""
+    the list begins with the oldest known worker, repeated."""
     count = row.attempt + (state is State.RUNNING)
     counted = [attempt.worker or "" for attempt in attempts.of(row) if attempt.outcome not in UNCOUNTED]
     known = [worker for worker in counted if worker] or [worker_name(row.worker) or "unknown"]
@@ -141,7 +141,7 @@ def errors_of(row: Record) -> list[Any]:
 
 def _error(text: str) -> Any:
     trace = traceback_of(text) or text
-    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # as format_exception ends
+    return TaskError(exception_class_path=class_path(text), traceback=f"{trace.rstrip()}\n")  # format_exception ends so
 
 
 def class_path(text: str) -> str:
@@ -151,7 +151,7 @@ def class_path(text: str) -> str:
     module is imported for it; `TaskError.exception_class` imports the class when it is read.
     """
     line = error_line(text)
-    for part in (line, line.partition("; ")[2]):  # of an Abort that an error has caused, its message comes first
+    for part in (line, line.partition("; ")[2]):  # if an error has caused an Abort, the Abort's message comes first
         match = CLASS.match(part)
         path = None if match is None else _path(match[1])
         if path is not None:
@@ -160,7 +160,7 @@ def class_path(text: str) -> str:
 
 
 def _path(name: str) -> str | None:
-    """The path of an exception class by its qualified name; None if `import_string` could not find one there."""
+    """The dotted path of the exception class with this qualified name; None if `import_string` would not find it."""
     module, _, attribute = name.rpartition(".")
     if not module:
         return f"builtins.{name}" if _is_exception(getattr(builtins, name, None)) else None

@@ -90,7 +90,7 @@ def send_finished(result: Any, error: BaseException | None) -> None:
     known = of_the_task(error.__traceback__)
     try:
         raise error
-    except BaseException:  # raises the argument itself, whatever its class
+    except BaseException:  # it re-raises `error`, whatever its class
         error.__traceback__ = known
         task_finished.send_robust(sender=sender, task_result=result)
 

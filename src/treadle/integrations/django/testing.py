@@ -57,7 +57,7 @@ class Runaway(AssertionError):
 class Enqueued(NamedTuple):
     """A job that was enqueued by this thread.
 
-    alias   the database whose transaction it belongs to; None: the backend names none
+    alias   the database whose transaction it belongs to; None: the backend has no database
     tests   the blocks of the TestCase in which it was enqueued: that of the class, and that of the test
     """
 
@@ -137,7 +137,7 @@ def run_due(*, limit: int = 1_000, raise_errors: bool = False) -> int:
             _store_committed()
             if error is not None and raise_errors:
                 raise error
-            jobs.extend(waiting)  # one of them may have waited for this job, which comes last if it runs again
+            jobs.extend(waiting)  # one of them may have waited for this job; if it runs again, it is the last
             waiting.clear()
         return ran
     finally:

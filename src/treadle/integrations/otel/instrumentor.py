@@ -67,7 +67,7 @@ def from_environment(environ: Any) -> dict[str, Any]:
         try:
             options["continue_within"] = float(within)
         except ValueError:
-            options["continue_within"] = within  # `Tracing` says what it expected
+            options["continue_within"] = within  # the message of `Tracing` names the expected values
     for name in ("create_spans", "runner_spans", "queue_metrics"):
         if text := environ.get(PREFIX + name.upper()):
             options[name] = text.lower() in TRUE

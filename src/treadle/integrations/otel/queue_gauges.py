@@ -60,7 +60,7 @@ class QueueGauges:
         return [Observation(age, {SYSTEM: "treadle", DESTINATION: queue}) for queue, age in ages.items()]
 
     def _counts(self) -> list[Count]:
-        """The counts of users' jobs, of each storage once."""
+        """The counts of users' jobs; each storage is read once."""
         opened = {_storage_of(app): app for app in list(self._apps) if app._core.loop is not None}
         return [count for app in opened.values() for count in self._read(app)]
 

@@ -34,7 +34,8 @@ class Sending:
         self._began = clock.monotonic()
 
     def trace(self, tracer: Tracer, server: str | None, room: HeaderRoom, create_spans: bool) -> None:
-        """Start the span, and add its trace to the jobs, or with `create_spans` that of a span of each job's own."""
+        """Start the span, and add its trace to the jobs, or, with `create_spans`, start a span for each job and add its
+        trace."""
         parent = self._parent()
         kind = SpanKind.CLIENT if create_spans else SpanKind.PRODUCER
         about = names.of_sending("enqueue", "send", self._jobs, server)
@@ -48,8 +49,9 @@ class Sending:
             self.specs = headers.sent_with(self.specs, self.within, room)
 
     def _parent(self) -> TraceContext:
-        """The span that is active here. If none is, the one in the headers that the caller gave, or inherited. A tick
-        of a schedule gets no trace: the span in which a worker was started is not its cause."""
+        """The span that is active here. If no span is active, the parent is the one in the headers that the caller
+        passed or inherited. A tick of a schedule gets no trace: the span in which a worker was started is not its
+        cause."""
         if any(name == TICK for name, _ in self._jobs[0].headers):
             return TraceContext()
         here = otel_context.get_current()
@@ -62,7 +64,7 @@ class Sending:
     def _created(
         self, tracer: Tracer, parent: TraceContext, server: str | None, room: HeaderRoom
     ) -> tuple[Specs, list[Link]]:
-        """The specs, each with the trace of a span of its own, and links to these spans."""
+        """The specs, each with the trace of a span that is started for it, and links to these spans."""
         specs, links = [], []
         for spec in self.specs:
             about = names.of_sending("create", "create", [*spec.others, spec.new], server)

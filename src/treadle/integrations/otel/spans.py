@@ -26,7 +26,7 @@ LEASE_LOST: Final = "LeaseLost: the job belongs to another worker now"
 class RunSpan:
     """The span of a run, or of one call of a batch function, while it runs.
 
-    runs  those whose outcome is not known yet
+    runs  the runs whose outcome is not known yet
     """
 
     __slots__ = ("before", "ended_at", "key", "runs", "span", "within")
@@ -41,7 +41,7 @@ class RunSpan:
         self.ended_at = nanoseconds(clock.wall())
 
     def outcome_known(self) -> None:
-        """The outcome of one of its runs is known."""
+        """Note that the outcome of one of its runs is known."""
         self.runs -= 1
         if self.runs <= 0:
             self.span.end(self.ended_at)
@@ -73,8 +73,8 @@ class Places:
 
 
 def due_after(record: Record) -> float:
-    """How many seconds after its enqueue a run was due. The row does not hold that for later runs of a job; for these,
-    the time of the claim is used."""
+    """How many seconds after its enqueue a run was due. The row does not record this for later runs of a job, so for
+    them the time of the claim is used."""
     if record.started_at is None:
         return 0.0
     return record.started_at - record.created_at - (waited(record) or 0.0)

@@ -35,7 +35,7 @@ class CheckIns:
         self._app = app
 
     async def begun(self, context: Context) -> None:
-        """A run begins. Only the first one of a schedule's job is reported, with the times of the schedule."""
+        """A run begins. Only the first run of a schedule's job is reported, with the times of the schedule."""
         name = context.headers.get(SCHEDULE)
         if name is None or context.record.version > 1:
             return

@@ -1,6 +1,7 @@
 """Calls into the SDK of Sentry that fail no job: what it raises is logged once.
 
-It parses headers that a client of the user's site may have sent, and raises for some, such as a sample rate of `inf`.
+The SDK parses headers that a visitor of the user's site may have sent, and raises for some of them, such as a sample
+rate of `inf`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ NAME: Final = "dashboard-link"
 
 
 class Link:
-    """One link. The rights of its session are those of `token`, which no secret opens directly.
+    """One link. Its session has the rights of `token`, a token without a secret, so that no request can send it.
 
     taken    the tokens that exist already, whose names the token's own must not repeat
     on_used  called when it has been used

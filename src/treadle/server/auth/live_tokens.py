@@ -1,4 +1,4 @@
-"""The tokens of a file while a server runs: an edit of the file holds from the next request on."""
+"""The tokens of a file while a server runs: an edit of the file takes effect at the next request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Version = tuple[int, int, int]
 class LiveTokens:
     """The tokens of a file, read again when its time, size or inode differs. A look costs 2 us.
 
-    An edit takes rights away at once. Added rights hold once the file has been left alone for SETTLED seconds: half a
-    file may lack a restriction of a token. Rights that half a file lacks return with the rest of it.
+    Rights that an edit removes end at once. Rights that it adds begin when the file has not changed for SETTLED
+    seconds: a half-written file may lack a restriction of a token. Rights that half a file lacks return with the rest
+    of it.
 
     read_file  reads the file the first time; a command passes a function that also checks it
 

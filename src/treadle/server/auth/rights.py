@@ -62,7 +62,7 @@ def _narrowed(token: Token, job: NewJob) -> NewJob:
         return _signed(token, job)
     if not token.queues:
         return job
-    if job.task == HOLD:  # in Treadle's own queue, where it replaces an earlier hold
+    if job.task == HOLD:  # a hold is in Treadle's own queue, where it replaces an earlier hold
         limit = system_rows.check_hold_row(job)
         if _queue_in(limit) in token.queues:
             return job
@@ -79,7 +79,7 @@ def _signed(token: Token, job: NewJob) -> NewJob:
     if token is ANYBODY:
         return job
     act = audit.read_act(job.payload)
-    by = act.by.translate({ord("("): "[", ord(")"): "]"})  # so that the name in brackets cannot end there
+    by = act.by.translate({ord("("): "[", ord(")"): "]"})  # or the client's name could end the parentheses around it
     act = replace(act, by=f"{_signature(token)}{by})")
     return replace(job, payload=msgspec.json.encode(act).decode(), reach=())
 
@@ -104,7 +104,7 @@ def reads(token: Token) -> bool:
 
 
 def without_row(token: Token, error: IdTaken) -> IdTaken:
-    """The error; for a token that may not read arguments, without the job that has the id."""
+    """The error, but without the job that has the id if the token may not read arguments."""
     return error if reads(token) else IdTaken(error.id, None, error.asked, False)
 
 
@@ -159,8 +159,9 @@ def to_beat(
 
 
 def to_measure(token: Token, rows: Sequence[MetricsRow]) -> list[MetricsRow]:
-    """Rows of metrics under the stored names of the caller's workers, with the cells of its own queues only. Raises
-    Refused (403) for a bound token and a row that is not a worker's, and BadOption for one that cannot be read."""
+    """The rows of metrics under the names that the storage has for the caller's workers, with the cells of the caller's
+    queues only. Raises Refused (403) for a bound token and a row that is not a worker's, and BadOption for one that
+    cannot be read."""
     if not token.queues:
         return list(rows)
     if not all(row.source for row in rows):
@@ -181,14 +182,15 @@ def _own_cells(token: Token, data: bytes) -> bytes:
 
 
 def sees(token: Token, row: Record) -> bool:
-    """Whether the row exists for this token. Entries of the audit log do only for those that may operate."""
+    """Whether the row exists for this token. Entries of the audit log exist only for tokens with the scope
+    `operate`."""
     return token.sees(row.job.queue) and (not audit.is_entry(row) or token.may("operate"))
 
 
 def shown(token: Token, row: Record, sent: NewJob) -> Record:
     """The row that an enqueue returns; for a token that may not read jobs, without the stored arguments and results.
 
-    A row with the id of the request is returned with the arguments of the request, whether or not they are its own.
+    A row with the id of the request gets the arguments of the request, even if the stored ones differ.
     """
     if token.may("read", "work"):
         return row

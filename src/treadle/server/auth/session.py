@@ -1,7 +1,7 @@
 """Sessions of a browser: a signed cookie in place of the token, so that no page has to keep the token itself.
 
-Nothing is stored. The key of the signature is made of the server's secret and of the digest of the token: who reads the
-digests cannot sign, and removing or replacing the token ends all of its sessions.
+Nothing is stored. The key of the signature is made of the server's secret and of the digest of the token: a reader of
+the digests cannot sign, and removing or replacing the token ends all of its sessions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMES: Final = (f"__Host-{NAME}", f"__Secure-{NAME}", NAME)  # what only TLS can
 
 
 def mount_of(root_path: str, secure: bool) -> Mount:
-    """The place of a site below this path of its host."""
+    """The mount of a site that its host serves below this path."""
     return Mount(quote(root_path.rstrip("/"), safe="/~!$&'()*+,=:@") or "/", secure)
 
 

@@ -170,7 +170,7 @@ def as_toml(token: Token) -> str:
     if not token.payloads:
         lines.append("payloads = false")
     lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
-    lines.append(f"digest = {_text(token.digest)}")  # last: a cut file has no token that lacks a restriction
+    lines.append(f"digest = {_text(token.digest)}")  # written last: in a truncated file no token lacks a restriction
     return "\n".join(lines) + "\n\n"
 
 

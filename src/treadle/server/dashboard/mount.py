@@ -166,7 +166,7 @@ class Mounted:
         except Refused as error:
             await _readable(error, scope)(scope, receive, send)
             return
-        if scope["path"] == scope.get("root_path"):  # no route matches an empty path: Flask's dispatcher sends it
+        if scope["path"] == scope.get("root_path"):  # Flask's dispatcher sends an empty path, which no route matches
             await (await to_page(Request(scope)))(scope, receive, send)
             return
         loop = asyncio.get_running_loop()

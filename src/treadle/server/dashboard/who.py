@@ -12,7 +12,7 @@ from treadle.core.errors import BadOption
 from treadle.server.auth.tokens import SCOPES, Token
 from treadle.tasks.options import name_of
 
-GIVEN: Final = tuple(scope for scope in SCOPES if scope != "work")  # a person is no worker
+GIVEN: Final = tuple(scope for scope in SCOPES if scope != "work")  # people do not work as workers
 LONGEST: Final = 64  # characters of a name
 
 
@@ -31,7 +31,7 @@ class Who(Spelled, frozen=True, kw_only=True):
     payloads: bool = True
 
     def __post_init__(self) -> None:
-        name: Any = self.name  # a host passes what it likes
+        name: Any = self.name  # the host may pass values of any type
         scopes: Any = self.scopes
         queues: Any = self.queues
         payloads: Any = self.payloads

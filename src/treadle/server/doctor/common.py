@@ -151,7 +151,7 @@ def _unplaced(stats: Stats) -> Iterator[Check]:
 
 
 def _untaken(stats: Stats) -> Iterator[Check]:
-    """Queued jobs in served queues whose task none of the queue's workers has."""
+    """The check for queued jobs that no worker of their queue can run, because none of them has the task."""
     jobs: dict[tuple[str, str], int] = {}
     for count in stats.counts:
         ours = not count.task or count.task.startswith("treadle.")
@@ -240,7 +240,7 @@ def _without_rule(core: AppCore, stats: Stats) -> Iterator[Check]:
 
 
 async def _lost(core: AppCore) -> Check:
-    """Jobs whose lease expired more than once, or that failed because of it: they may kill their workers."""
+    """The check for jobs whose lease expired more than once, or that failed for it: they may kill their workers."""
     unfinished = await core.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
     ended = await core.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
     again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]

@@ -67,7 +67,7 @@ def in_file(file: Path) -> Iterator[Check]:
 
 
 def repair_file(file: Path) -> Iterator[Check]:
-    """Remove those rows, and other users' permissions on the database files."""
+    """Remove the leftover rows, and the permissions that other users have on the database files."""
     if schema(file) is not None:
         with closing(sqlite3.connect(file, timeout=10.0, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
@@ -159,7 +159,7 @@ async def _cancelled(core: AppCore, row: Record, problem: str) -> Check:
 
 
 async def kept_counts(core: AppCore, repair: bool) -> Check:
-    """Reads every row, and holds up no other call."""
+    """Reads every row, without blocking other calls."""
     try:
         drifts = await core.storage.recount(repair)
     except Unsupported:  # Redis writes while it counts, which a look must not do

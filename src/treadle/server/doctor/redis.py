@@ -115,7 +115,8 @@ def _spread(health: ServerFacts, shards: int, nodes: int) -> Iterator[Check]:
 
 
 def _drifts(name: str, what: str, corrected: str, drifts: Sequence[str], repair: bool) -> Iterator[Check]:
-    """Kept numbers that differ from the rows. `what`: what differs; `corrected`: what `repair` has set right."""
+    """The check for kept numbers that differ from the rows. `what` names them in the warning, `corrected` in the report
+    of a repair."""
     if repair:
         for drift in drifts:
             yield ok("repaired", f"corrected the {corrected} {drift}")

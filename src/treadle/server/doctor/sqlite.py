@@ -1,7 +1,7 @@
 """Checks of a SQLite file for `treadle doctor`: schema, permissions, file system, locks, free space, log.
 
-SQLite opens the file, read-only. This process may have it open as a storage too: closing a descriptor of our own would
-drop the locks of its connections, and confirmed jobs would be lost.
+SQLite opens the file, read-only. This process may have it open as a storage too: if the check opened and closed the
+file itself, the process would lose the locks of its connections, and confirmed jobs would be lost.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _permissions(file: Path) -> Check:
 def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
     """Each file of the database that other users may access: path, permissions, and the permissions to set.
 
-    The group keeps its permissions only if they exceed those of others; otherwise they come from the umask, not from a
-    choice.
+    The group keeps its permissions only if they exceed those of other users; otherwise nobody chose them: they come
+    from the umask.
     """
     for path in (file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock", "-wake"))):
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ def _library() -> Check:
 def _inside(file: Path, full: bool) -> Iterator[Check]:
     try:
         with looking(file) as db:
-            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # raises if it is no database
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # raises if the file is not a database
             if full:
                 problems = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
                 if problems == ["ok"]:

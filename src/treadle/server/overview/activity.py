@@ -42,7 +42,7 @@ class Activity(Struct, frozen=True):
         return self.sparks.get(queue, NONE)
 
     def rates(self, queues: Collection[str] = ()) -> Rates:
-        """The rates of these queues together; (): of all."""
+        """The rates of these queues together; (): of all queues."""
         whole = Cell("", "")
         for name in queues or self.minute:
             if (cell := self.minute.get(name)) is not None:
@@ -64,12 +64,12 @@ class Recent:
     """The rows of the last minutes, as far as they have been read."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[float, float, str], tuple[float, dict[str, Cell]]] = {}  # when read last, by queue
+        self._rows: dict[tuple[float, float, str], tuple[float, dict[str, Cell]]] = {}  # last read, by queue
         self._periods: dict[int, dict[str, float]] = {}  # number of a period -> jobs by queue
         self._read: float | None = None
 
     def since(self, now: float) -> float:
-        """The instant from which rows must be read now: those of the last minutes can have changed."""
+        """The instant from which rows must be read again: the rows of the last minutes may have changed."""
         if self._read is None or now - self._read > SPAN:
             return now - SPAN - MINUTE
         return self._read - MINUTE - LATE

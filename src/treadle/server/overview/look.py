@@ -24,7 +24,7 @@ class Look(Struct, frozen=True, kw_only=True):
     health    warnings and errors of the checks
     outage    seconds for which the storage has not answered; `glance` is then the last one that succeeded
     moved     where the jobs of the storage have moved
-    emptied   that and when the storage was found empty
+    emptied   when the storage was found empty, in words
     risks     the settings by which the storage may lose jobs
     """
 

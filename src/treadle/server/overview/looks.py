@@ -206,7 +206,7 @@ class Looks:
         storage, is_bound = self._core.storage, bool(self._core.storage.capabilities.queues)
         glance = await storage.glance()
         [row] = await storage.get([ID]) if not is_bound else [None]
-        activity = await self._activity(glance.at) if not is_bound else None  # rows of metrics are of all queues
+        activity = await self._activity(glance.at) if not is_bound else None  # rows of metrics cover all queues
         await self._read_rare(is_bound)
         moved = await self._core.moved.words()
         return Look(

@@ -37,7 +37,7 @@ class StoredReader:
     def __init__(self, core: AppCore, now: Callable[[], float] = monotonic, patience: float = PATIENCE) -> None:
         self._core, self._now, self._patience = core, now, patience
         self._reading: Reading | None = None
-        self._read_at = self._tried_at = 0.0  # by that clock
+        self._read_at = self._tried_at = 0.0  # times of that clock
         self._error: str | None = None
         self._outage = False
         self._running: asyncio.Task[None] | None = None

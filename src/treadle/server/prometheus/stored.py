@@ -123,7 +123,7 @@ def _limits(samples: Samples, names: Names, limits: Iterable[LimitUse]) -> None:
 
 
 def _shown(key: str, rule: str) -> str:
-    """The name of a limit without its partition: only queues and tasks have limits of their own."""
+    """The name of a limit without its partition; but the limit of a queue or a task keeps its full name."""
     kind = key.partition(":")[0]
     return key if kind in ("queue", "task") and rule == key else kind
 

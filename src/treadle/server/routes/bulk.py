@@ -66,6 +66,7 @@ class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ended ones for "delete".
 
     tree            "cancel" includes the children
+    at_most         jobs to act on, their children not counted: the number that a person has confirmed
     created_before  jobs created at this instant or later are left alone: the time at which the person saw the list
     dry             only show what it would do
     """
@@ -75,6 +76,7 @@ class OperationAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     filter: FilterAsked | UnsetType = UNSET
     group: GroupAsked | UnsetType = UNSET
     tree: bool = True
+    at_most: Annotated[int, Meta(ge=1)] | None = None
     created_before: Annotated[float, Meta(ge=0)]
     dry: bool = False
 
@@ -136,13 +138,22 @@ class BulkRoutes:
         others=(200, 404),
     )
     async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
-        """Retry, cancel, queue or delete many jobs in the background; or show which (`dry`)."""
+        """Retry, cancel, queue or delete many jobs in the background; or show which (`dry`).
+
+        A request that is repeated with its Idempotency-Key within an hour begins no second operation in this process.
+        """
         chosen = await self._signed(call, self._selection(call))
         if call.body.dry:
             return json(await self._preview(call, chosen))
         try:
             return await self._core.operations.start(
-                call.body.act, chosen, tree=call.body.tree, by=call.by, source=call.source
+                call.body.act,
+                chosen,
+                tree=call.body.tree,
+                by=call.by,
+                source=call.source,
+                at_most=call.body.at_most,
+                request=call.idempotency_key,
             )
         except TooManyOperations:
             message = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
-LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
 
 class JobRoutes:
@@ -122,11 +121,8 @@ class JobRoutes:
 
     def _ids(self, call: Call[Any, Any], count: int) -> list[str | None]:
         """Ids derived from the Idempotency-Key, so that a repeated request stores no job twice; None without a key."""
-        key = call.request.headers.get("idempotency-key")
-        if key is None:
+        if (key := call.idempotency_key) is None:
             return [None] * count
-        if not 0 < len(key) <= LONGEST_KEY:
-            raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
         stem = ids.derived("idempotency", call.token.name, key, count)
         return [f"{stem}-{number:06d}" for number in range(count)]
 
@@ -162,7 +158,7 @@ class JobRoutes:
 
     async def _whole(self, row: Record, before: tuple[Record, Record] | None = None) -> Record:
         """The row with its large texts; while the blob store is away, with the sizes of these texts. `before`: the row
-        at an earlier time, without and with these texts. Arguments do not change, so they are not read again."""
+        at an earlier time, without and with these texts. Arguments do not change, so they are read only once."""
         if before is not None and before[0].job == row.job:
             row = replace(row, job=before[1].job)
         try:

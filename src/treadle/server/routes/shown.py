@@ -41,7 +41,8 @@ def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
 
 
 def one_queue(call: Call[Any, Any], queue: str | None, how: str) -> str | None:
-    """The queue of a list, as `queue_of`, but a token of several queues must name one; the error says `how`."""
+    """The queue of a list, as `queue_of`, but the holder of a token for several queues must name one; the error says
+    `how`."""
     chosen, token = queue_of(call, queue), call.token
     if chosen is None and token.queues:
         raise Refused(403, "forbidden", f"the token {token.name!r} may read {', '.join(token.queues)}: {how}")

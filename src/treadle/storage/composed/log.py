@@ -82,7 +82,7 @@ class Log:
         return "" if text is None else log_entries.decode_head(text).id
 
     async def read_on(self, position: int, count: int) -> list[LogEntry]:
-        """Up to `count` entries after this position. Fewer: the log ended there when they were read."""
+        """Up to `count` entries after this position. If there are fewer, the log ended there when it was read."""
         entries = await asyncio.gather(*(self.read(position + 1 + n) for n in range(count)))
         whole = next((n for n, entry in enumerate(entries) if entry is None), count)
         return [entry for entry in entries[:whole] if entry is not None]

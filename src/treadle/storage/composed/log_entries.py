@@ -81,7 +81,7 @@ class LoadOp(Struct, frozen=True, tag="load"):
 
 
 class AnnounceOp(Struct, frozen=True, tag="announce"):
-    """Parts will be stored under this name; compaction deletes them if no entry comes to need them."""
+    """Announces parts that will be stored under this name; compaction deletes them if no entry uses them."""
 
     name: str
     parts: int

@@ -35,7 +35,7 @@ class Notifier:
         return self._unsubscribe is not None
 
     def changed(self) -> None:
-        """This process has appended to the log. Changes of one moment share a message."""
+        """Note that this process has appended to the log. Changes of one moment share a message."""
         if not self._publishing:
             self._publishing = True
             self._start(self._publish)

@@ -245,7 +245,7 @@ class Replica:
 
 
 def run_through(steps: Coroutine[Any, Any, T]) -> T:
-    """The result of a verb of the memory storage; none of them waits for anything."""
+    """The result of a verb of the memory storage, whose verbs never wait."""
     try:
         steps.send(None)
     except StopIteration as done:

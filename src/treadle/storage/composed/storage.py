@@ -134,7 +134,7 @@ class ComposedStorage:
     async def open(self, look: bool = False) -> None:
         """Read the current rows and subscribe to changes of the log, which `look` does not. Raises SchemaTooOld."""
         while self._closing is not None and self._closing.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._closing])  # otherwise it would close what is opened here
+            await asyncio.wait([self._closing])  # otherwise the close in progress would close what is opened here
         if self._is_open:
             return
         self._begin()
@@ -308,7 +308,7 @@ class ComposedStorage:
             if not writing and at_end:
                 break
             if writing:
-                if beside is None and len(writing[0].text) > 2 * self._piece:  # `_together` puts such a call alone
+                if beside is None and len(writing[0].text) > 2 * self._piece:  # alone in the group: see `_together`
                     beside = await self._set_beside(writing[0])
                     replica = self._replica
                 ops = tuple(msgspec.Raw(call.text) for call in writing) if beside is None else ()

@@ -1,7 +1,7 @@
 """The contract over HTTP: each verb is one request to a Treadle server, which owns the clock and the rules.
 
-Every verb may be repeated: a request whose connection broke before the response is sent once more here, and after that
-it is for the caller to repeat it.
+Every verb may be repeated: if the connection breaks before the response, the request is sent once more here; after that
+the caller has to repeat it.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def _read(content: bytearray, kind: type[T], place: str) -> T:
 
 
 def _refusal(status: int, content: bytearray, place: str) -> Exception:
-    """The error that the server returned, as the class it had there."""
+    """The error that the server returned, as an instance of the same class."""
     try:
         problem = msgspec.json.decode(content, type=messages.Problem)
     except UNREADABLE:

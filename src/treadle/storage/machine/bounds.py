@@ -67,7 +67,8 @@ def _by_queue(rows: Rows, planned: StorePlan) -> dict[str, list[NewJob]]:
 
 
 def _supersedes(rows: Rows, new: NewJob, earlier: NewJob | None, held: Mapping[str, str]) -> bool:
-    """Whether a new job supersedes a ready job of its queue: `earlier` of the call, or the stored holder of its key."""
+    """Whether a new job supersedes a ready job of its queue: The job that a new job supersedes: `earlier` of the call,
+    or the stored holder of its key."""
     if earlier is not None:
         return earlier.queue == new.queue and needs_room(earlier)
     row = rows.get(held.get(new.key or "", ""))

@@ -45,8 +45,8 @@ def end_job(
 
 
 def count_endings(rows: Rows) -> Steps[None]:
-    """Count down the jobs that wait for what ended, and for what ends because of that. One ending may have a million
-    dependents: after each STEP of them the rows are written and the loop gets a turn."""
+    """Count down the jobs that wait for these ended jobs, and for the jobs that end as a consequence. One ending may
+    have a million dependents: after each STEP of them the rows are written and the loop gets a turn."""
     counted = 0
     while rows.endings:
         up, state = rows.endings.pop()
@@ -89,8 +89,8 @@ def _count(rows: Rows, up: str, dependent: Dependent, state: State) -> None:
 
 
 def wait_for_upstreams(rows: Rows, id: str, after: Iterable[str], *, again: bool = False) -> Steps[None]:
-    """Make a job wait for these; those that have ended count at once. `again`: it has waited for them before, and those
-    without a row count as successes: nothing says otherwise, and none of them will end."""
+    """Make a job wait for these; those that have ended count at once. `again`: the job has waited for them before. Then
+    upstreams without a row count as successes, because they can no longer end."""
     after = list(dict.fromkeys(after))
     if after:
         rows.wait_for([(up, id) for up in after], rows.row(id).version)

@@ -53,7 +53,8 @@ class Leasing:
 
     @cached_property
     def room(self) -> dict[str, int]:
-        """By task with a bound: how many more of its jobs the worker takes. Not built while all queues are empty."""
+        """For each task with a bound: how many more of its jobs the worker takes. Not built while all queues are
+        empty."""
         return {task: most for task, (most, _) in (self._ask.tasks or {}).items() if most is not None}
 
     @property
@@ -106,8 +107,8 @@ class Leasing:
 
     def held_back_by(self, job: NewJob, turn: Turn, kept: Container[str] = ()) -> str | None:
         """The first limit of this job that already blocks an earlier job of the same queue, because that job needs more
-        room than there is. Cheaper jobs would take that room again and again. If there is room for that other job, it
-        waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
+        room than there is. Otherwise cheaper jobs would take that room again and again. If there is room for that other
+        job, it waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
         for key, cost in job.limits:
             if key in kept or not self.gate.may_lack(key, cost):
                 continue

@@ -25,8 +25,8 @@ def kept(rules: Mapping[str, Limit], row: Record) -> list[str]:
 
 
 def unblock_limits(rows: Rows, row: Record) -> None:
-    """A slot of this job may have become free, or the job was queued again after a block and has left the queue: queue
-    others."""
+    """Queue blocked jobs again: a slot of this job may have become free, or it was queued again after a block and has
+    now left the queue."""
     for key, _ in row.job.limits:
         unblock_limit(rows, key)
 
@@ -53,7 +53,7 @@ def unblock_limit(rows: Rows, key: str) -> bool:
 
 
 def unblock_all(rows: Rows) -> Steps[None]:
-    """Rules changed, or a move was called off: queue all blocked jobs again for which there is room."""
+    """Queue all blocked jobs again for which there is room, because rules have changed or a move was aborted."""
     for key in rows.blocked_limits():
         unblock_limit(rows, key)
         yield

@@ -21,7 +21,7 @@ class StorePlan(Struct):
 
     answers: dict[str, str]
     fresh: list[NewJob]
-    naming: list[NewJob]  # those of them that name other jobs
+    naming: list[NewJob]  # the fresh jobs that name other jobs
     held: Mapping[str, str]  # keys that name a stored job
 
     def of(self, up: str) -> str:

@@ -82,10 +82,10 @@ class Rows(QueueEnds, Protocol):
         """Whether a job has all these checkpoints."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
-        """Those that have a row."""
+        """The ids that have a row."""
 
     def finals(self, ids: Collection[str]) -> set[str]:
-        """Those whose job has ended."""
+        """The ids whose job has ended."""
 
     def inserts(self, fresh: Sequence[NewJob]) -> Inserts: ...
 
@@ -101,7 +101,7 @@ class Rows(QueueEnds, Protocol):
         """Free the key of this job, if the job holds it."""
 
     def behind(self, id: str) -> str | None:
-        """The former holder of its key, for whose ending this job waits."""
+        """The former holder of this job's key, if the job waits for that holder's ending."""
 
     def set_behind(self, id: str, first: str) -> None: ...
 

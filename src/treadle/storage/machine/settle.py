@@ -68,8 +68,8 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
 
 
 def _stale_because_reopened(rows: Rows, row: Record, out: Outcome) -> Settled | None:
-    """Why an ending that names failed jobs does not apply: one of them was reopened, and is open or has succeeded, or
-    its job has not waited for it."""
+    """Why an ending that names failed jobs does not apply: one of them was reopened and has not failed again, or the
+    outcome's job has not waited for it."""
     for up in out.after:
         if up not in row.after:
             return Settled("refused", str(UnknownUpstream(up, out.id)))
@@ -80,8 +80,8 @@ def _stale_because_reopened(rows: Rows, row: Record, out: Outcome) -> Settled | 
 
 
 def _circle(rows: Rows, out: Outcome, planned: StorePlan) -> set[str]:
-    """The stored rows that close a circle. Follow-up jobs were answered with these rows or wait for them, and they are
-    the outcome's own job or wait for it, directly or through others."""
+    """The stored rows through which the outcome's job would wait for itself: follow-up jobs were answered with these
+    rows or wait for them, and the rows are that job or wait for it, directly or through others."""
     if out.state is not State.WAITING or not out.followups:
         return set()
     fresh = {new.id for new in planned.fresh}
@@ -115,7 +115,7 @@ def _with(rows: Rows, old: Record, out: Outcome) -> Record:
 
 
 def _go_on(rows: Rows, old: Record, out: Outcome, planned: StorePlan, circle: set[str]) -> Steps[None]:
-    """Apply an outcome that is no ending: the job is queued, scheduled, or waits."""
+    """Apply an outcome that does not end the job: it is queued or scheduled, or it waits."""
     row = _with(rows, old, out)
     if out.result is not None:
         rows.topics.add(f"job:{row.job.id}")

@@ -43,7 +43,7 @@ def store_all(rows: Rows, planned: StorePlan, parent: str = "") -> Steps[None]:
                 yield from inserts.flush()
                 soft = yield from take_over(rows, new, parent)
                 if soft in after:
-                    soft = None  # it waits for the holder by name, and with what it asked of that ending
+                    soft = None  # it names the holder in `after`, so its own condition applies to that ending
             taken.add(new.key)
         if rows.endings and soft is None:
             yield from inserts.flush()

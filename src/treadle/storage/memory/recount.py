@@ -14,8 +14,8 @@ STEP: Final = 1_000  # rows counted before the loop gets a turn: 1 ms
 
 
 async def recount(tables: Tables, repair: bool) -> tuple[CountDrift, ...]:
-    """The rows and the counts are those of one moment, because rows are never changed in place. A change of a row also
-    changes its count, so a difference stays what it was."""
+    """The rows and the counts are of the same moment, because rows are never changed in place. A later change of a row
+    also changes its count, so the difference between them stays the same."""
     rows, kept = list(tables.jobs.values()), {(*group, ""): jobs for group, jobs in tables.kept.items()}
     counted: Counter[Group] = Counter()
     for start in range(0, len(rows), STEP):

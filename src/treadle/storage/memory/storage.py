@@ -105,7 +105,7 @@ class MemoryStorage:
         return rows
 
     def answers(self, jobs: Sequence[NewJob]) -> dict[str, str]:
-        """The row that `enqueue` would return for each job. Raises what it would raise."""
+        """The row that `enqueue` would return for each job. Raises what `enqueue` would raise."""
         self._begin()
         planned = plan(self._tables, jobs)
         if self._tables.bounds:

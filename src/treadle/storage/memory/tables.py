@@ -370,7 +370,7 @@ class Tables:
         return [self._asker(spot, key, spot[2] in keepers, False) for spot in spots]
 
     def _keepers(self, key: str) -> Collection[str]:
-        """The jobs that hold the slot of this limit until they have ended."""
+        """The jobs that keep a slot of this limit until they have ended."""
         return self.started[key] if keeps_slots(self.rules, key) else ()
 
     def _asker(self, spot: Spot, key: str, kept: bool, is_blocked: bool) -> Asker:

@@ -1,4 +1,5 @@
-"""Deletes objects of the blob store to which no row refers: of jobs whose rows are gone, and of calls that crashed.
+"""Deletes objects of the blob store to which no row refers: jobs whose rows are gone, and calls that crashed, leave
+them behind.
 
 An object is written before its row. So it is kept for a while in any case; as long as its job has not ended, because an
 outcome that refers to it may still be on its way; and as long as a transaction is open that may have stored its job.

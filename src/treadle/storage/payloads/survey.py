@@ -1,6 +1,6 @@
 """Answers an operator's questions about texts: which objects are needed, which are missing, which keys are in use.
 
-Everything is read in pages while programs write, so a count may be off by what changed meanwhile. A missing object is
+It reads everything in pages while programs write, so a count may miss what has changed meanwhile. A missing object is
 reported only after its row was read again.
 """
 
@@ -64,7 +64,8 @@ class Missing(Struct, frozen=True, kw_only=True):
 
 
 class KeyUse(Struct):
-    """The stored texts of one key: of how many jobs, how many of these have not ended, and how many of each kind."""
+    """The use of one key: the number of jobs with texts that it encrypts, how many of these have not ended, and the
+    number of texts by kind."""
 
     key: str
     jobs: int = 0
@@ -206,7 +207,7 @@ def _number(name: str) -> int:
 async def _checked(
     storage: Storage, objects: Objects, suspects: Sequence[tuple[Record, str, Offloaded]]
 ) -> list[Missing]:
-    """Those that are missing, or damaged, and to which their row still refers."""
+    """The objects that are missing or damaged and to which their row still refers."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(row: Record, field: str, form: Offloaded) -> Missing | None:

@@ -141,8 +141,8 @@ class Texts:
         return len(text) > self.above or len(text.encode(errors="replace")) > self.above
 
     async def _stored(self, text: str, id: str, field: str) -> str:
-        """The text to store in the row. One that is in a stored form already stays as it is, and so does one that the
-        storage will refuse."""
+        """The text to store in the row. A text that is already in a stored form stays as it is, and so does a text that
+        the storage will refuse."""
         text = self._sealed(text, id, field)
         if self.objects is None or text.startswith(BLOB) or not self._is_large(text) or not _is_storable(text):
             return text

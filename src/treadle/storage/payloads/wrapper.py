@@ -113,8 +113,9 @@ class PayloadStorage(StorageProxy):
         return settled, self._claimed(claimed)
 
     async def _stored(self, out: Outcome) -> Outcome:
-        """The outcome with its large texts stored. A refusal of the blob store, such as one of expired credentials,
-        says nothing about the outcome: the worker must keep it and try again, as while the store is away."""
+        """The outcome with its large texts stored. A refusal by the blob store, for example because of expired
+        credentials, says nothing about the outcome: the worker must keep the outcome and try again, as if the store
+        were unavailable."""
         try:
             return await self.texts.outcome(out)
         except StorageUnavailable:

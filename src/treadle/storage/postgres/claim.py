@@ -84,7 +84,7 @@ def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Cl
     again, blocked, now, due_at = head[2], head[3], head[9], head[8]
     records = [record(row) for row in job_rows]
     unread = again == UNFINISHED and not job_rows
-    if again != AGAIN and (blocked or not unread):  # a call that got no turn has read no queue
+    if again != AGAIN and (blocked or not unread):  # without its turn, a call has read no queue
         watch.claimed(ask, floors, records, blocked)
     if unread:
         return None

@@ -1,4 +1,5 @@
-"""Enqueues that another transaction's lock holds up: which of their jobs wait, for whom, and a connection to wait on.
+"""Handles enqueues that wait for another transaction's lock: finds which of their jobs wait, and for which transaction,
+and gives them a connection to wait on.
 
 A key or an id belongs to another open transaction until that ends, and that may be a user's, open for minutes. A call
 that needs a locked one gives up after BRIEF ms. When it is repeated, it waits on a connection of its own, so that the
@@ -108,7 +109,8 @@ class Contention:
         return stored
 
     def _known_holder(self, holder: Holder, jobs: Sequence[NewJob]) -> Holder:
-        """The transaction that a look has found. If the look came too late, the one that an earlier look has found."""
+        """The transaction that a look has found; if the look came too late, the transaction that an earlier look has
+        found."""
         names = [_name(job) for job in jobs]
         if holder != UNKNOWN:
             self._holders |= dict.fromkeys(names, holder)
@@ -131,7 +133,8 @@ class Contention:
             self._pool.drop_free()
 
     def _forget(self, jobs: Sequence[NewJob]) -> None:
-        """These jobs are stored. Without further locked names, the connections are closed."""
+        """Forget the keys and ids of these jobs, which are stored now. Without further locked names, the connections
+        are closed."""
         for job in jobs:
             self._locked.pop(_name(job), None)
             self._holders.pop(_name(job), None)

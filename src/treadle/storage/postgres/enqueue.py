@@ -111,7 +111,7 @@ def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 
 def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, known: Sequence[Row]) -> list[Record]:
-    """The rows of `jobs`. Those that are not among the known rows have just been stored."""
+    """The row of each job: a known row, or, if it has none, the row that was just stored."""
     rows = {unescaped(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():
         if id not in rows:

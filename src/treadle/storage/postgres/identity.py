@@ -1,8 +1,8 @@
 """Whether a user's connection leads to the database of this storage, and whether that has our tables and functions.
 
-A connection to the host, port and database of our URL does: then nothing but that connection is needed. Otherwise the
-identities are compared: a mark in our schema plus the oid of the database, because a copy has the same mark. An open
-storage knows its own; one that is not open reads it over a short connection, without waiting for locks.
+A connection to the host, port and database of our URL is ours: then no other connection is needed for the check.
+Otherwise the identities are compared: a mark in our schema plus the oid of the database, because a copy has the same
+mark. An open storage knows its own; one that is not open reads it over a short connection, without waiting for locks.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def parameters(address: Address) -> list[Value]:
 
 
 class Identity:
-    """Knows the identity of our database in `known`. None: the storage was not opened, and no connection was
-    checked."""
+    """Has the identity of our database in `known`; None until the storage is opened or a connection is checked."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

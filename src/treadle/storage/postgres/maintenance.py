@@ -17,7 +17,7 @@ PRUNE: Final = noting(
 UNUSED: Final = "SELECT {schema}.drop_unused(%s::float8, %s::int, %s::text)"
 LIMITS: Final = 1_000  # gates that one call checks for being unused: 10 ms of the server
 MANY: Final = 100  # rows; a call that may delete fewer always starts at the head, as on any storage
-IN_A_ROW: Final = 100  # calls, then one starts at the head again: one such scan per 10,000 rows or more
+IN_A_ROW: Final = 100  # calls after which one starts at the head again: one such scan per 10,000 rows or more
 STEPS: Final = 20  # transactions of one call, which pass 2,000 to 10,000 rows that cannot be deleted
 SET_LIMITS: Final = noting("SELECT {schema}.set_limits(%s::float8, %s::json)::text", 1)
 

@@ -282,7 +282,7 @@ SELECT page.n, page.behind, page.fits, t.* FROM (
 
 
 async def _fitting(run: Runner, query: Query, parts: Sequence[_Part], scan: int) -> int:
-    """How many of the first rows, from the beginning of the order, fit the query."""
+    """How many of the first `scan` rows of the order fit the query."""
     if not parts:
         return 0
     stream, values = _stream(parts, query, scan)
@@ -313,7 +313,8 @@ def _merged(order: str) -> str:
 
 
 async def _narrowed(run: Runner, query: Query, scan: int) -> list[_Part]:
-    """The parts of the order; if an index returns few rows for one of the filters, only these rows, to be sorted."""
+    """The parts of the order. If an index returns few rows for one of the filters, only these rows are read, and
+    sorted."""
     parts = _in_order(query)
     if query.order in ("newest", "oldest"):  # their index begins and ends there
         parts = [part._replace(where=part.where.and_(_created(query))) for part in parts]

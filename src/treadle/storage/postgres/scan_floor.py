@@ -31,7 +31,7 @@ class ScanFloor:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._held = 0
-        self._floors: dict[Line, tuple[Floor, float]] = {}  # and the time of the last full scan
+        self._floors: dict[Line, tuple[Floor, float]] = {}  # each with the time of the last full scan
 
     def swept(self, held: int) -> None:
         """A vacuum has run; `held` dead rows are left."""
@@ -52,8 +52,8 @@ class ScanFloor:
         return floors or None
 
     def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record]) -> None:
-        """Record jobs that were claimed with these floors, in queue order. Before the last of them there are now only
-        jobs that were locked, or were queued meanwhile."""
+        """Record jobs that were claimed with these floors, in queue order. The only jobs ahead of the last of them are
+        now jobs that were locked, and jobs that were queued meanwhile."""
         if self._held < HELD or ask.ids or any(room is not None for room, _ in (ask.tasks or {}).values()):
             return  # the claim may have skipped jobs of other tasks or ids
         self._held += 2 * len(records)  # a row dies when its job is claimed, and another when it ends

@@ -114,11 +114,11 @@ def _act_of(out: Outcome) -> str | None:
 
 
 def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
-    """The outcomes in the order of their ids, in which all row locks are taken; and whether any is more than a plain
-    ending.
+    """The outcomes in the order of their ids, which is the order of all row locks; and whether any outcome is more than
+    a plain ending.
 
-    An outcome that others of the call wait for takes the per-row path, as they do. Acts take the bulk path only if all
-    outcomes of the call are acts of one kind, because then their order does not matter.
+    If other outcomes of the call wait for the job of an outcome, it takes the per-row path, as they do. Acts take the
+    bulk path only if all outcomes of the call are acts of one kind, because then their order does not matter.
     """
     times = Counter(out.id for out in outcomes)
     named = {up for out in outcomes for up in out.after}

@@ -119,8 +119,8 @@ class UserTransaction:
             raise await self._with_holder(joined, error, jobs) from error
 
     async def _with_holder(self, joined: _Joined, error: Locked, jobs: Sequence[NewJob]) -> Locked:
-        """The error with the other transaction, if only one has been open for long enough. The wait is over, so the
-        server no longer knows which one it was."""
+        """The error, which names the other transaction if only one has been open for long enough. The wait is over, so
+        the server no longer knows which one it was."""
         rows = await joined.run(OPEN, [self._parts.address.schema])
         open_for_long = [row for row in rows if row[0] is None or row[2] is None or row[2] > LEAST]
         holder = open_for_long[0] if len(open_for_long) == 1 else (None, "", None, "")

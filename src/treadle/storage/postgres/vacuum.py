@@ -18,7 +18,7 @@ from treadle.storage.postgres.pool import Pool
 from treadle.storage.postgres.scan_floor import Floor, ScanFloor
 
 LEAST, MOST = 2_000, 100_000  # jobs that have left the queue since the last vacuum: not before, and not later
-FIRST: Final = 20_000  # not later than this the first time, to learn whether rows are held back
+FIRST: Final = 20_000  # the first vacuum is no later than this, to learn whether rows are held back
 WALK: Final = 6e-9  # s a claim spends on each of them: 100,000 add 0.6 ms, measured
 PRICE: Final = (0.05, 0.2)  # s a vacuum takes: the least that is assumed, and the first assumption
 # If we do not own a table, the server only warns. It skips a table that another vacuum is processing.

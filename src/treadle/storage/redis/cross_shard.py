@@ -72,7 +72,7 @@ class CrossShard:
         """Store workflows again that were moved in the last `KEPT` seconds and that the first shard has lost, because
         its node failed over. Their jobs were acknowledged long before, so a fail-over must not lose them."""
         for storage in self._shards[1:]:
-            await storage.call("sent", repr(KEPT), "", "")  # deletes the older ones
+            await storage.call("sent", repr(KEPT), "", "")  # this call only deletes older entries
             numbers = await storage.read("ZRANGE", "sent:at", 0, -1)
             known = await self._first.read("ZMSCORE", "done", *numbers) if numbers else ()
             for number, score in zip(numbers, known, strict=True):
@@ -149,8 +149,8 @@ class CrossShard:
         return rows
 
     async def gather_in_first(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
-        """Prepare the first shard for jobs that refer to others. Jobs with the ids in `own` will be stored there and in
-        no other shard. Jobs there will wait for the ids in `ups`; an id whose value is True may still be unknown."""
+        """Prepare the first shard for jobs that refer to others. `own`: ids of jobs that will be stored there and in no
+        other shard. `ups`: ids that jobs there will wait for; an id whose value is True may still be unknown."""
         wanted: dict[int, dict[str, str]] = {}
         for id in own:
             if self._layout.spreads(id):
@@ -167,8 +167,8 @@ class CrossShard:
         await self._move_all(wanted, to)
 
     async def point(self, jobs: Sequence[NewJob]) -> bool:
-        """Set pointers so that no call stores one of these jobs in the shard of its own id, if its workflow is in
-        another. False: one of them is there already."""
+        """If the workflow of one of these jobs is in another shard than the job's id says, set a pointer, so that no
+        call stores the job by its id. Returns False if one of them is already stored elsewhere."""
         wanted: dict[int, dict[str, str]] = {}
         for job in jobs:
             if job.root is not None and job.root != job.id and self._layout.spreads(job.id):

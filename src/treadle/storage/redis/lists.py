@@ -27,7 +27,8 @@ async def relist(db: Reader, correct: bool) -> list[tuple[str, int, int]]:
 
 
 async def _differing(db: Reader, name: str, correct: bool) -> list[str]:
-    """The list of each entry that is missing, or of each that is no longer true. `name`: the list; "": the rows."""
+    """For each entry that is missing, or that should no longer be there, the name of its list. `name`: the list; "":
+    the rows."""
     names, score, id = list[str](), b"", b""
     while True:
         score, id, *answer = await db.call("relist", "" if correct else "1", CHECKED, score, id, name)

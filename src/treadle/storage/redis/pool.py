@@ -113,7 +113,7 @@ class Pool:
         try:
             answers = await wire.ask(packed, wanted)
             for number, call in enumerate(calls):
-                if isinstance(answers[number], NoScriptError):  # nothing ran: the server does not have the script
+                if isinstance(answers[number], NoScriptError):  # the script is unknown, so nothing ran
                     script, arguments = call
                     verb = b"EVAL_RO" if self.look else b"EVAL"
                     [answers[number]] = await wire.ask(hiredis.pack_command((verb, script.text, *arguments)), 1)

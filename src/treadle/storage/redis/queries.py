@@ -2,7 +2,7 @@
 
 A page is read along sorted sets, in the order of the query, and filtered in Python; `plans.py` chooses the sets. A
 filter that no set serves reads every row of an index (made, ended, due, or a queue), or as many as `Query.scan` allows.
-Where few jobs can match, all of these are read and sorted here.
+If few jobs can match, this module reads and sorts all of them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ async def walk(
     """Yield the rows of these sorted sets as if they were one set, with their scores, after a spot. The set `ended`
     includes the jobs in packs.
 
-    most   the number of rows that the caller probably takes
+    most   the number of rows that the caller will probably need
     """
     still_wanted = STEP if most is None else most
     while True:

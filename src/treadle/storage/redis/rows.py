@@ -34,7 +34,7 @@ RUNNING: Final = NUMBER[State.RUNNING]
 
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
-_READ: Final = struct.Struct(">BBIiiIII16x9d2xHH")  # the same without keep, keep_failed and rank, which the job has
+_READ: Final = struct.Struct(">BBIiiIII16x9d2xHH")  # the row without keep, keep_failed and rank, which the job has, too
 _MADE: Final = struct.Struct(">d")
 _LEASED: Final = struct.Struct(">2xI8xIII16xd8xdd8xdd18xH2x")  # the fields of a plain job that runs
 _TASK: Final = struct.Struct(">BH")

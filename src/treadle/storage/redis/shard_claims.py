@@ -78,7 +78,7 @@ class ShardClaims:
         rows: list[Record] = []
         if any(room is not None for room, _ in (ask.tasks or {}).values()):
             answers = []
-            for shard, part in first.items():  # one after the other: a task's room is shared by all shards
+            for shard, part in first.items():  # one after the other, because all shards share the room of a task
                 answers.append(await self._claim_in(shard, _less(part, ask, rows), moments))
                 rows += answers[-1]
         else:

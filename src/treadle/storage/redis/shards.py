@@ -180,7 +180,7 @@ class ShardedRedis:
 
     async def _gather(self, outcomes: Sequence[Outcome]) -> None:
         """Prepare the first shard for these outcomes: move there the workflows that they or their follow-ups wait for,
-        and those that have the id of a follow-up."""
+        and workflows that contain the id of a follow-up."""
         born = {job.id: job for out in outcomes for job in out.followups}
         own = [id for id in born if not is_derived(id) and self._layout.spreads(id)]
         ups = {up: False for out in outcomes if not out.state.final for up in out.after if up not in born}
@@ -200,7 +200,7 @@ class ShardedRedis:
         beats = zip(self._shards[1:], parts[1:], strict=True)
         answers = await together(shard.heartbeat(worker, some, lease) for shard, some in beats)
         lost = frozenset[str]().union(*(held.lost for held in answers))
-        if lost:  # or moved to the first shard
+        if lost:  # the job is gone, or was moved to the first shard
             await self._cross_shard.finish()
             for id in lost:
                 self._seen.pop(id, None)
@@ -245,7 +245,8 @@ class ShardedRedis:
         return [rows.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        """Read rows from the shards where they are expected, then from all; the first last: workflows move there."""
+        """Read rows from the shards where they are expected, then from all. The first shard is read last, because
+        workflows move there."""
         rows: dict[str, Record] = {}
         parts: dict[int, list[str]] = {}
         for id in ids:
@@ -369,7 +370,7 @@ class ShardedRedis:
             shard = int(number)
             part = await self._shards[shard].unload(inner or ("0" if shard else None), limit - len(jobs))
             if cursor is None:
-                chunk = part  # with rules and rates
+                chunk = part  # the first chunk also has rules and rates
             jobs += part.jobs
             if part.cursor is not None:
                 cursor = f"{shard}:{part.cursor}"

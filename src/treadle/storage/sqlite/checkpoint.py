@@ -52,7 +52,7 @@ class Checkpoints:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
         self._check_files = check_files
         self._since = 0
-        # while a checkpoint ran, as much was written as it moves: the disk is slow, so writers wait
+        # True: the log has doubled while a checkpoint ran, so the disk is slow and writers wait
         self.is_behind = False
         self._kept = 0  # bytes of log that the last checkpoint could not move because of a reader
         self._running: asyncio.Future[None] | None = None

@@ -55,7 +55,7 @@ LEASE = SQL["lease"].format(which="seq IN (SELECT value FROM json_each(?6))")
 LEASE_RUN = SQL["lease"].format(which="seq BETWEEN ?6 AND ?7")  # consecutive numbers: no list to parse and sort
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
-SLOW_PAGE = 64  # ... of rows that may have limits
+SLOW_PAGE = 64  # rows read at a time if they may have limits
 
 ASKS = SLOW_CLAIM | MORE
 LEASED = 9  # bytes that a lease adds to a plain row, in addition to the name of its worker
@@ -116,7 +116,7 @@ class ClaimWalk:
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
-        self.groups: set[tuple[str, str]] = set()  # queue and task of these
+        self.groups: set[tuple[str, str]] = set()  # queue and task of these jobs
         self._leasing = Leasing(unit, ask)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> the rows that take a slot of it
@@ -321,8 +321,8 @@ class ClaimWalk:
         self.unit.sync()
 
     def _lets_in(self, columns: Any, job: NewJob, ruled: bool) -> bool:
-        """Whether all limits admit a job that was never claimed before. The slots are taken here, so its row need not
-        be read."""
+        """Whether all limits admit a job that was never claimed before. This also takes the slots, so the row of the
+        job need not be read."""
         uses = costs(job) if ruled else job.limits
         if uses:
             turn = -rank(job), columns[5], job.id

@@ -1,5 +1,5 @@
--- Read what a claim needs first, in one statement. `moments` reads the due times again if the claim changed more than
--- its rows.
+-- Reads everything that a claim needs at its beginning, in one statement. `moments` reads the due times again if the
+-- claim changed more than its rows.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'),
@@ -13,8 +13,8 @@ SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)
 -- name: set_recent_claim
 INSERT OR REPLACE INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (?, ?, ?, ?, ?);
 
--- A page of a queue, with exactly the rows that the claim takes. The cursor (?4, ?5, ?6) is the last row that was
--- passed over, ?3 are the tasks that the worker has room for. claim.py adds the source of the rows, and conditions.
+-- A page of a queue, with exactly the rows that the claim takes. The cursor (?4, ?5, ?6) is the last row that was read;
+-- ?3 are the tasks that the worker has room for. claim.py adds the source of the rows, and conditions.
 
 -- name: page
 SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body

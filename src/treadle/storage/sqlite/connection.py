@@ -49,16 +49,16 @@ class OpenFile:
         self.unwritable = ""  # why this process cannot write; "" if it can
         self._shared = shared
         self._closed: asyncio.Task[None] | None = None  # set while the file is being closed
-        self._places: list[Place] = []  # of each of PARTS
+        self._places: list[Place] = []  # one for each of PARTS
         self._folder_seen = 0  # the folder's mtime (ns) at the last check of its files; 0: check after the next commit
         self._look_at = 0.0
         self._log = -1  # a descriptor of the log, on which SQLite holds no locks; -1: it is not watched
-        self._state: tuple[float, int, bool] | None = None  # of a file that its connections see as it was then
+        self._state: tuple[float, int, bool] | None = None  # of a file whose connections see its former state
         self._replaced: list[sqlite3.Connection] = []  # its former connections: a search may still use one
 
     async def open(self, look: bool = False) -> None:
         while self._closed is not None and self._closed.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._closed])  # else closing would close what this call opens
+            await asyncio.wait([self._closed])  # otherwise the close in progress would close what this call opens
         if self.loop is not None:
             return
         self._pid = os.getpid()

@@ -49,7 +49,8 @@ SELECT json_group_array(json_array(queue, task, kind, jobs)) FROM (
         ELSE substr('wsrdfc', state + 1, 1) END AS kind, count(*) AS jobs
     FROM job GROUP BY 1, 2, 3);
 
--- The first position of each queue. A skip scan finds the heads of its ranks. Not as JSON, which would round them.
+-- The first position of each queue. A skip scan finds the heads of its ranks. They are not returned as JSON, which
+-- would round them.
 
 -- name: heads
 WITH RECURSIVE head (seq, queue, rank, position) AS (

@@ -80,8 +80,8 @@ def add_plain(
     unit: UnitOfWork, jobs: Sequence[NewJob], glance: Glance | None = None
 ) -> Generator[None, None, list[Record]]:
     """Store plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once. If
-    fewer rows go in than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3 looks
-    for an adapter, 0.7 us."""
+    fewer rows are inserted than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3
+    looks for an adapter, 0.7 us."""
     top, edges, is_bounded = glance or _glance(unit)
     if is_bounded and _may_be_full(unit, jobs):
         return (yield from store.enqueue(unit, jobs))
@@ -138,7 +138,8 @@ def add_plain(
 
 
 def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
-    """Some of these ids were known: store the bodies of the new jobs, and return a row for every job."""
+    """Store the bodies of the new jobs, after some of the ids turned out to be known, and return a row for every
+    job."""
     seqs = dict(unit.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
     lost = next((job.id for job in part if job.id not in seqs), None)
     if lost is not None:

@@ -1,5 +1,6 @@
--- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is; the caller counts the rows
--- that went in. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call back.
+-- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id unchanged; the caller counts the rows
+-- that were inserted. `add_any` stores jobs that `plan` found to be new: a conflict is an error and rolls the call
+-- back.
 
 -- A row number is never reused, so that the process that leased a row may end it by number
 -- (recent_leases.py). When prune deletes the last row, it records the greatest number (meta 'top').
@@ -11,7 +12,7 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job),
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
--- Read what an insert of plain jobs needs first, in one statement.
+-- Reads everything that an insert of plain jobs needs at its beginning, in one statement.
 
 -- name: glance
 SELECT max((SELECT coalesce(max(seq), 0) FROM job),

@@ -69,7 +69,7 @@ READY: Final = {
 
 def _in_states(states: frozenset[State]) -> Part:
     numbers = sorted(NUMBER[state] for state in states)
-    # with equality an index that continues with another column has that column's order
+    # `=` instead of IN: then an index with a further column returns the rows in the order of that column
     return Part(f"j.state = {numbers[0]}" if len(numbers) == 1 else f"j.state IN ({','.join(map(str, numbers))})")
 
 

@@ -102,8 +102,8 @@ class Mailboxes:
 
     def claim(self, unit: UnitOfWork, ask: Claim) -> Generator[None, None, Claimed | None]:
         """One step of a claim, as `claim.claim`. It ends the open claim noted for its address; if it finds no job, it
-        is noted as the new one. This also holds if the transaction is rolled back: the claim is then repeated, and
-        returns the job of a hand-off."""
+        is noted as the new one. It ends even if the transaction is rolled back: the claim is then repeated, and returns
+        the job of a hand-off."""
         mailbox = self._mailboxes.get(ask.hand_off[0]) if ask.hand_off is not None else None
         if mailbox is None or ask.hand_off is None:
             return (yield from claim(unit, ask))
@@ -144,8 +144,9 @@ class Mailboxes:
     def _hand_over(
         self, workers: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob
     ) -> Generator[None, None, str | None]:
-        """Make the latest open claim that would take this job. Return the id of its job: the first of the queue, which
-        need not be the new one. No hand-off if there are rules or rows are due: enqueue must stay cheap."""
+        """Make the latest open claim that would take this job. Return the id of the job that it claims: the first of
+        the queue, which need not be the new one. There is no hand-off if there are rules or due rows, because enqueue
+        must stay cheap."""
         for ask in reversed(workers):
             wanted = ask.claim_for(job) if ask.until > unit.now else None
             if wanted is None or not self._is_alive(ask.address):
@@ -163,8 +164,8 @@ class Mailboxes:
         return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.is_alive(address)
 
     def _content(self, row: Record) -> str:
-        """The row, because a cold read of it takes 0.27 ms. Only the id if the row is large, or if a process could
-        receive it that may not read the file."""
+        """The content of the datagram: the row, because a cold read of it takes 0.27 ms; but only the id if the row is
+        large, or if a process without access to the file could receive it."""
         whole = to_json(row) if self._notifier.beside else b""
         return (whole if 0 < len(whole) <= WHOLE else to_json(row.job.id)).decode()
 

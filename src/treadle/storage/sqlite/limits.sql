@@ -16,7 +16,7 @@ INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
 -- name: remove
 DELETE FROM rule WHERE name = ?;
 
--- The bounds of queues once more, in one row that an enqueue reads; there is none while no queue has a bound.
+-- A copy of the bounds of queues, in one row that an enqueue reads; the row exists only while some queue has a bound.
 
 -- name: drop_bounds
 DELETE FROM meta WHERE name = 'bounds';

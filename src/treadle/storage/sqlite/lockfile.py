@@ -43,7 +43,7 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.is_held = self.is_stuck = False  # stuck: the last wait for the lock ended without it
+        self.is_held = self.is_stuck = False  # is_stuck: the last wait for the lock ended without it
         with forks.opening:
             self._fd = self._open()
             forks.register(self)

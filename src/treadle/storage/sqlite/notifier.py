@@ -223,7 +223,8 @@ class Notifier:
             else:
                 self._version = version
                 # A heartbeat answers "worker:*", and its commit would be the change that the other processes find next:
-                # idle processes would send 4 heartbeats a second for ever. Only without a socket nothing else reports.
+                # idle processes would send 4 heartbeats a second for ever. Without a socket, polling is the only
+                # report, so it wakes for all kinds.
                 self._waiters.wake(KINDS if self._socket is None else QUEUES_AND_JOBS)
         self._poll_timer = asyncio.get_running_loop().call_later(POLL, self._poll)
 

@@ -24,7 +24,7 @@ AGING: Final = 64
 LABELS: Final = 128
 CHECKPOINTS: Final = 256  # it has rows in `checkpoints`
 MORE: Final = 512  # columns are set that a claim does not read for a plain row
-LEASE: Final = 1024  # a lease of its own
+LEASE: Final = 1024  # it has a lease of its own
 AFTER: Final = 2048  # it has waited for jobs: rows in `edge`
 INSTANT: Final = 4096  # it starts at an instant
 

@@ -119,7 +119,7 @@ class Search:
         return [self._rows & either & Part(AFTER[order], (*(key[:1] if order == "ended" else ()), *key))]
 
     def _next(self, what: Part, limit: int, cursor: bool = True, only: Part = ALL) -> Part:
-        """A statement for `what` of the next rows in the page's order. Its pieces follow each other."""
+        """A statement that reads `what` of the next rows in the page's order. Its pieces follow each other."""
         order, pieces = ORDERS[self._query.order], list[Part]()
         for rows in self._pieces(cursor):
             sql = f"SELECT {what.sql} FROM job j WHERE {rows.sql} AND {only.sql} ORDER BY {order} LIMIT {limit}"
@@ -169,7 +169,8 @@ class Search:
         )
 
     def _by_index(self, db: sqlite3.Connection, fits: Part, scan: int) -> tuple[list[int], int, int | None]:
-        """The same in several reads, each of which ends early. Only the first reads more than the index."""
+        """The same conditions as several reads, each of which can end early. Only the first reads more than the
+        index."""
         rows = self._next(fits, scan)
         seqs = _seqs(db, Part(f"SELECT seq FROM ({rows.sql}) WHERE fits LIMIT {self._query.limit}", rows.values))
         full = len(seqs) == self._query.limit
@@ -184,7 +185,7 @@ class Search:
         return seqs, most, seqs[-1] if full else self._row_at(db, scan)
 
     def _place(self, db: sqlite3.Connection, seq: int) -> int:
-        """The place of this row among the next ones, from 1 on."""
+        """The place of this row among the next rows, counted from 1."""
         order = self._query.order
         if order == "queue":
             rows = self._next(SEQ, -1)

@@ -162,8 +162,8 @@ def _end_plain(
         return ()
     unapplied = {number for (number,) in unit.ex(SQL["unapplied"], (text([(out.id, out.version) for out in outs]),))}
     if len(outs) - len(unapplied) != done:
-        # Some were one version further already. The per-row path can tell a repetition from a stale outcome; to it, the
-        # outcomes that were just applied are repetitions.
+        # Some rows already had the next version. The per-row path can tell a repetition from a stale outcome; to it,
+        # the outcomes that were just applied are repetitions.
         unapplied = set(range(len(outs)))
         unit.topics.update([f"job:{out.id}" for out in outs])
     unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in unapplied])

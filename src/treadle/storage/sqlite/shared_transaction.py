@@ -68,11 +68,12 @@ class SingleCaller:
     def __init__(self) -> None:
         self._last = 0  # the task that made the last request
         self._is_served = False  # whether a request was served at once in this turn
-        self._since = 0.0  # when the first of this turn was made
+        self._since = 0.0  # when the first request of this turn was made
         self._crowd = 0
 
     def collide(self) -> None:
-        """Two requests came together: group requests for a while, else the first of each turn would be served alone."""
+        """Two requests came in the same turn: group requests for a while. Otherwise the first request of each turn
+        would be served alone."""
         self._crowd = CROWD
 
     def is_alone(self, loop: asyncio.AbstractEventLoop, weight: int) -> bool:
@@ -192,8 +193,8 @@ class SharedTransactions:
                 self._file.task = started(self._work(), loop=self._file.loop)
 
     async def _transaction(self, group: list[Request], weight: int) -> None:
-        """All of them in one transaction; if that fails, each in one of its own. If it could not begin in time, all
-        have waited: one by one, each would wait as long for every call before it."""
+        """Run all requests in one transaction; if that fails, run each in a transaction of its own. If it could not
+        begin in time, all have waited: one by one, each would wait as long for every call before it."""
         topics: set[str] = set()
         answers: list[Any] = []
         try:

@@ -26,7 +26,7 @@ def take(unit: UnitOfWork, taken: Mapping[tuple[str, int], Sequence[int]]) -> No
 
 
 class Freed(Struct):
-    """All that ending rows free: the slots that they hold, and the limits that may then admit blocked jobs."""
+    """The slots that ending rows hold, and the limits that may admit blocked jobs once these slots are free."""
 
     slots: dict[str, list[int]] = field(default_factory=dict)  # limit -> rows
     limits: set[str] = field(default_factory=set)

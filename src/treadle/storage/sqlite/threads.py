@@ -50,7 +50,7 @@ class Standby:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._home = threading.get_ident()
-        self._guard = threading.Lock()  # of the three attributes below
+        self._guard = threading.Lock()  # guards the three attributes below
         self._is_there = False
         self._relay: Relay | None = None  # the transaction that is open
         self._turns = 0  # calls of `attend`
@@ -116,7 +116,7 @@ class Relay:
         self._stepping = threading.Lock()  # held by the thread that runs a step
         self._calling = threading.Lock()  # held by the thread while it runs a function; taken after `_stepping`
         self.count = 0  # steps that the loop has run
-        self._answer: tuple[Any, BaseException | None] = (None, None)  # of the last function
+        self._answer: tuple[Any, BaseException | None] = (None, None)  # result and error of the last function
         self._turn: asyncio.Future[None] | None = None  # the loop waits for it
         self._is_busy = False  # the thread does not only wait
         self._end: ThreadFuture[Any] = ThreadFuture()  # the result of the steps
@@ -133,7 +133,7 @@ class Relay:
                 try:
                     if not self._end.done():
                         self._step()
-                        self.count += 1  # not before: the loop is not absent during a long step
+                        self.count += 1  # counted after the step: during a long step the loop is not absent
                 finally:
                     self._stepping.release()
         except (asyncio.CancelledError, GeneratorExit) as error:  # the loop is ending

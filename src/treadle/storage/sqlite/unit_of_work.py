@@ -175,7 +175,7 @@ class UnitOfWork:
                 self._rows.pop(job.id, None)
 
     def replaced(self, row: Record) -> None:
-        """Note what such a statement makes of a row."""
+        """Note the new content of a row that a statement has changed."""
         self._rows[row.job.id] = row
 
     def seq(self, id: str) -> int:

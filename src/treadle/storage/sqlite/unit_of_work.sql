@@ -159,8 +159,8 @@ SELECT (SELECT value FROM meta WHERE name = 'move'), (SELECT value FROM meta WHE
 -- name: mark
 SELECT value FROM meta WHERE name = 'move';
 
--- Which of these (a JSON array of ids) wait for a job (?1), directly or through others, or are that job. The version
--- belongs to the wait.
+-- Returns which of these ids (a JSON array) wait for a job (?1), directly or through others, or are that job. The
+-- version says which wait of the job the edge belongs to.
 
 -- name: waiting_for
 WITH RECURSIVE waits (id) AS (

@@ -112,7 +112,7 @@ class UserTransaction:
             await _pause()
 
     def _act(self, raw: sqlite3.Connection, steps: Steps[T]) -> T:
-        """All of it in one go, in the thread of the connection. Raises _Busy."""
+        """Run the whole function without a pause, in the thread of the connection. Raises _Busy."""
         with plain_texts(raw):
             self._check_file(raw)
             began = not raw.in_transaction
@@ -158,7 +158,7 @@ class UserTransaction:
             raw.execute(f"PRAGMA busy_timeout = {patience}")
 
     def _translated(self, raw: sqlite3.Connection, error: BaseException) -> BaseException:
-        """The error that a caller gets. Without our tables, it is the one that says what to do."""
+        """The error that the caller gets. If our tables are missing, that error says what to do."""
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:
             try:
                 self._file.check(raw, again=True)

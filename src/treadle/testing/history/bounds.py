@@ -31,10 +31,10 @@ def counts(it: Evidence, drifts: Sequence[CountDrift]) -> Iterator[Violation]:
 def bounded(it: Evidence, bounds: Bounds) -> Iterator[Violation]:
     """No enqueue raises the number of waiting jobs of a queue above its bound.
 
-    Only jobs that needed room are counted, from the answer to their enqueue to their first claim. When the last of them
-    was stored the others were waiting, so there are never more of them than the bound. A queue that had jobs before the
-    first claim of all is not judged: the rules that code declares are stored when a worker starts, and a queue that is
-    longer by then may stay so.
+    Only jobs that needed room are counted, from the answer to their enqueue to their first claim. When the last of
+    these jobs was stored, the others were waiting, so there are never more of them than the bound. A queue that had
+    jobs before the first claim of all is not judged: the rules that code declares are stored when a worker starts, and
+    a queue that is longer by then may stay so.
     """
     if it.steps_of_clock:
         return

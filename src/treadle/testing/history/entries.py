@@ -196,7 +196,7 @@ class Recorder(Middleware):
 
     def __init__(self, history: Callable[[], History] | History, tasks: Mapping[str, TaskCore] | None = None) -> None:
         self._history = history
-        self._tasks = {} if tasks is None else tasks  # of the app recorded
+        self._tasks = {} if tasks is None else tasks  # tasks of the recorded app
 
     def attach(self, app: App) -> Recorder:
         """Record this app from now on, inside its other middleware."""

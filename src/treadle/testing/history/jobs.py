@@ -199,7 +199,7 @@ def _pruned_value(it: Evidence, id: str, wanted: str | None) -> Iterator[Violati
     entries = it.by_id.get(id, ())
     last = next((entry for entry in reversed(entries) if entry.what == "settled"), None)
     if last is None:
-        return  # never stored, or its worker was killed before it knew
+        return  # it was never stored, or its worker was killed before it learned the answer
     returned = [entry for entry in entries if entry.what == "ended" and entry.how in ("returned", "composed")]
     if last.how != "succeeded":
         if wanted is not None:
@@ -234,14 +234,14 @@ def _ended(it: Evidence, id: str, seen: set[str]) -> tuple[float, float] | None:
     newest = max((entry.version for entry in entries if entry.what == "ended"), default=0)
     ends = [entry.at for entry in entries if entry.what == "ended" and entry.version == newest]
     ends += [began for began, _ in it.acts_on(id)]
-    for upstream in facts.get("after", ()):  # a job can end with the one that it waits for
+    for upstream in facts.get("after", ()):  # the ending of an upstream can end this job, too
         if upstream not in seen and (upstream_end := _ended(it, upstream, seen)) is not None:
             ends.append(upstream_end[0])
     return (min(ends), min(keeps.values())) if ends else None
 
 
 def _earliest(it: Evidence, settled: Entry) -> float:
-    """When the storage may have applied this outcome at the earliest. Its answer may have arrived much later."""
+    """The earliest time at which the storage may have applied this outcome. The answer may have arrived much later."""
     for entry in it.by_id[settled.id]:
         if entry.what == "ended" and entry.version == settled.version:
             return min(entry.at, settled.at)

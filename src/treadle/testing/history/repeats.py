@@ -31,7 +31,8 @@ def check(it: Evidence) -> Iterator[Violation]:
 
 
 def losses(it: Evidence) -> Iterator[Violation]:
-    """Each lost lease counts. Claims of two versions in a row are one: every outcome takes a version of its own."""
+    """The row of a job counts each lost lease. Two claims with consecutive versions prove a lost lease, because every
+    outcome raises the version."""
     for id, row in it.rows.items():
         if not row.reopenings:
             claims = [(id, version) in it.claims for version in range(1, row.version + 1)]
@@ -120,8 +121,8 @@ def pauses(it: Evidence) -> Iterator[Violation]:
 def waits(it: Evidence) -> Iterator[Violation]:
     """No sleep ends, and no wait for a signal times out, before its time is over.
 
-    Judged by the first run in which it is over: later runs only return at once. The time begins with the call of the
-    run before, if that was the first one to call. If the first one was lost, another run may have continued its
+    The first run in which the sleep is over decides: later runs return from it at once. The time begins with the call
+    of the run before, if that was the first one to call. If the first one was lost, another run may have continued its
     sleep; then the time begins with its claim, from which a run estimates the time of the storage.
     """
     began: dict[tuple[str, str], Entry] = {}

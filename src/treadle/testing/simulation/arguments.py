@@ -26,7 +26,8 @@ OWN: Final = {  # options of a worker that a simulation sets itself, and what to
 
 
 def maker_of(app: object, scenario: object) -> Callable[[], App]:
-    """A function that returns the app of each seed. Raises BadOption for what is no app, and for no scenario."""
+    """A function that returns the app of each seed. Raises BadOption if `app` is not an app, or if there is no
+    scenario."""
     if not callable(scenario):
         raise BadOption("scenario", f"expected a coroutine function, `async def buy(sim):`; found {scenario!r:.80}")
     if hasattr(app, "_core"):
@@ -43,7 +44,7 @@ def _checked(app: Any) -> App:
 
 
 def seeds_of(seeds: object) -> Iterable[int]:
-    """The seeds to run. Raises BadOption for values that are no seeds. An iterator's values are checked one by one."""
+    """The seeds to run. Raises BadOption for values that are not seeds. An iterator's values are checked one by one."""
     wanted = "expected how many, such as 200, or which ones, such as [17]"
     if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
         return range(seeds)
@@ -63,7 +64,7 @@ def _checked_seeds(seeds: Iterable[object], wanted: str) -> Iterator[int]:
 
 
 def faults_of(faults: object) -> tuple[Kind, ...]:
-    """The kinds of faults. Raises BadOption for values that are no kinds."""
+    """The kinds of faults. Raises BadOption for values that are not kinds of faults."""
     if isinstance(faults, str) or not isinstance(faults, Iterable):
         raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {faults!r}')
     kinds = tuple(faults)

@@ -42,7 +42,8 @@ class Line:
 
 class Network(StorageProxy):
     """One storage, with a connection to it for each actor. Of the storage's capabilities it has settle_claim and
-    single_caller. It claims transactions, so that `within` and `begin` can say that a simulation has none."""
+    single_caller. It says that it has transactions, so that `within` and `begin` can raise the error that a simulation
+    has none."""
 
     def __init__(self, storage: Storage, loop: SimulatedLoop, rng: random.Random) -> None:
         super().__init__(storage)

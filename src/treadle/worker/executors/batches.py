@@ -48,7 +48,7 @@ class BatchGathering:
         self.timer: asyncio.TimerHandle | None = None
         self.call: asyncio.Task[None] | None = None
         self.why: str | None = None  # why a call in a thread should stop
-        self.waits_for: futures.Future[Any] | None = None  # what a call in a thread waits for on the event loop
+        self.waits_for: futures.Future[Any] | None = None  # on the event loop, for a call in a thread
         self.begun = False  # the first step of `call` has run; if it is cancelled before, no line of it runs
 
     def stop(self, why: str | None) -> None:

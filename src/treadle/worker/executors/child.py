@@ -69,7 +69,7 @@ class Ask(Struct, tag="ask", tag_field="is"):
     record: Record
     capture: int | None = None  # the level of the log lines to keep; None: none
     child_headers: dict[str, str] | None = None
-    alone: bool = False  # it answers Waits too: nothing else runs during the job
+    alone: bool = False  # it also answers Waits, because nothing else runs during the job
     number: int = 0  # number of the request at this child; its answers repeat it
 
 

@@ -104,8 +104,8 @@ class ProcessPool:
             return decode_followups(text) if answer.has_followups else text
 
     async def close(self, hurry: asyncio.Event | None = None) -> None:
-        """Kill and reap all processes. Those that are idle and have resources close them first, in at most `LEAVING` s,
-        or until `hurry` is set."""
+        """Kill and reap all processes. Idle processes that have resources close them first, for at most `LEAVING` s, or
+        until `hurry` is set."""
         self._closed = True
         leaving = {started(child.leave()) for child in self._idle if child.has_resources} | self._leaving
         self._idle.clear()
@@ -375,7 +375,7 @@ def _error(raised: Raised) -> Exception:
     if exception is None:
         return failure
     if isinstance(exception, Defer | RetryAfter | Abort) and not raised.fields[-1]:
-        return exception  # no traceback, as in a thread
+        return exception  # sent without a traceback, as from a thread
     if isinstance(exception, TreadleError):
         exception.fails_as = raised.fails_as
     exception.__cause__ = failure

@@ -49,7 +49,8 @@ class DaemonThreads:
         return future
 
     def _start(self, future: asyncio.Future[Answer]) -> None:
-        """One more thread. If the system allows no more, the others make the call; without others this raises."""
+        """Start one more thread. If the system allows no more, the other threads make the call; without other threads
+        this raises."""
         name = f"{self._name}-{self._started + 1}"
         try:
             threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -86,7 +87,7 @@ class DaemonThreads:
 
 
 def outcome(call: Callable[[], Any]) -> Answer:
-    """Call it here. Returns (value, None) or (None, exception)."""
+    """Call the function in this thread. Returns (value, None) or (None, exception)."""
     try:
         return forks.contained(call), None
     except BaseException as error:
@@ -129,8 +130,8 @@ class Executors:
         return self._processes
 
     async def close(self, hurry: asyncio.Event | None = None) -> None:
-        """End each thread when its function has returned, and the processes now: those that are idle when they have
-        closed their resources, unless `hurry` is set."""
+        """End each thread when its function has returned, and end the processes now; idle processes close their
+        resources first, unless `hurry` is set."""
         threads, processes, self._threads, self._processes = self._threads, self._processes, None, None
         if threads is not None:
             threads.close()

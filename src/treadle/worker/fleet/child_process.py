@@ -71,8 +71,8 @@ class ChildProcess:
 
     def __init__(self, number: int, shared: Shared) -> None:
         self.number, self._shared = number, shared
-        self.current: WorkerProcess | None = None  # the one that claims, or will; None: it waits to be restarted
-        self.draining: WorkerProcess | None = None  # the one that was replaced last
+        self.current: WorkerProcess | None = None  # the process that claims, or will; None: it waits to be restarted
+        self.draining: WorkerProcess | None = None  # the process that was replaced last
         self.unproven = 0  # starts in a row without a Hello
         self._due = asyncio.Event()
         self._reason, self._is_replacing = "", False

@@ -23,7 +23,7 @@ AGAIN: Final = 0.2  # s until the next try, while no process can do it
 class Deaths:
     """All calls belong to the event loop of the fleet.
 
-    tried  the leases of suspects that a trial process runs: the name on them is that of the worker that claimed them
+    tried  the leases of suspects that a trial process runs: they are under the name of the worker that claimed them
     """
 
     def __init__(self, shared: Shared, tried: Callable[[], Sequence[Lease]]) -> None:
@@ -52,7 +52,7 @@ class Deaths:
             self._shared.say(_words(label, death, jobs))
 
     async def close(self) -> None:
-        """Give up what is not noted: those jobs come back when their leases expire."""
+        """Give up the ends that are not noted: those jobs are queued again when their leases expire."""
         for noting in self._noting:
             noting.cancel()
         await asyncio.gather(*self._noting, return_exceptions=True)

@@ -222,7 +222,7 @@ def reap(own: Collection[int]) -> list[int]:
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid in own:  # asyncio reads that one; those behind it have time
+            if ended is None or ended.si_pid in own:  # asyncio reads it; later calls reap those behind it
                 return reaped
             os.waitpid(ended.si_pid, os.WNOHANG)
         except ChildProcessError:
@@ -232,7 +232,8 @@ def reap(own: Collection[int]) -> list[int]:
 
 def verdict_of(children: Iterable[ChildProcess], live: Iterable[WorkerProcess], restart: float | None) -> Verdict:
     """The health of a fleet. Alive: every event loop answers, or the supervisor is going to restart it. Ready: every
-    process claims, and the storage answers each of them. The trial process is neither: a suspect may be stuck there.
+    process claims, and the storage answers each of them. The trial process counts for neither: a suspect may be stuck
+    there.
 
     restart  seconds without an answer after which the supervisor restarts a process; None: never
     """

@@ -29,7 +29,7 @@ class Orders(Struct, kw_only=True):
 
     app: str  # "": no app of the user; `url` is the storage
     search: bool = False  # no app was named: the process finds the only one of the project
-    found: str = ""  # what it found
+    found: str = ""  # the name of the app that was found
     url: str | None = None
     delayed: bool = False  # deliver delayed jobs: to the app's own handler, or by `delivery`
     delivery: dict[str, Any] | None = None  # how, as `GuestProtocol.handling` returns it
@@ -82,7 +82,7 @@ class Count(Struct, tag="count"):
 class NoteDeath(Struct, tag="death"):
     """Asks to note the end of another process in its jobs, and to end their leases; replied to by Found."""
 
-    number: int  # of the request; its reply repeats it
+    number: int  # number of the request, which the reply repeats
     death: Death
 
 

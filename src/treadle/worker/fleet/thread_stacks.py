@@ -35,7 +35,7 @@ class Stack:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is that of an event loop which waits, for events or for the interpreter's lock."""
+        """Whether this is the stack of an event loop that waits, for events or for the interpreter's lock."""
         return bool(self.frames) and _LOOP.search(self.frames[0][0]) is not None
 
     def runs(self, place: Place) -> bool:
@@ -83,7 +83,7 @@ def processor_times(pid: int) -> dict[int, float]:
             fields = (thread / "stat").read_text().rpartition(")")[2].split()
             times[int(thread.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except OSError:
-        pass  # no such system, or a thread has ended
+        pass  # the system has no such files, or a thread has ended
     return times
 
 
@@ -100,8 +100,8 @@ def culprit_of(
     pid: int, busy: int | None, stacks: Sequence[Stack], vitals: Vitals | None, jobs: Sequence[Place]
 ) -> Culprit | None:
     """The thread that keeps the process from answering: the one that computes; otherwise that of the event loop, unless
-    it waits and only one other thread runs a job. A thread that began after the last vitals is the one whose identifier
-    they do not name."""
+    it waits and only one other thread runs a job. The last vitals do not name the identifier of a thread that began
+    after them."""
     known = {native: (ident, name) for native, ident, name in (() if vitals is None else vitals.threads)}
     names = dict(known.values())
     main = vitals.threads[0][1] if vitals is not None and vitals.threads else 0

@@ -36,12 +36,12 @@ class Trials:
     def __init__(self, shared: Shared, spawn: Callable[[], WorkerProcess], stands: bool = False) -> None:
         self._shared, self._spawn, self._stands = shared, spawn, stands
         self.process: WorkerProcess | None = None
-        self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the process that holds each
-        self._left = deque[Suspect]()  # by the processes that held them
+        self._waiting: dict[Lease, tuple[WorkerProcess, Suspect]] = {}  # with the holder of each
+        self._left = deque[Suspect]()  # suspects that the processes which held them have given up
         self._explained = deque[str](maxlen=guilt.EXPLAINED)
         self._answered = asyncio.Event()  # a holder has answered
         self._current: Suspect | None = None  # sent to the process
-        self._is_taken = False  # it runs there
+        self._is_taken = False  # whether the suspect runs in the trial process
         self._over = asyncio.Event()  # it runs no longer
         self._due = asyncio.Event()  # a suspect waits, or another process needs help
 
@@ -147,7 +147,7 @@ class Trials:
             self._current, self._is_taken = suspect, False
             self._over.clear()
             process.send(Try(suspect))
-            await first_of(self._over.wait(), over=(process.over,))  # also if the fleet stops: it runs there until then
+            await first_of(self._over.wait(), over=(process.over,))  # even if the fleet stops: the suspect still runs
             is_proven = self._is_taken or self._over.is_set() or process.asked
             self._current = None
         await asyncio.wait((process.over,))
@@ -166,7 +166,7 @@ class Trials:
             try:
                 async with asyncio.timeout(holder.lease / 3):
                     await self._any(self._answered, holder.over, process.over)
-            except TimeoutError:  # it is stuck; those of others come first
+            except TimeoutError:  # the holder is stuck; suspects of other processes come first
                 if key in self._waiting:
                     self._waiting[key] = self._waiting.pop(key)
         return None if process.over.done() or process.asked or not self._left else self._left.popleft()

@@ -74,7 +74,7 @@ class WorkerProcess:
         self.hello: Hello | None = None
         self.vitals: Vitals | None = None
         self.idle_memory = 0  # bytes, before its first job
-        self.numbers: Numbers | None = None  # of its last reply to a Count
+        self.numbers: Numbers | None = None  # the numbers in its last reply to a Count
         self._counting: asyncio.Future[None] | None = None  # until that reply
         self.claims = asyncio.Event()  # it has sent its Hello
         self.claims_since = 0.0  # by the monotonic clock
@@ -154,11 +154,11 @@ class WorkerProcess:
         self.over.add_done_callback(lambda _: killer.cancel())
 
     async def note(self, death: Death) -> list[Place] | None:
-        """Let it note the end of another process -> the jobs of that one; None: it could not."""
+        """Ask it to note the end of another process -> that process's jobs; None: it could not."""
         return await self._ask(lambda number: NoteDeath(number, death))
 
     async def renew_for(self, worker: str, jobs: list[Lease]) -> list[Place] | None:
-        """Let it renew the leases of another process -> the jobs of that one; None: it could not."""
+        """Ask it to renew the leases of another process -> that process's jobs; None: it could not."""
         return await self._ask(lambda number: RenewFor(number, worker, jobs))
 
     async def _ask(self, request: Callable[[int], Request]) -> list[Place] | None:
@@ -173,7 +173,7 @@ class WorkerProcess:
             del self._found[number]
 
     async def stacks(self, patience: float) -> str:
-        """Let it write the stacks of all threads -> what it has written within so many seconds."""
+        """Ask it to write the stacks of all threads -> what it has written within this many seconds."""
         text, end = b"", monotonic() + patience
         if self.over.done():
             return ""
@@ -281,7 +281,7 @@ class WorkerProcess:
 async def first_of(
     *events: Coroutine[Any, Any, object], over: Sequence[asyncio.Task[int]], timeout: float | None = None
 ) -> None:
-    """Wait until one of these has ended, or for `timeout` seconds. Those of `events` are cancelled then."""
+    """Wait until one of `events` or `over` has ended, or for `timeout` seconds. Then cancel `events`."""
     waiting = [asyncio.create_task(event) for event in events]
     try:
         await asyncio.wait((*waiting, *over), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -83,7 +83,7 @@ class HealthFile:
 
     def _write(self, line: str) -> None:
         """Write a new file. An existing one is not opened: it may be a link of another user of the folder."""
-        if os.path.lexists(self._new):  # also after a beat that failed
+        if os.path.lexists(self._new):  # left behind by a beat that failed
             self._new.unlink()
         with self._new.open("x") as file:
             file.write(line)
@@ -155,7 +155,8 @@ class HealthReporter:
             self._file.remove()
 
     def stopping(self, seconds: float) -> None:
-        """The process stops, which may take this long: it is not ready from now on, and systemd waits so long."""
+        """Note that the process stops, which may take this long: it is not ready from now on, and systemd waits for
+        it."""
         self._stopping, self._is_reloading = True, False
         self._notifier.send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}", self._notifier.status("stopping"))
 
@@ -167,7 +168,7 @@ class HealthReporter:
         self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """The parts have been replaced, or could not be. A process that was never ready is no more so by a reload."""
+        """The parts have been replaced, or could not be. A reload does not make a process ready that was not."""
         if self._is_reloading:
             self._is_reloading = False
             if self._ready:
@@ -202,7 +203,8 @@ class HealthReporter:
             await asyncio.sleep(pause)
 
     def _notify(self, verdict: Verdict) -> None:
-        """Send what has changed. A message that the socket did not take is sent again at the next beat."""
+        """Send what has changed since the last message. A message that the socket did not take is sent again at the
+        next beat."""
         lines, is_ready = [], self._ready
         if verdict.stuck is None:
             if self._notifier.watchdog is not None:

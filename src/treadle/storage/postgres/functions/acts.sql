@@ -40,7 +40,7 @@ BEGIN
     END IF;
 END $$;
 
--- Change the retention of ended jobs. The version rises, so the next act must have read this one.
+-- Change the retention of ended jobs. The version rises, so the next act must name the new version.
 CREATE FUNCTION set_retention(outcomes json) RETURNS text[] LANGUAGE sql AS $$
     WITH gone AS (
         UPDATE ended SET expires_at = greatest(ended_at + greatest(x.keep, ${KEEP_LEAST}),

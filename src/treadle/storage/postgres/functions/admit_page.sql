@@ -1,9 +1,9 @@
 -- Admit the jobs of a page in queue order: each is admitted, blocked by a limit, or skipped. The decisions are written
--- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
--- the rate, 100 jobs behind one limit cost 19 times as much. `claim_with_limits` starts the admitted jobs.
+-- at the end, in a few statements for all jobs. One statement for each job, which also rewrites the row of the rate,
+-- cost 19 times as much with 100 jobs behind one limit. `claim_with_limits` starts the admitted jobs.
 --
--- The jobs do not start before any start that was recorded meanwhile, or before the slots that count as free were
--- freed. moment: the time of the test's clock, or NULL.
+-- Their start time is not earlier than any start that was recorded meanwhile, or than the moment at which the counted
+-- slots were freed. moment: the time of the test's clock, or NULL.
 CREATE FUNCTION admit_page(page claim_page, scan queue_scan, moment float8, t float8) RETURNS page_result
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -49,7 +49,7 @@ BEGIN
         INSERT INTO count_change SELECT b.queue, b.task, 'q', 'b' || b.blocked_on, count(*) FROM blocked b
         GROUP BY b.queue, b.task, b.blocked_on;
         result.moving := cardinality(being_freed) > 0;
-        result.barred := result.barred || being_freed;  -- it may be free for the next page, which counts it again
+        result.barred := result.barred || being_freed;  -- the slot may be free for the next page, which counts again
         IF result.blocked_on[cardinality(result.blocked_on)] = ANY (being_freed) THEN
             result.freed := NULL;
         END IF;
@@ -57,7 +57,7 @@ BEGIN
             WHERE k.cap IS NOT NULL AND k.key = ANY (result.blocked_on));
     END IF;
     IF cardinality(rated) > 0 THEN
-        -- as of the count: a rate that has opened since opens for the blocked jobs first
+        -- counted before: if a rate has opened since, the blocked jobs come first
         PERFORM set_opening(k, counted_at, result.taken) FROM unnest(blocking_limits(rated)) AS k;
     END IF;
     RETURN result;
@@ -75,7 +75,7 @@ DECLARE
     strict_order constant boolean := in_order AND counts.ordered;
     ids constant text[] := page.ids;
     chunk constant tid[] := page.spots[result.last + 1 : result.last + scan.share - cardinality(result.taken)];
-    -- arrays that are read or changed for each job; a field of a record would be copied each time
+    -- variables for arrays that are read or changed for each job: a field of a record would be copied each time
     slots constant int[] := counts.slots;
     caps constant int[] := counts.caps;
     keeps constant boolean[] := counts.keeps;
@@ -87,9 +87,9 @@ DECLARE
     blocked_on text[] := result.blocked_on;
     candidate record;
     task_index int;
-    known text[];               -- the limits of the job before: usually they are the same
+    known text[];               -- the limits of the previous job, which are usually the same
     gates int[];                -- their indexes in `counts`; 0: that of the queue
-    absent boolean := false;    -- one of them is not held
+    absent boolean := false;    -- the gate of one of these limits is not held
     full_gate int;
     cost int;
 BEGIN
@@ -98,13 +98,13 @@ BEGIN
         SELECT job.ctid AS spot, job.id, rank, queue_position, task, limits, costs, function_done,
             started_at IS NOT NULL AS begun, job.blocked_on AS was_blocked_on
         FROM job WHERE job.ctid = ANY (chunk) AND queue_position + 0 IS NOT NULL
-            -- leave the rows whose gates other transactions hold to these
+            -- leave a row to the transaction that holds its gate
             AND (page.complete OR NOT in_order OR limits IS NULL OR limits <@ page.held)
         ORDER BY rank DESC, queue_position, job.id FOR NO KEY UPDATE SKIP LOCKED
     LOOP
         IF ids[result.next] = candidate.id THEN
             result.next := result.next + 1;
-        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- those ahead are locked
+        ELSIF in_order AND array_position(ids, candidate.id, result.next) > result.next THEN   -- others are locked
             result := skipped_until(result, page, array_position(ids, candidate.id, result.next), scan.own_limit);
             result.next := result.next + 1;
         END IF;
@@ -216,7 +216,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Cheap jobs would starve it.
+-- Returns the first of these gates that blocks an earlier, more expensive job, or NULL. Otherwise cheap jobs would
+-- starve it.
 CREATE FUNCTION gate_for_earlier(gates int[], candidate record, heads blocked_heads, slots int[], used_up bigint[],
     caps int[], levels float8[], keeps boolean[]) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -238,7 +239,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Whether, in strict order, an earlier job of one of these limits must start first, although this claim cannot take it.
+-- Whether a limit in strict order has an earlier job that must start first, although this claim cannot take it.
 CREATE FUNCTION must_yield(gates int[], candidate record, barred text[], scan queue_scan, counts limit_counts, t float8)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -256,8 +257,8 @@ BEGIN
 END $$;
 
 -- Returns the first blocked job of a queue for each limit, in the order of `counts`. A job that holds its slot is
--- `kept`: only the rate blocks it. If nothing of a limit is used, any job starts, and if nothing of it is left, none
--- does; then no job is returned for it.
+-- `kept`: only the rate blocks it. It returns no job for a limit that is unused, because any job starts, or used up,
+-- because none does.
 CREATE FUNCTION first_blocked(counts limit_counts, line text) RETURNS blocked_heads LANGUAGE plpgsql AS $$
 DECLARE
     heads blocked_heads;
@@ -323,8 +324,8 @@ BEGIN
 END $$;
 
 -- Returns the limits of `wanted` whose counted slots an open transaction is freeing, or has freed since the count. That
--- transaction may have looked for blocked jobs already, and would not see the jobs that this claim is about to block.
--- The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
+-- transaction may already have searched for blocked jobs, so it would not see the jobs that this claim is about to
+-- block. The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
 CREATE FUNCTION limits_being_freed(counts limit_counts, wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
@@ -335,8 +336,8 @@ BEGIN
         WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
--- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, it tries to
--- unblock it first.
+-- Whether an unblocked job of this limit is ahead of this candidate. If an earlier job is still blocked, this function
+-- first tries to unblock that job.
 CREATE FUNCTION has_earlier_job(limited text, candidate record, scan queue_scan, t float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

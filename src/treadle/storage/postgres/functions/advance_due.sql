@@ -50,7 +50,7 @@ BEGIN
         PERFORM advance_row(due_row.id, due_row.due_at, t);
     END LOOP;
     PERFORM unblock_freed_limits('{}', t);
-    -- gates held by other transactions are left to those, or to the next call
+    -- gates that other transactions hold are left to them, or to the next call
     FOREACH limited IN ARRAY try_gates(ARRAY(SELECT key FROM gate WHERE opens <= t LIMIT most)) LOOP
         PERFORM unblock_limit(limited, t);
     END LOOP;
@@ -95,5 +95,5 @@ BEGIN
         PERFORM update_job(job_row);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
-    PERFORM set_config('lock_timeout', '10ms', true);   -- half a second of waiting in all is enough
+    PERFORM set_config('lock_timeout', '10ms', true);   -- together the waits may take half a second
 END $$;

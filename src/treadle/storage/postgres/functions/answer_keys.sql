@@ -1,16 +1,16 @@
 -- The keys of new jobs (prepare_jobs.sql).
 
 -- Finds the row to return for each job with a key; the keys are locked -> `answers` in the order of `requested`, and
--- those of `fresh` that stay; the others are deleted. One pass handles all keys: looking up those of 20,000 jobs in
--- arrays exceeded the time limit of a call. Only the jobs of a key that is to be replaced go one by one. Hash joins are
--- on, because arrays have no index.
+-- the ids of `fresh` that stay; the other new rows are deleted. One pass handles all keys: looking up those of 20,000
+-- jobs in arrays exceeded the time limit of a call. Only jobs with a key whose holder is to be replaced are handled one
+-- by one. Hash joins are on, because arrays have no index.
 CREATE FUNCTION answer_keys(jobs json, moment float8, t float8, leaving text, requested text[], fresh text[],
     OUT answers text[], OUT kept text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
     losers text[];
     rivals text[];                  -- for each of them: the row that is returned for it
-    denied text[];                  -- the first refusal of a held key, and its index in the call
+    denied text[];                  -- the first key that is refused because it is held, and its index in the call
     later text[];
 BEGIN
     WITH x AS (
@@ -51,7 +51,7 @@ BEGIN
     END IF;
 END $$;
 
--- Does the same for keys that one of the jobs replaces, in the order of the call.
+-- Finds the same for keys whose holder one of the jobs replaces, in the order of the call.
 CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OUT losers text[], OUT rivals text[],
     OUT denied text[]) LANGUAGE plpgsql AS $$
 DECLARE

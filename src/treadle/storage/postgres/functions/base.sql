@@ -7,7 +7,7 @@ CREATE FUNCTION publish(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
--- Notes topics, which are JSON strings separated by commas. Too many become a pattern.
+-- Notes topics, which are JSON strings separated by commas. If there are too many, it notes a pattern instead.
 CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     before text := coalesce(current_setting('treadle.' || kind, true), '');
@@ -60,7 +60,7 @@ BEGIN
         EXIT WHEN FOUND;
         SELECT * INTO job_row FROM ended WHERE id = wanted FOR UPDATE;
         EXIT WHEN FOUND;
-        -- it may have moved between the two statements
+        -- the row may have moved between the two statements
         PERFORM 1 FROM job WHERE id = wanted UNION ALL SELECT 1 FROM ended WHERE id = wanted;
         IF NOT FOUND THEN
             RETURN NULL;
@@ -176,7 +176,7 @@ CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, 
     FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at) ORDER BY s.step ->> 0, s.at DESC
 $$;
 
--- Stores checkpoints. They are merged by name, and stay in the order in which each name came first.
+-- Stores checkpoints. They are merged by name, in the order in which each name first occurred.
 CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO checkpoints (id, name, value)
     SELECT wanted, s.name, s.value FROM checkpoints_of(steps) AS s ORDER BY s.at

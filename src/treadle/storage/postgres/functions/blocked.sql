@@ -8,13 +8,13 @@ BEGIN
             OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
 END $$;
 
--- Returns the cost of a job for a limit: 1 for that of its queue, which it does not name.
+-- Returns the cost of a job for a limit: 1 for the limit of its queue, which the job does not name.
 CREATE FUNCTION cost_of(job_row job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(job_row.costs[array_position(job_row.limits, limited)], 1)
 $$;
 
--- Stores when the rate will admit the first blocked job of any queue. With hold = 'ended', that is the first job that
--- holds a slot or the first one that does not. starting: jobs that were charged already, but whose rows are not written
+-- Stores when the rate will admit the first blocked job of any queue. With hold = 'ended', this is the first job that
+-- holds a slot, or the first that holds none. starting: jobs that were charged already, but whose rows are not written
 -- yet.
 CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -176,7 +176,7 @@ DECLARE
     room record;
     candidate job;
     barred job;                 -- the first job without a free slot
-    fitting bigint;             -- how many, if each costs the least; NULL: any number
+    fitting bigint;             -- how many jobs fit if each has the lowest cost; NULL: any number
     unblocked text[] := '{}';
 BEGIN
     SELECT 1 AS next, false AS slots_barred, NULL::text AS answer,
@@ -281,8 +281,8 @@ BEGIN
     END IF;
 END $$;
 
--- Frees the slots of ended jobs, all at once. named: the limits of each job, as text; gates: all these limits. For few
--- limits two arrays take half the time; with many, older servers would try each id with each limit.
+-- Frees the slots of ended jobs, all at once. named: the limits of each job, as text; gates: all these limits. Two
+-- arrays take half the time for few limits; for many, older servers would compare each id with each limit.
 CREATE FUNCTION free_slots(ids text[], named text[], gates text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(gates) <= 4 THEN
@@ -295,8 +295,8 @@ BEGIN
     END IF;
 END $$;
 
--- Unblocks jobs of the limits that this call has freed: the ones that it noted, and `also`. The limits whose gates
--- other transactions hold for long go into `recheck`, and all limits if this call gets no turn. The next call that
+-- Unblocks jobs of the limits that this call has freed: the ones that it noted, and `also`. It notes in `recheck` the
+-- limits whose gates other transactions hold for long, and all limits if this call gets no turn. The next call that
 -- advances due rows checks them again.
 CREATE FUNCTION unblock_freed_limits(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -328,9 +328,9 @@ BEGIN
         FROM unnest(wanted) AS k;
 END $$;
 
--- Checks the limits that got room while other transactions held their gates. A limit may be noted twice. A note of a
--- call that has not committed yet stays until it has. This function waits for no gate: limits whose gates
--- are taken are left to the next call that gets the turn.
+-- Checks the limits that got room while other transactions held their gates. A limit may be noted twice. A note stays
+-- until the call that wrote it has committed. This function waits for no gate: limits whose gates are taken are left to
+-- the next call that gets the turn.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];

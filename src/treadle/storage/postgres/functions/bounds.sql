@@ -2,8 +2,8 @@
 -- [max_waiting or null, when_full]}. There is no such row while no queue has a bound.
 --
 -- Enqueues of a bounded queue take turns (`lock_bounds`), or two of them would each count the room that the other
--- takes. No other verb takes this lock: a claim lowers the number, and what raises it needs no room. It is the last
--- lock that an enqueue waits for, and a user's transaction takes none: it would hold it until its commit.
+-- takes. No other verb takes this lock: a claim lowers the number, and verbs that raise it need no room. It is the last
+-- lock that an enqueue waits for. A user's transaction does not take it, because it would hold it until its commit.
 
 -- Derives the row of `meta` from the facts.
 CREATE FUNCTION derive_bounds() RETURNS void LANGUAGE plpgsql AS $$
@@ -105,8 +105,8 @@ BEGIN
     RETURN chosen;
 END $$;
 
--- Returns the new jobs that need room in a bounded queue. A job needs none if it supersedes a ready job of its queue:
--- an earlier one of the call, or the stored holder of its key.
+-- Returns the new jobs that need room in a bounded queue. A job needs no room if it supersedes a ready job of its
+-- queue: an earlier one of the call, or the stored holder of its key.
 CREATE FUNCTION jobs_needing_room(bounds json, jobs json, t float8, fresh text[])
 RETURNS TABLE (queue text, rank smallint, n bigint) LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$

@@ -1,7 +1,7 @@
--- A claim of queues where limits, or room per task, must be checked, page by page. It first reads which limits the jobs
--- of the page name, without any lock. Then it takes their gates (gates.sql), reads the page again (queue_page.sql),
--- locks the rows and checks each job (admit_page.sql). So limits admit jobs in queue order: a job that was unblocked
--- meanwhile is seen, and no other claim holds rows of these limits.
+-- Claims from queues for which limits, or room per task, must be checked, page by page. It first reads which limits the
+-- jobs of the page name, without any lock. Then it takes their gates (gates.sql), reads the page again
+-- (queue_page.sql), locks the rows and checks each job (admit_page.sql). So limits admit jobs in queue order: a job
+-- that was unblocked meanwhile is seen, and no other claim holds rows of these limits.
 --
 -- Claims take turns while turns are short. A claim without the turn takes the gates that are free, skips the jobs whose
 -- gates other transactions hold, and reads a little further, in this queue and in the next. If it finds only such jobs,
@@ -32,7 +32,7 @@ DECLARE
     moving boolean := false;    -- jobs wait for slots that an open transaction frees
     done text[] := '{}';        -- queues that have nothing more for this claim
     incomplete text[] := '{}';  -- queues with missing gates: read again if nothing else is claimed
-    pages int;                  -- that may still be read of this queue
+    pages int;                  -- pages that may still be read of this queue
     missing int;                -- how many jobs of this queue it still wants
     single boolean;             -- no page lies behind this one
 BEGIN
@@ -60,7 +60,8 @@ BEGIN
             scan.read_past := CASE WHEN NOT scan.named AND cardinality(claimed) > 0
                 AND cardinality(scan.open_tasks) < cardinality(claim.tasks) THEN read_past END;
             scan.share := missing;
-            -- if some are blocked, more than is wanted: otherwise strict order cost the server 5 % more for a job
+            -- if some jobs are blocked, reads more than wanted: otherwise strict order cost the server 5 % more for a
+            -- job
             scan.size := least(greatest(CASE WHEN blocked > 0 THEN 2 * missing ELSE missing END, 8), max_page);
             page := read_page(scan, cardinality(claimed) = 0, moment, t);
             t := page.t;
@@ -124,7 +125,7 @@ BEGIN
             END IF;
         END LOOP;
         IF missing > 0 AND NOT turn.queue = ANY (incomplete) THEN
-            done := done || turn.queue;     -- it had less than its share: nothing is left for the second half
+            done := done || turn.queue;     -- it had less than its share: nothing is left there
         END IF;
     END LOOP;
     PERFORM note_claim(claim, claimed, t);
@@ -150,7 +151,7 @@ BEGIN
 END $$;
 
 -- Returns the queues to read, in order: each up to its share, then each as far as there is room. A single queue takes
--- all at once. For named ids these are their queues.
+-- all at once. If the claim names ids, these are the queues of those jobs.
 CREATE FUNCTION claim_turns(claim claim_request, ruled boolean)
 RETURNS TABLE (queue text, share int, last boolean, own_limit text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -162,7 +163,7 @@ BEGIN
             UNION ALL SELECT x.queue FROM ended x WHERE x.id = i.id OFFSET 0) AS j ON true
         GROUP BY j.queue ORDER BY min(i.n);
     ELSE
-        -- all shares before the rest, however the join is planned
+        -- all shares come before the rest, whatever plan the join has
         RETURN QUERY SELECT q.line, CASE WHEN half = 0 AND count(*) OVER () > 2 THEN q.share ELSE claim."limit" END,
             half = 1, own_limit_of(q.line, ruled)
         FROM generate_series(0, 1) AS half, unnest(claim.queues, claim.shares) WITH ORDINALITY AS q (line, share, n)
@@ -179,7 +180,7 @@ BEGIN
 END $$;
 
 -- Unblocks jobs of a limit, and lets the scan read the queue again from the first of them, if that is before the last
--- job checked. Reading again from the head would pass all jobs that this claim cannot take, once for each blocked job.
+-- job checked. Reading from the head again would read all jobs that this claim cannot take, once for each blocked job.
 CREATE FUNCTION return_to_unblocked(scan queue_scan, freed text, t float8) RETURNS queue_scan LANGUAGE plpgsql AS $$
 DECLARE
     first record;

@@ -13,7 +13,7 @@ LANGUAGE sql IMMUTABLE AS $$
         WHEN 0 THEN 'w' WHEN 4 THEN 'f' ELSE 'c' END
 $$;
 
--- One job changes; `was` NULL: it is new, `became` NULL: it is deleted.
+-- Notes the change of one job; `was` NULL: the job is new, `became` NULL: it is deleted.
 CREATE FUNCTION note_count(queue text, task text, was text, became text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF was IS DISTINCT FROM became THEN
@@ -21,7 +21,7 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes unfinished rows that were not to be stored after all.
+-- Deletes unfinished rows that this call has inserted but must not store.
 CREATE FUNCTION delete_jobs(ids text[]) RETURNS void LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM job WHERE id = ANY (ids) RETURNING queue, task, kind_of(state, queue_position, blocked_on) AS was
@@ -66,9 +66,9 @@ CREATE FUNCTION kept_counts() RETURNS TABLE (queue text, task text, kind text, j
     ) AS a GROUP BY a.queue, a.task, a.kind HAVING sum(a.jobs) <> 0
 $$;
 
--- The verb: the groups whose kept count differs from their rows, in one snapshot. `mend`: also correct them, by a
--- change as large as the difference, which is right whatever other calls change meanwhile. Two such calls take turns,
--- or both would correct the same difference; no other call takes this lock.
+-- The verb recount: returns the groups whose kept count differs from their rows, in one snapshot. `mend`: also correct
+-- them, by a change as large as the difference, which is right whatever other calls change meanwhile. Two such calls
+-- take turns, or both would correct the same difference; no other call takes this lock.
 CREATE FUNCTION recount(mend boolean) RETURNS TABLE (queue text, task text, kind text, kept bigint, counted bigint)
 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN

@@ -1,9 +1,9 @@
 -- Drops what no call reads any more: claim ids older than a day, workers unseen for 30 days, and limits that hold
 -- nothing. Partitions (`user:<id>`) come and go, and each leaves a gate and its starts.
 
--- The second half of the verb prune, in a transaction of its own: a claim waits for the gates it holds no longer than
--- it takes. It checks `most` gates after the key `past` -> the key where the next call continues, or '' after the last.
--- Gates are picked without locks, then the free ones are locked: it never waits for a gate in use.
+-- The second half of the verb prune. It is a separate transaction, because claims wait for the gates that it holds. It
+-- checks `most` gates after the key `past` -> the key where the next call continues, or '' after the last. Gates are
+-- picked without locks, then the free ones are locked: it never waits for a gate in use.
 CREATE FUNCTION drop_unused(moment float8, most int, past text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off

@@ -10,7 +10,7 @@ CREATE FUNCTION keeps_key(job_row job, t float8) RETURNS boolean LANGUAGE sql IM
     SELECT coalesce(job_row.created_at + (job_row.words ->> 'window')::float8 > t, false)
 $$;
 
--- When the row of an ended job may be deleted.
+-- Returns when the row of an ended job may be deleted.
 CREATE FUNCTION expires(job_row job, state smallint, ended_at float8, keep float8) RETURNS float8
 LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(
@@ -89,7 +89,7 @@ BEGIN
         above := ups[n];
         ended_as := states[n];
         n := n - 1;
-        -- together and sorted by id, so that two calls that count down the same jobs do not deadlock
+        -- locks them together, sorted by id, so that two calls that count down the same jobs do not deadlock
         PERFORM 1 FROM (
             SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
             ORDER BY id FOR NO KEY UPDATE
@@ -137,8 +137,8 @@ BEGIN
 END $$;
 
 -- Counts the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
--- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that are doomed by
--- this, and the states in which they ended; the jobs that wait for these are not counted yet.
+-- index of `awaited`. gone: upstreams without a row, which count as successes. Returns the jobs that this dooms, and
+-- the states in which they ended; the jobs that wait for them are not counted down yet.
 CREATE FUNCTION count_past_endings(awaited text[], waiting text[], gone text[], t float8,
     OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
@@ -189,10 +189,10 @@ END $$;
 
 -- --- the order of locks: keys, then rows, each sorted and for the whole call; gates last
 
--- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and behind a
--- failed one also the jobs that wait for these in turn. patient: wait for locked rows; otherwise a locked row raises an
--- error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY SHARE),
--- which do not wait for the rows locked here.
+-- Locks the jobs `own` and the rows that change with them, sorted by id: the jobs that wait for them, and, if one
+-- fails, also the jobs that wait for those. patient: wait for locked rows; otherwise a locked row raises an error. The
+-- rows of `own` are deleted later. This waits for transactions whose jobs begin to wait for these rows (FOR KEY SHARE);
+-- those transactions do not wait for rows locked here.
 CREATE FUNCTION lock_with_dependents(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
@@ -275,8 +275,8 @@ BEGIN
 END $$;
 
 -- Returns the holder of a locked key; `leaving` is a job that gives it up meanwhile. since: a job that has ended after
--- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An end that is later
--- than the current time (`moment`, or the clock) was written while the clock was ahead, and does not count.
+-- t counts as well, because otherwise a new job, created at t, would be a second one at that time. An ending that lies
+-- in the future (of `moment`, or of the clock) was written while the clock was ahead, and does not count.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL, since boolean DEFAULT false,
     moment float8 DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -321,8 +321,8 @@ BEGIN
 END $$;
 
 -- Takes the key for `new`. Returns the job to wait for: the holder, if it has begun, or the job that the superseded
--- holder waited for. It never returns `origin`, whose outcome created the job and which may wait for it, or a job that
--- waits for `origin`.
+-- holder waited for. It never returns `origin`, the job whose outcome created the new job and which may wait for it, or
+-- a job that waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);

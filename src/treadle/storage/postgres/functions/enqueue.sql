@@ -1,5 +1,5 @@
--- The verb: store jobs. Plain jobs are inserted as they are, sorted by id, so that two calls with the same ids do not
--- deadlock.
+-- The verb enqueue: stores jobs. Plain jobs are inserted as they are, sorted by id, so that two calls with the same ids
+-- do not deadlock.
 
 -- chosen: the caller has chosen an id; if it is known, it may belong to another job, and enqueue_any decides.
 -- patience: ms to wait for a lock of another transaction, which may be a user's and stay open; NULL: no limit, because
@@ -17,7 +17,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    -- to read an element of a field would be to read all before it
+    -- copied into variables: reading an element of a composite's field reads all elements before it
     ids constant text[] := jobs.ids;
     tasks constant text[] := jobs.tasks;
     queues constant text[] := jobs.queues;
@@ -28,8 +28,8 @@ DECLARE
     general boolean := false;
     bounds text;                -- of queues; NULL: none has one
     fresh text[] := ids;
-    stored text[];              -- known before this call
-    over text[];                -- those of them that have ended
+    stored text[];              -- ids that were known before this call
+    over text[];                -- the upstreams that have ended
 BEGIN
     PERFORM begin_call(NULL);
     IF patience IS NOT NULL THEN
@@ -48,7 +48,7 @@ BEGIN
         )
         INSERT INTO count_change SELECT queue, task, NULL, 'q', count(*) FROM put GROUP BY queue, task;
         IF bounds IS NOT NULL AND NOT has_room(bounds::json, queues) THEN
-            RAISE unique_violation;     -- undoes the above
+            RAISE unique_violation;     -- undoes the inserts above
         END IF;
     EXCEPTION WHEN unique_violation THEN
         general := chosen OR bounds IS NOT NULL;
@@ -140,7 +140,7 @@ BEGIN
         EXCEPTION
             WHEN lock_not_available THEN
                 RETURN NEXT new_job ->> 'id';
-            WHEN OTHERS THEN        -- it was stored; or it is refused without a wait
+            WHEN OTHERS THEN        -- it was stored, or is refused without a wait
                 NULL;
         END;
         EXIT WHEN clock_timestamp() > began + make_interval(secs => most / 1000.0);

@@ -1,5 +1,5 @@
--- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. As
--- `enqueue_plain`; the order is that of the call, because the first job of a key gets it.
+-- The verb enqueue for jobs that are plain except for a key and a lease; if a key is held, its holder is returned. It
+-- works like `enqueue_plain`, but in the order of the call, because the first job of a key gets it.
 --
 -- -> the time, then for each job that was not stored: its id and the row that is returned for it. Or 'general' in
 -- `details` of the first row: one of these ids is known, and enqueue_any decides.
@@ -12,7 +12,7 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    -- to read an element of a field would be to read all before it
+    -- copied into variables: reading an element of a composite's field reads all elements before it
     ids constant text[] := jobs.ids;
     tasks constant text[] := jobs.tasks;
     queues constant text[] := jobs.queues;
@@ -23,7 +23,7 @@ DECLARE
     words constant text[] := jobs.words;
     stored bigint;              -- keys that were new
     winners int[];              -- their indexes in the call
-    heirs int[];                -- those of them whose key had a row
+    heirs int[];                -- the jobs whose key had a row
     losers text[];
     holders text[];             -- for each of them: the row that is returned for it
     general boolean := false;
@@ -37,7 +37,7 @@ BEGIN
     BEGIN
         -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
         -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises
-        -- unique_violation. Ten are looked up first: looking up all of them sorts them
+        -- unique_violation. Looks up ten keys first, because looking up all of them sorts them
         IF cardinality(ids) > 100 AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys[1:10]))
             AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
         THEN
@@ -93,7 +93,7 @@ BEGIN
                     AND (SELECT max(i COLLATE "C") FROM unnest(ids) AS i))
             AND EXISTS (SELECT 1 FROM ended e WHERE e.id = ANY (ids)));
         IF general OR (bounds IS NOT NULL AND NOT has_room(bounds::json, queues)) THEN
-            RAISE unique_violation;     -- undoes all of the above
+            RAISE unique_violation;     -- undoes everything above
         END IF;
         IF heirs IS NOT NULL THEN
             UPDATE holder SET id = ids[n] FROM unnest(heirs) AS n WHERE holder.key = keys[n];

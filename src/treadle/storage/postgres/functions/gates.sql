@@ -12,8 +12,8 @@ CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
--- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20. It is short because others
--- may wait for the rows that it has locked.
+-- How many ms this transaction waits for its turn: the setting `treadle.patience`, or 20. The wait is short, because
+-- other transactions may wait for the rows that this one has locked.
 CREATE FUNCTION patience() RETURNS int LANGUAGE sql STABLE AS $$
     SELECT coalesce(nullif(current_setting('treadle.patience', true), ''), '20')::int
 $$;
@@ -40,7 +40,7 @@ BEGIN
         END IF;
         SELECT count(*) INTO held
         FROM (SELECT 1 FROM gate WHERE key = ANY (wanted) ORDER BY key FOR NO KEY UPDATE) AS locked;
-        EXIT WHEN held = cardinality(wanted);   -- otherwise one was deleted while this call waited
+        EXIT WHEN held = cardinality(wanted);   -- otherwise a gate was deleted while this call waited
     END LOOP;
     IF held > 0 THEN
         PERFORM set_config('treadle.gates', 'held', true);
@@ -57,12 +57,12 @@ BEGIN
         missing := missing_gates(keys);
         IF cardinality(missing) > 0 THEN
             BEGIN
-                WITH inserted AS (      -- no other transaction sees these, so they need no lock
+                WITH inserted AS (      -- new gates: no other transaction sees them, so they need no lock
                     INSERT INTO gate (key) SELECT k FROM unnest(missing) AS k
                     WHERE pg_try_advisory_xact_lock(gate_guard(k)) ON CONFLICT DO NOTHING RETURNING key
                 ) SELECT held || array_agg(key) INTO held FROM inserted;
             EXCEPTION WHEN lock_not_available THEN
-                NULL;           -- inserted without the guard, by a transaction that is still open
+                NULL;           -- an open transaction has inserted it without the guard
             END;
         END IF;
     END IF;
@@ -72,8 +72,8 @@ BEGIN
     RETURN held;
 END $$;
 
--- Returns the gates that do not exist. Not by NOT EXISTS: if the planner believes the table empty, that reads all of it
--- for each key (60 us a key).
+-- Returns the gates that do not exist. It does not use NOT EXISTS: if the planner believes that the table is empty,
+-- that reads the whole table for each key (60 us a key).
 CREATE FUNCTION missing_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT unnest(keys) COLLATE "C" EXCEPT SELECT key FROM gate WHERE key = ANY (keys));
@@ -108,9 +108,10 @@ END $$;
 -- Takes the gates of a page: the gate of its queue, if that has a rule, and the gates of the limits that its jobs name.
 -- missing: the gates that other transactions hold; NULL: none. Without the gate of its queue no job of a page can
 -- start; without any of the others, no job that names limits. patient: wait for them in that case, if this transaction
--- may. shared: the limits that all jobs of the page name. Without a gate of these no job can start either, and usually
--- no job of the pages behind it; the transaction waits for them, if it may. Reading six pages of such jobs in vain cost
--- a claim twice the server's work for a job. busy: the wait was in vain, or this call has settled and must not wait.
+-- may. shared: the limits that all jobs of the page name. Without one of these gates no job of the page can start
+-- either, and usually none of the pages behind it; the transaction waits for them, if it may. If a claim reads six
+-- pages of such jobs in vain, a job costs the server twice as much. busy: the wait was in vain, or this call has
+-- settled and must not wait.
 CREATE FUNCTION take_page_gates(own text, keys text[], shared text[], patient boolean, OUT held text[],
     OUT missing text[], OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
@@ -149,8 +150,8 @@ END $$;
 -- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). If a commit
 -- is slow, the next call continues without its turn: the gates alone keep the counts right.
 --
--- most: ms to wait; with 0 it does not wait, see `settle_and_claim`. A transaction waits once. Returns false if `most`
--- is 0 and another transaction has the turn; otherwise true.
+-- most: ms to wait; with 0 it does not wait, see `settle_and_claim`. A transaction waits for the turn only once.
+-- Returns false if `most` is 0 and another transaction has the turn; otherwise true.
 CREATE FUNCTION await_turn(most int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');

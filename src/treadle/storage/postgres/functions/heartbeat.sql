@@ -1,6 +1,7 @@
--- The verb: renew the leases of the jobs that a worker still runs. It does not wait for a row that another transaction
--- has locked. It writes nothing there and returns the job as held: the row may stay locked for minutes, and the other
--- leases must be renewed. -> for each renewal that was not written: its id, and whether the job is still held.
+-- The verb heartbeat: renews the leases of the jobs that a worker still runs. It does not wait for a row that another
+-- transaction has locked. It leaves such a row unchanged and returns its job as held: the row may stay locked for
+-- minutes, and the other leases must be renewed. -> for each renewal that was not written: its id, and whether the job
+-- is still held.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8)
 RETURNS TABLE (job_id text, held boolean) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
@@ -106,7 +107,7 @@ BEGIN
         costs := 1 || coalesce(job_row.costs, '{}');
         IF EXISTS (SELECT 1 FROM rule) THEN
             IF cardinality(try_gates(keys)) < cardinality(keys) THEN
-                RETURN true;    -- unknown: the next heartbeat decides
+                RETURN true;    -- not known yet: the next heartbeat decides
             END IF;
             FOR n IN 1 .. cardinality(keys) LOOP
                 of_limit := rule_of(keys[n]);
@@ -134,5 +135,5 @@ BEGIN
     PERFORM update_job(job_row);
     RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
-    RETURN true;                -- the gate of a limit is locked: unknown
+    RETURN true;                -- not known yet: the gate of a limit is locked
 END $$;

@@ -41,14 +41,14 @@ CREATE FUNCTION slots_fit(limit_rule rule, taken bigint, cost int) RETURNS boole
         OR (limit_rule.slots > 0 AND taken + least(cost, limit_rule.slots) <= limit_rule.slots)
 $$;
 
--- The most that the rate admits at once.
+-- Returns the most that a rate admits at once.
 CREATE FUNCTION capacity(limit_rule rule) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN limit_rule.how = 'bucket' THEN coalesce(nullif(limit_rule.burst, 0), limit_rule.rate, 0)
         ELSE coalesce(limit_rule.rate, 0) END
 $$;
 
--- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at,
--- or the last bit would differ. The wider comparison next to it is for the index.
+-- Returns how much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: it must compute the same sum
+-- as opens_at, or the last bit would differ. The second, wider comparison lets the planner use the index.
 CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     gate_row gate;
@@ -97,8 +97,8 @@ BEGIN
 END $$;
 
 -- Returns how much each limit with a rate admits now, and when it admits one job; NULL: now, or never by itself. Limits
--- that have started no jobs are left out. One statement: `rate_level` and `opens_at` took four times as long for each
--- limit, and every `stats` reads this.
+-- that have started no jobs are left out. One statement: Every `stats` reads this; calling `rate_level` and `opens_at`
+-- for each limit took four times as long.
 CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
@@ -161,7 +161,7 @@ BEGIN
     RETURN counts;
 END $$;
 
--- Records starts: the costs that these limits were charged at t. pers, gone: as limit_states counted them at
+-- Records starts: the costs that were charged to these limits at t. pers, gone: as limit_states counted them at
 -- `counted_at`; levels: what the rates admit after these starts.
 CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
     t float8)

@@ -1,7 +1,7 @@
 -- The rows of metrics. They are telemetry: no function of jobs reads or locks them.
 
--- The verb: store rows and remove others, row by row in the order of their key, so that two calls never wait for each
--- other. Each key occurs once. data: in hexadecimal.
+-- The verb store_metrics: stores rows and removes others, row by row in the order of their key, so that two calls never
+-- wait for each other. Each key occurs only once. data is in hexadecimal.
 CREATE FUNCTION store_metrics(stored json, removed json) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_bitmapscan = off AS $$
@@ -26,8 +26,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The verb: the rows whose span overlaps [since, until), data in hexadecimal. The condition that decides is exact; the
--- wider one is for the index.
+-- The verb read_metrics: returns the rows whose span overlaps [since, until), with their data in hexadecimal. The exact
+-- condition decides; the wider one lets the planner use the index.
 CREATE FUNCTION read_metrics(since float8, until float8) RETURNS TABLE (at float8, span float8, source text, data text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off

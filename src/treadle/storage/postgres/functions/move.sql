@@ -1,9 +1,9 @@
 -- The mark of a move that this storage takes part in, which controls what is allowed during the move; and the import of
 -- rows.
 
--- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, also for a
--- user's long one: otherwise a job stored in it would be left behind. TR002 carries the mark; under the role `but` the
--- verb continues.
+-- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, even for a
+-- user's long one: otherwise a job that it has stored would be left behind. Raises TR002 with the mark, unless the mark
+-- has the role `but`.
 CREATE FUNCTION begin_call(but text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark text;
@@ -39,8 +39,8 @@ BEGIN
 END $$;
 
 -- Waits for the verbs in progress, but for 200 ms at most: all other calls queue behind this one meanwhile. Returns
--- NULL; the stored mark if it refuses the new one; or {"waits": the transaction in the way}, to be repeated after a
--- pause.
+-- NULL, or the stored mark if that refuses the new one, or {"waits": the transaction in the way}: then the call is
+-- repeated after a pause.
 CREATE FUNCTION write_mark(mark text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -77,9 +77,9 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
--- Seconds since the oldest transaction began that holds the lock of `begin_call`, or 0. Infinity if that cannot be
--- seen: a prepared transaction has no process, and a role without pg_read_all_stats cannot see the times of other
--- roles.
+-- The age in seconds of the oldest transaction that holds the lock of `begin_call`; 0 if there is none. Infinity if
+-- that cannot be seen: a prepared transaction has no process, and a role without pg_read_all_stats cannot see the times
+-- of other roles.
 CREATE FUNCTION oldest_open() RETURNS float8 LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);
@@ -92,7 +92,7 @@ BEGIN
             AND ((l.classid::bigint << 32) | l.objid::bigint) = lock), 0);
 END $$;
 
--- `replaces` of storage/transfer.py.
+-- The rule is `replaces` in storage/transfer.py.
 CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN coalesce(stored ->> 'run', '') = mark ->> 'run'

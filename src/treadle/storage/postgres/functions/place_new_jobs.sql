@@ -11,7 +11,7 @@ DECLARE
     new_job record;
     doomed record;
     job_row job;
-    all_fresh boolean := cardinality(fresh) = cardinality(requested);   -- the usual case, without lookups
+    all_fresh boolean := cardinality(fresh) = cardinality(requested);   -- the usual case, which needs no lookups
     in_lanes boolean := mentions(jobs, 'lane');
     by_turns boolean := in_lanes AND lanes_by_turns(jobs);
     waits boolean := mentions(jobs, 'after');
@@ -51,7 +51,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether jobs of the call change the order of a lane in another way than by its stride. Then each job finds another
+-- Whether jobs of the call change the order of a lane by more than its stride. Then each job finds another
 -- head of the queue, and they must go one by one.
 CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
     SELECT (mentions(jobs, 'aging') OR strpos(jobs::text, '"replace"') > 0) AND EXISTS (
@@ -59,7 +59,7 @@ CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Some jobs name others of the call in `after` for which another row is returned: makes them wait for that row.
+-- Some jobs name in `after` a job of the call for which another row is returned: makes them wait for that row.
 CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
@@ -88,7 +88,7 @@ DECLARE
     others text[] := CASE WHEN NOT all_fresh THEN requested END;
     their_answers text[] := CASE WHEN NOT all_fresh THEN answers END;
     awaited text[];
-    waiting text[];             -- the job that waits for each
+    waiting text[];             -- for each upstream, the job that waits for it
 BEGIN
     WITH put AS (
         INSERT INTO edge (up, down, version)
@@ -151,7 +151,7 @@ DECLARE
     soft text := take_key(job_row, t, origin, '{}', '{}');
 BEGIN
     IF soft = ANY (job_row.after) THEN
-        soft := NULL;   -- it waits for the holder by name already, with its own condition
+        soft := NULL;   -- its `after` already names the holder, so its own condition applies
     END IF;
     job_row.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
     UPDATE job SET pending = job_row.pending WHERE id = job_row.id;

@@ -3,7 +3,8 @@
 -- (place_new_jobs.sql) handles their waits, keys and queue positions. A refusal is raised as TR001; the caller undoes
 -- it.
 
--- Whether a job of the call may have this field. The word may also be in a payload; reading all jobs costs 4 us each.
+-- Whether a job of the call may have this field. It may be wrong if the word is in a payload; reading each job would
+-- cost 4 us.
 CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
@@ -72,8 +73,8 @@ LANGUAGE sql IMMUTABLE AS $$
         THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
--- Returns the payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The
--- pattern cannot match inside an earlier text, because quotes are escaped there.
+-- Returns the payload of a job as its JSON has it, in quotes. It does not use ->>, which fails for a text with \u0000.
+-- The pattern cannot match inside an earlier text, because quotes are escaped there.
 CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
 $$;
@@ -159,7 +160,8 @@ BEGIN
         WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
     END IF;
     ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(requested));  -- jobs of this call need no check
-    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but rows returned for them do
+    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but the rows that are returned for such jobs
+    do
         all_ups := all_ups || answers;
     END IF;
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
@@ -206,7 +208,7 @@ BEGIN
     ) AS q;
 END $$;
 
--- Returns the stored rows that new jobs name in `after`; with `fresh`, only of these jobs.
+-- Returns the stored rows that new jobs name in `after`; with `fresh`, only the rows that these jobs name.
 CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -214,9 +216,9 @@ CREATE FUNCTION stored_upstreams(jobs json, fresh text[] DEFAULT NULL) RETURNS t
         EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
 $$;
 
--- The jobs of an outcome are answered by rows, or name rows. Returns the rows among these that are the outcome's own
--- job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such a row while
--- `self` waits for that job, directly or through others.
+-- Rows are returned for some jobs of an outcome, and others name rows in `after`. Returns the rows among these that are
+-- the outcome's own job (`self`) or wait for it, directly or through others. Refuses a new job that would wait for such
+-- a row while `self` waits for that job, directly or through others.
 CREATE FUNCTION waiting_circle(self text, jobs json, ups text[], requested text[], answers text[], fresh text[])
 RETURNS text[]
 LANGUAGE plpgsql AS $$
@@ -281,7 +283,8 @@ BEGIN
                 DETAIL = json_build_array('beyond', new_job.id, new_job.task);
         END IF;
         CONTINUE WHEN new_job.key IS NULL OR NOT new_job.id = ANY (fresh);
-        named := holder_of(new_job.key, t, leaving, true, moment);   -- as answer_keys, which would return its row
+        named := holder_of(new_job.key, t, leaving, true, moment);   -- the same holder whose row answer_keys would
+        return
         IF (named IS NOT NULL AND NOT queue_of(named) = ANY (new_job.reach)) OR EXISTS (
             SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
                 WITH ORDINALITY AS y (queue, key, n)

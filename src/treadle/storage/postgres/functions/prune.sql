@@ -1,14 +1,14 @@
--- The verb: advance due rows; then delete ended rows past their retention that no unfinished job needs: none waits for
--- them by name, none belongs to their workflow. Locked rows are skipped: a call waits for them, or reopens them.
+-- The verb: advance due rows; then delete ended rows past their retention that no unfinished job needs: no such job
+-- names them in `after` or belongs to their workflow. Locked rows are skipped: a call waits for them, or reopens them.
 --
 -- past: where the last call stopped, or NULL: rows before it are read only if too few lie behind it. Deleted rows stay
 -- dead at the head until a vacuum, and each call would read past them: with 500,000, 4.2 us a row instead of 2.3.
 --
 -- A row that could go stays if an ended job names it that may be reopened, and would wait for it again. It gets the
--- expiry of that job, so no call looks at it before.
+-- expiry of that job, so no call reads it before.
 --
--- most: rows to delete; scan_limit: rows to look at, at least as many. -> how many were deleted, the latest
--- `expires_at` of the rows behind which the next call may begin, and how many rows stayed.
+-- most: rows to delete; scan_limit: rows to look at, at least as many. -> how many were deleted, the `expires_at`
+-- behind which the next call may begin, and how many rows stayed.
 CREATE FUNCTION prune(moment float8, most int, scan_limit int, past float8, OUT went int, OUT reached float8,
     OUT stayed int) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
@@ -42,7 +42,7 @@ BEGIN
         RETURN;
     END IF;
     named := EXISTS (SELECT 1 FROM edge);  -- if not, no job will name these rows: they are locked
-    -- again, now that no job can begin to wait for them
+    -- checks again, now that no job can begin to wait for them
     IF named THEN
         -- in one statement: a job that waits for a row may end between two, as one that may be reopened
         WITH free AS MATERIALIZED (

@@ -1,6 +1,7 @@
 -- The next jobs of a queue: of the open tasks, of the named ids, or, if the queue is closed, those that may be exempt.
--- With `read_past` only so many rows of the queue are read. Otherwise, when a batch is full, each claim would read all
--- of the queue behind it: 54 jobs/s with 16,000 rows instead of 1,000 and more. wants: the limits they name, as text.
+-- With `read_past` it reads at most this many rows of the queue. Otherwise, while a batch is full, each claim would
+-- read the rest of the queue: 54 jobs/s with 16,000 rows instead of 1,000 and more. wants: the limits they name, as
+-- text.
 CREATE FUNCTION queue_page(scan queue_scan)
 RETURNS TABLE (id text, spot tid, rank smallint, queue_position float8, wants text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -34,7 +35,7 @@ BEGIN
             AND (NOT scan.closed OR j.function_done OR j.started_at IS NOT NULL)
         ORDER BY j.queue_position, j.id LIMIT scan.size;
         IF FOUND THEN
-            RETURN;     -- a short page is not the end: the next one begins behind it
+            RETURN;     -- a short page does not end the queue: the next one begins behind it
         END IF;
     END IF;
     IF scan.read_past IS NOT NULL THEN
@@ -69,8 +70,8 @@ BEGIN
         SELECT 1 FROM unnest(wants) AS w WHERE n = ANY (w::text[]) IS NOT true));
 END $$;
 
--- The next page of a queue, and the gates of the limits that it names (gates.sql). The jobs are read once more behind
--- the gates. Without the queue's own gate none is read.
+-- The next page of a queue, and the gates of the limits that it names (gates.sql). The jobs are read once more when the
+-- gates are held. Without the queue's own gate it reads no job.
 --
 -- first: nothing was claimed yet. moment: the time of the test's clock, or NULL.
 CREATE FUNCTION read_page(scan queue_scan, first boolean, moment float8, t float8) RETURNS claim_page

@@ -1,5 +1,6 @@
--- The rows of these ids, from either table; unknown ids have none. A function for the sake of its settings: a statement
--- planned while the tables were small read 100,000 rows for each lookup (13 to 60 ms), until the first autoanalyze.
+-- The rows of these ids, from either table; unknown ids have none. It is a function because it needs settings: a
+-- statement planned while the tables were small read 100,000 rows for each lookup (13 to 60 ms), until the first
+-- autoanalyze.
 CREATE FUNCTION rows_of(ids text[]) RETURNS SETOF stored_row LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$

@@ -1,6 +1,6 @@
 -- Changes of limits: storage/limit_facts.py in SQL. limit_fact stores the facts about each limit, one per row, and each
--- change writes its own; `rule` holds the rule that acts, derived from them. One change at a time, because two
--- concurrent ones would each miss the other's fact.
+-- change writes its own; `rule` holds the rule that acts, derived from them. Changes run one at a time, because of two
+-- concurrent ones each would miss the other's fact.
 
 -- The verb. Each change is { do, name, the columns of a rule, why, until }. All limits that block jobs are checked.
 CREATE FUNCTION set_limits(moment float8, changes json) RETURNS void LANGUAGE plpgsql
@@ -23,7 +23,7 @@ BEGIN
     IF NOT anew THEN
         RETURN;
     END IF;
-    -- waits for claims that count by the old rules: they would block jobs by a rule that is gone
+    -- waits for claims that still use the old rules: they would block jobs by a rule that is gone
     PERFORM pg_advisory_xact_lock(rules_lock());
     PERFORM derive_bounds();
     PERFORM unblock_all_limits(t);
@@ -71,7 +71,7 @@ BEGIN
 END $$;
 
 -- Stores the rule that applies to a limit: the operator's, else the declared one, with 0 slots while there is a reason
--- for a pause. Deletes it if there is none. A rate continues to count.
+-- for a pause. Deletes the acting rule if no rule applies. The starts that a rate has counted stay.
 CREATE FUNCTION derive_rule(limited text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     fact limit_fact;

@@ -1,5 +1,5 @@
--- A page of a query that bounds the rows it looks at: see pages.py, which writes the statement. A function for the sake
--- of its settings: without statistics the planner would read and sort the whole table.
+-- Returns a page of a query that bounds the rows it reads; pages.py writes the statement. It is a function because it
+-- needs settings: without statistics the planner would read and sort the whole table.
 CREATE FUNCTION scan_page(statement text, parameters text[]) RETURNS TABLE (
     n bigint, behind boolean, fits boolean, spec text, state smallint, version int, attempt int, lost int, worker text,
     queue_position float8, return_position float8, due_at float8, created_at float8, started_at float8,

@@ -1,8 +1,8 @@
--- The verb: settle outcomes. Plain endings of plain jobs take one statement. All others go one by one, each in a
--- subtransaction: an outcome that cannot be stored fails alone.
+-- The verb settle: settles outcomes. Plain endings of plain jobs take one statement. All others go one by one, each in
+-- a subtransaction: an outcome that cannot be stored fails alone.
 --
--- Never one writing CTE that ends a job and counts down others: its snapshot is from before its wait for the row, and
--- would leave them waiting for ever. A later statement counts, with a new snapshot.
+-- Do not end a job and count down others in one writing CTE: its snapshot is older than its wait for the row, so the
+-- others would wait for ever. A later statement counts them down, with a new snapshot.
 --
 -- outcomes: an array of job_outcome, in the order of their ids. number: how many, because counting them in the text
 -- takes 2 % of a trip of 128. slow: some are not fast.
@@ -14,13 +14,13 @@ RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
-    awaited text[];             -- those of them that other jobs wait for
-    held text[];                -- those of them that name limits
+    awaited text[];             -- the jobs that other jobs wait for
+    held text[];                -- the jobs that name limits
     named text[];               -- their limits, as text: an array cannot contain arrays of different lengths
     gates text[];               -- each of these limits
-    acted text[];               -- those of them that a person's act ended
-    nonces text[];              -- the nonce of each of those
-    notified text[];        -- workers that ran one of those
+    acted text[];               -- the jobs that a person's act ended
+    nonces text[];              -- the nonce of each such act
+    notified text[];        -- workers that ran one of these jobs
     others text[];              -- jobs that acts changed in another way
     alone boolean;              -- this call changes no other jobs
     outcome job_outcome;
@@ -96,7 +96,7 @@ BEGIN
                 EXIT;
         END;
     END LOOP;
-    -- many endings in one hint
+    -- one hint for many endings
     PERFORM note_topics('ends', topics)
     FROM (SELECT string_agg(to_json('job:' || id)::text, ',') AS topics FROM unnest(done) AS id) AS endings
     WHERE topics IS NOT NULL;
@@ -104,7 +104,7 @@ BEGIN
         PERFORM unblock_freed_limits(gates, t);
         RETURN;
     END IF;
-    -- other jobs change too: then each in its turn, because the first that joins a lane is ahead
+    -- if other jobs change too, each outcome is applied in its turn, because the first job that joins a lane is ahead
     FOR outcome IN SELECT * FROM json_populate_recordset(NULL::job_outcome, outcomes) AS x ORDER BY x.n LOOP
         CONTINUE WHEN outcome.id = ANY (others);
         IF outcome.fast AND outcome.id = ANY (done) THEN
@@ -157,7 +157,7 @@ EXCEPTION
     WHEN lock_not_available THEN
         status := 'refused';
         why := json_build_array('locked');
-        PERFORM set_config('lock_timeout', '10ms', true);   -- one second of waiting in all is enough
+        PERFORM set_config('lock_timeout', '10ms', true);   -- together the waits may take one second
 END $$;
 
 -- Settles one outcome on the per-row path.
@@ -167,7 +167,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     job_row job := lock_row(outcome.id, outcome.state > 2);
     prepared record;
-    circle text[] := '{}';      -- rows it must not wait for
+    circle text[] := '{}';      -- rows that the job must not wait for
     alone boolean;              -- it creates no jobs, and does not wait
 BEGIN
     status := 'applied';
@@ -193,7 +193,7 @@ BEGIN
         END IF;
         outcome.after := '{}';
     END IF;
-    -- skipping the rest saves about a third of a cancel
+    -- if so, the rest is skipped, which saves about a third of a cancel
     alone := outcome.state <> 0 AND json_array_length(outcome.followups) = 0;
     IF NOT alone THEN
         SELECT * INTO prepared FROM prepare_jobs(outcome.followups, moment, t,
@@ -297,8 +297,8 @@ BEGIN
 END $$;
 
 -- Why an ending that names failed jobs is stale: one of them was reopened, and is open or has succeeded since. NULL:
--- none was, and none is reopened before the end of this transaction. Raises an error if one is just being reopened,
--- because that transaction may wait for the row of this job.
+-- none was reopened, and none will be before the end of this transaction. Raises an error if another transaction is
+-- just reopening one of them, because it may wait for the row of this job.
 CREATE FUNCTION stale_because_reopened(job_row job, ups text[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     up text;
@@ -315,8 +315,9 @@ BEGIN
         ORDER BY u.n LIMIT 1);
 END $$;
 
--- Locks the jobs that wait for these, which are deleted by now. Only jobs that began to wait meanwhile are not locked
--- already. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
+-- Locks the jobs that wait for these ended jobs, whose rows are deleted by now. Only jobs that began to wait meanwhile
+-- are not locked already. Raises TR003 if another transaction holds one of them, because this one must not wait out of
+-- order.
 CREATE FUNCTION lock_late_dependents(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);

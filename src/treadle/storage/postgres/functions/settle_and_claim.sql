@@ -1,13 +1,13 @@
--- Settle, claim, or both in one round trip and one commit: the calls that a worker makes all day. The settings are
+-- Settles, claims, or does both in one round trip and one commit; workers call it all the time. The settings are
 -- here, once: setting and resetting them for each inner function took 20 us, and reading the mark of a move three times
 -- 20 more, of 1,000 for a trip with eight jobs. A separate function for the claim would write each row once more, 1 %
 -- of a trip with 128 jobs.
 --
--- A plan is made once, from what the last vacuum found: nothing at all, if the table was empty. The planner would then
--- read the whole table for each call and search the call's few jobs for each row. So every statement here that looks up
--- the jobs of a call has a form with a single plan: `CROSS JOIN LATERAL (... OFFSET 0)`, which is never reordered, `id
--- = ANY (...)`, or `ctid`; and `queue_position + 0`, `state + 0` keep the planner from an index of the queue. (34 us of
--- the server for a job instead of 90, in every second process that began after a vacuum.)
+-- The server plans a statement once, from the statistics of the last vacuum, which may have found an empty table. The
+-- planner would then read the whole table for each call and search the call's few jobs for each row. So every statement
+-- here that looks up the jobs of a call has a form with a single plan: `CROSS JOIN LATERAL (... OFFSET 0)`, which is
+-- never reordered, `id = ANY (...)`, or `ctid`; and `queue_position + 0`, `state + 0` keep the planner from an index of
+-- the queue. (34 us of the server for a job instead of 90, in every second process that began after a vacuum.)
 --
 -- The claim leases the first queued jobs. A queue of plain jobs takes one statement; for limits, or rooms per task, see
 -- claim_with_limits.sql.
@@ -36,13 +36,13 @@ DECLARE
     t float8;
     claim claim_request;
     earlier text[];
-    missing int;                -- how many jobs it still wants
+    missing int;                -- how many jobs the claim still wants
     got int;
     ruled boolean;
     passed boolean;             -- queues with a rule were skipped: other calls count their slots
     checked boolean;            -- limits, or room per task, must be checked
     open_queues text[] := '{}'; -- queues with a rule under which jobs may start
-    rooms int[];                -- how many of each
+    rooms int[];                -- how many jobs of each task
     line text;
     share int;
     picked tid[];
@@ -59,9 +59,9 @@ BEGIN
     END IF;
     claim := json_populate_record(NULL::claim_request, request);
     claim.ids := CASE WHEN claim.reach IS NULL THEN claim.ids ELSE ids_in_reach(claim.ids, claim.reach) END;
-    -- the same claim twice at once, over two connections: the second one finds what the first has taken
+    -- the same claim runs over two connections at once: the second returns what the first has taken
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || claim.worker, 0));
-    t := instant(moment);       -- after the wait, which must not shorten the lease
+    t := instant(moment);       -- read after the wait, which must not shorten the lease
     SELECT jobs INTO earlier FROM recent_claim k WHERE k.worker = claim.name AND k.slot = claim.slot
         AND k.claim_id = claim.worker;
     IF FOUND THEN
@@ -118,7 +118,7 @@ BEGIN
                     AND (line = ANY (open_queues)
                         OR NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line)))
                     AND (claim.tasks IS NULL OR j.task = ANY (claim.tasks))
-                    AND j.id NOT IN (SELECT unnest(claim.running))   -- a hash: <> ALL would compare each with each
+                    AND j.id NOT IN (SELECT unnest(claim.running))   -- by hash; <> ALL compares all pairs
                 ORDER BY j.rank DESC, j.queue_position, j.id LIMIT share
                 FOR NO KEY UPDATE SKIP LOCKED)))
             RETURNING id, rank, task, spec, state, version, attempt, lost, worker, queue_position, return_position,
@@ -146,7 +146,8 @@ BEGIN
         next_due_time(claim.queues, claim.ids, t, ruled, picked IS NOT NULL AND missing <= 0), t);
 END $$;
 
--- Returns the ids whose jobs are in these queues. The result is never empty: an empty one would claim from the queues.
+-- Returns the ids whose jobs are in these queues. The result is never empty, because a claim without ids takes jobs
+-- from the queues.
 CREATE FUNCTION ids_in_reach(ids text[], reach text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT j.id FROM unnest(ids) WITH ORDINALITY AS i (id, n) JOIN job j ON j.id = i.id
@@ -209,8 +210,8 @@ BEGIN
     ) AS f;
 END $$;
 
--- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: there are too
--- few of them, so the whole queue must be scanned.
+-- Locks the first jobs of a queue that have a higher rank than the floor, or are at or behind it. NULL: too few such
+-- jobs exist, so the whole queue must be scanned.
 CREATE FUNCTION lock_from_floor(claim claim_request, line text, share int) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
     at_rank constant smallint := claim.floors -> line ->> 0;

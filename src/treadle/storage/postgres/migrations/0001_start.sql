@@ -31,7 +31,7 @@ CREATE TABLE job (
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
     worker text COLLATE "C",
-    key text COLLATE "C",                       -- until the job gives it up
+    key text COLLATE "C",                       -- NULL once the job has given it up
     lane text COLLATE "C",
     root text COLLATE "C",
     parent text COLLATE "C",
@@ -67,10 +67,10 @@ CREATE INDEX job_begun ON job (queue) WHERE started_at IS NOT NULL AND state < 2
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
--- For looks, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the server, of
--- 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second entry; they
--- are few, and found by `job_lease`. A plain job is never in the other two. With `ended_system` and `ended_bad` these
--- cost a job 2,000 instructions together.
+-- For lists and searches, whose cost must not grow with the table. `job_created` costs a job 8,100 instructions of the
+-- server, of 255,000: see docs/internals/postgres.md. Running jobs are left out, or each claim would write a second
+-- entry; they are few, and found by `job_lease`. A plain job has no row in the other two tables. With `ended_system`
+-- and `ended_bad` these cost a job 2,000 instructions together.
 CREATE INDEX job_created ON job (created_at, id) WHERE state <> 2;
 CREATE INDEX job_later ON job (state, due_at, id)           -- waiting (0) and scheduled (1) jobs
     WHERE state < 2 AND queue_position IS NULL AND blocked_on IS NULL;
@@ -87,7 +87,7 @@ CREATE INDEX ended_root ON ended (root) WHERE root IS NOT NULL;
 CREATE INDEX ended_parent ON ended (parent) WHERE parent IS NOT NULL;
 CREATE INDEX ended_own ON ended (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 CREATE INDEX ended_system ON ended (created_at, id) WHERE queue = 'treadle';
--- Failed (4) and cancelled (5) jobs. A success is never in it.
+-- Failed (4) and cancelled (5) jobs. It never contains succeeded jobs.
 CREATE INDEX ended_bad ON ended (state, ended_at DESC, id) WHERE state > 3;
 
 -- How many jobs there are by queue, task and kind (`kind_of` in functions/counts.sql): the number in `job_count` and
@@ -111,8 +111,8 @@ CREATE TABLE count_change (
     autovacuum_analyze_threshold = 1000000
 );
 
--- `up` may be an unknown id. `open`: its ending has still to count. `soft`: any ending counts as a success. `version`:
--- of the down row when it began to wait; a later wait has another version.
+-- `up` may be an unknown id. `open`: its ending has not counted yet. `soft`: any ending counts as a success. `version`:
+-- the version of the down row when it began to wait; a later wait has another one.
 CREATE TABLE edge (
     num bigint GENERATED ALWAYS AS IDENTITY,    -- endings are counted in the order of the waits
     up text COLLATE "C" NOT NULL,

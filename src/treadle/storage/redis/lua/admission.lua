@@ -155,7 +155,7 @@ end
 
 -- --- blocked jobs
 
--- An iterator, in queue order, over the jobs of a queue that a limit has blocked: those that hold its slot ('kept'), or
+-- An iterator, in queue order, over the jobs of a queue that a limit has blocked: jobs that hold its slot ('kept'), or
 -- the others ('aside'). Only a rule with hold="ended" has jobs of the first kind.
 function Admission.blocked_jobs(limit, queue, kind)
   local rule, key = Admission.rule(limit), Unit.blocked_key(limit, queue)
@@ -218,13 +218,14 @@ local function first_blocked(limit, queue)
   return first
 end
 
--- Whether a job that this limit admits must not pass the first job of its queue that the limit has blocked: that one
--- precedes it (`turn`: rank, queue_position and id), and there is too little room for it. Otherwise cheap jobs would
--- starve it. If there is room, it waits only for jobs that were queued again, and those may have no worker.
+-- Whether a job that this limit admits must still wait, because the first job of its queue that the limit has blocked
+-- precedes it (`turn`: rank, queue_position and id) and there is too little room for that one. Otherwise cheap jobs
+-- would starve it. If there is room, the blocked job waits only for jobs that were queued again, and they may have no
+-- worker.
 local function holds_back(key, cost, kept, queue, turn)
   local rule = Admission.rule(key)
   if not rule or (kept and rule.hold == 'ended') then return false end
-  -- No row is read if there is room for any cost: nothing of the limit is used, or no job may cost more than this one.
+  -- No row is read if there is room for any cost: the limit is unused, or no job may cost more than this one.
   local scarce = rule.slots and rule.slots > cost and Admission.slots_in_use(key, rule) > 0
   if not scarce and rule.rate then
     local capacity = Admission.capacity(rule)
@@ -243,8 +244,8 @@ function Admission.held_back_by(limits, kept, queue, turn)
   end
 end
 
--- The jobs of a queue that are queued again after a limit blocked them and not claimed yet, in queue order: those that
--- hold its slot, and the others.
+-- The jobs of a queue that a limit had blocked and that are queued again but not claimed yet, in queue order: first
+-- those that hold its slot, then the others.
 local function unblocked_jobs(key, queue)
   local with_slot, without_slot, rule = {}, {}, Admission.rule(key)
   local entries = call('HGETALL', ns .. ':back:' .. Unit.blocked_key(key, queue))

@@ -10,8 +10,8 @@ end
 local NOW_BYTES = struct.pack('>d', now)
 
 -- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `allowed`.
-local MOVE, mark = ns .. ':move', nil     -- read once, even by two verbs in one script
-local nothing_rare  -- true: no mark, rule, opening or recount (after a settle also no parent)
+local MOVE, mark = ns .. ':move', nil     -- read only once, even if two verbs run in one script
+local nothing_rare  -- true: there is no mark, rule, opening or recount (after a settle, also no parent)
 local function stopped_by_move(allowed)
   if mark == nil then mark = not nothing_rare and call('GET', MOVE) end
   if mark and byte(mark) ~= 97 and byte(mark) ~= allowed then return { '\0', mark } end
@@ -50,7 +50,7 @@ local function earlier(a, b)
   return #a < #b
 end
 
--- A call with any number of values, made in steps; groups of `width` values stay together.
+-- Make a call with any number of values, in steps; groups of `width` values stay together.
 local function call_many(verb, key, values, width)
   local n, step = #values, STEP * (width or 1)
   if n == 0 then return 0 end
@@ -97,7 +97,7 @@ end
 
 -- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks
 -- (claim_queues.lua). A job that is queued before that spot moves the spot to its position.
-local has_skips                           -- whether there are such spots
+local has_skips                           -- whether SKIPS has any entry
 local function adjust_skips(rank, queue, position)
   if has_skips == nil then has_skips = call('EXISTS', SKIPS) == 1 end
   local stored = has_skips and call('HGET', SKIPS, rank .. ':' .. queue)

@@ -1,14 +1,14 @@
 -- ARGV: now, ..., the claim as msgpack. A claim over several shards adds `advanced` (due rows are advanced already) and
 -- `more` (claim even if the claim id has jobs here).
 -- Returns { now, next due time or '', again, body, row, ... }, the times as 8 bytes.
--- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
--- has looked, which the next call passes as `passed`.
+-- again: 1 if the claim is repeated, 2 if there are more jobs to check. If there are no jobs, 2 may be followed by the
+-- spot up to which this call has read; the next call passes it as `passed`.
 if nothing_rare == nil then nothing_rare = call('EXISTS', MOVE, RULES, OPENS, RECOUNT) == 0 end
 local stopped = stopped_by_move()
 if stopped then return stopped end
 Unit = nil                                  -- a settle earlier in this script has flushed its rows
 local request = open_claim or cmsgpack.unpack(ARGV[#ARGV])
-local PASSED_MOST = open_claim and 100 or 5000  -- rows of other tasks that one call passes; Python then calls again
+local PASSED_MOST = open_claim and 100 or 5000  -- rows of other tasks that one call reads past; then Python calls again
 local SKIP_WORTH, SETS_MOST = 100, 16  -- passed rows worth an entry in `skips`; sets of tasks noted for a queue
 local BLOCKED_MOST = 500                   -- jobs blocked in one call, during which the server does nothing else
 local blocked_count = 0
@@ -41,7 +41,7 @@ end
 
 local room, excluded, limit = {}, {}, open_claim and 1 or request.limit
 local tasks = request.tasks
-local no_room, task_set = false, nil            -- no task has room; those with room as one name (`set_of_tasks`)
+local no_room, task_set = false, nil            -- no task has room; the tasks with room as one name (`set_of_tasks`)
 local function update_room()
   no_room, task_set = tasks ~= nil, nil
   for task in pairs(tasks or {}) do

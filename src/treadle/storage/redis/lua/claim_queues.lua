@@ -153,8 +153,8 @@ local function claim_queue(queue, share)
   share = math.min(share, limit - n)
   local ranks, from = ns .. ':lines:' .. queue, nil
   while share > 0 and blocked_count < BLOCKED_MOST do
-    -- Read the first rank by index: for a range by score the server does not know the length of its answer in advance,
-    -- and glibc's allocator takes 10 us to reserve the space.
+    -- Read the first rank by index: for a range by score the server cannot know the length of its answer, and glibc's
+    -- allocator takes 10 us to reserve the space.
     local rank = (from and call('ZRANGEBYSCORE', ranks, from, '+inf', 'LIMIT', 0, 1) or call('ZRANGE', ranks, 0, 0))[1]
     if not rank then break end
     share = claim_rank(queue, rank, share, rule)

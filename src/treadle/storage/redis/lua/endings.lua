@@ -28,7 +28,7 @@ local function distinct(after)
   return list
 end
 
--- Returns how many endings a job waits for. A row that `after` names twice ends once.
+-- Returns how many endings a job waits for. If `after` names a row twice, its ending counts once.
 function Endings.endings_needed(required, after)
   local ups = #distinct(after)
   return required and math.min(required, ups) or ups
@@ -174,8 +174,8 @@ function Endings.waiting_for(id)
   return waiting
 end
 
--- Wait for these jobs; those that have ended count at once. `again`: it has waited for them before, and those without a
--- row count as successes: nothing says otherwise, and none of them will end.
+-- Wait for these jobs; those that have ended count at once. `again`: the job has waited for them before. Then upstreams
+-- without a row count as successes, because they can no longer end.
 function Endings.wait_for_upstreams(row, after, again)
   after = distinct(after)
   for _, up in ipairs(after) do Endings.set_edge(up, row.id, true, false, row.version) end
@@ -189,7 +189,7 @@ function Endings.wait_for_upstreams(row, after, again)
   if row.state == WAITING and row.pending <= 0 then Endings.end_wait(row) end
 end
 
--- Whether a caller that reaches only these queues reaches this one. A caller without any reaches all.
+-- Whether a caller that reaches only these queues reaches this one. A caller without `reach` reaches all queues.
 function Endings.is_within(reach, queue)
   for _, allowed in ipairs(reach or {}) do
     if allowed == queue then return true end

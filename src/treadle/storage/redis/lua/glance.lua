@@ -1,5 +1,5 @@
 -- ARGV: now, what to return, and with 'names' the names "<kind>:<queue>" to count. kind: queued, running, or one of
--- kinds.lua. 'all' and 'counts' count all of them, 'stats' only queued jobs.
+-- kinds.lua. 'all' and 'counts' count all kinds, 'stats' counts only queued jobs.
 -- Returns { now as 8 bytes, { kind, queue, jobs, position of the first queued job or '', ... }, { the names that were
 -- not counted, because one call counts only so many } }. With 'all' and 'stats' it adds { facts, live, begun, the
 -- limits that block a job, the limits with a rate, workers }, and with 'stats' { the kept counts }. Changes nothing.

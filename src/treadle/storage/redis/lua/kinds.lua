@@ -1,4 +1,4 @@
--- Lists the jobs of which a storage has few, by kind and queue, so that a look at them need not read all rows.
+-- Lists jobs by kind and queue, for kinds with few jobs, so that reading these jobs does not read all rows.
 -- `of:<kind>:<queue>` has ids by score; `of` has the names "<kind>:<queue>" of these lists, and of some that are empty.
 Kinds = { names = {} }
 local OF, SYSTEM = ns .. ':of', ns .. ':system'
@@ -25,7 +25,7 @@ function Kinds.counted_as(row)
   return row.queue_position and 'queued' or row.blocked_on and 'blocked' or 'scheduled'
 end
 
--- Count a job that is of another kind. `was` is nil: it is new; `is` is nil: it is deleted.
+-- Count a job whose kind has changed. `was` is nil for a new job, `is` for a deleted one.
 function Kinds.count(was, is, job, created_at, id)
   if not job.names then job.names = ':' .. job.queue .. '\0' .. job.task end
   was, is = was and was .. job.names, is and is .. job.names

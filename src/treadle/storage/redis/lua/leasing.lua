@@ -2,7 +2,7 @@
 -- by id.
 Admission.rules_exist, Leasing = has_rules, {}
 
-local turn = {}                        -- one table for all jobs
+local turn = {}                        -- one table that is reused for all jobs
 local function turn_of(id, rank, position)
   turn.id, turn.rank, turn.queue_position = id, rank, position
   return turn

@@ -7,7 +7,7 @@ local BOUNDED = ns .. ':bounded'         -- the names of the limits that bound q
 
 local function fact(kind, name) return call('HGET', FACTS, kind .. ':' .. name) end
 
--- Store a fact, or delete it without a value; return whether that changed it. '' is a pause without end.
+-- Store a fact, or delete it if there is no value; return whether that changed anything. '' is a pause without end.
 local function put(kind, name, value)
   if (fact(kind, name) or false) == (value or false) then return false end
   if value then call('HSET', FACTS, kind .. ':' .. name, value) else call('HDEL', FACTS, kind .. ':' .. name) end

@@ -1,14 +1,14 @@
--- Stores new jobs; `jobs` is a list of { id, body }. Checks first which of them a stored row is returned for.
+-- Stores new jobs; `jobs` is a list of { id, body }. First finds the jobs for which a stored row is returned.
 NewJobs = {}
 
 -- Take the key -> the job to wait for: the running holder that gave up the key, or the job that the superseded holder
--- waited for. Never `parent`, which may wait for this job, and no job that waits for `parent`.
+-- waited for. It never returns `parent`, which may wait for this job, or a job that waits for `parent`.
 local function take_over(job, parent)
   local holder = Endings.holder_of(job.key)
   call('HSET', ns .. ':keys', job.key, job.id)
   if not holder or holder == parent then return nil end
   local row = Unit.get(holder)
-  if row.state >= SUCCEEDED then return nil end    -- it was stored in this call, and doomed
+  if row.state >= SUCCEEDED then return nil end    -- it was stored and doomed in this call
   if row.function_done or row.state == RUNNING or (row.state == WAITING and row.started_at) then
     if parent and Endings.waiting_for(parent)[holder] then return nil end
     call('HSET', ns .. ':behind', job.id, holder)
@@ -174,7 +174,7 @@ local function store_job(new, answers, parent)
   if job.deadline then row.deadline_at = now + job.deadline end
   row.due_at = earliest(not row.function_done and row.deadline_at or nil, job.wait_timeout and now + job.wait_timeout)
   if not soft and row.pending <= 0 and #row.after == 0 then
-    Endings.count_endings()                    -- first: jobs that the parent's ending queues come before this one
+    Endings.count_endings()                    -- now: jobs that the parent's ending queues come before this one
     return Endings.end_wait(row)
   end
   Unit.put(row)

@@ -1,6 +1,6 @@
 -- Finds a worker that waits for a job of this queue. Its request is a key that expires: end | the claim as msgpack.
--- `asking:<queue>` has the mailbox addresses, sorted by that end. The last one is tried first, as the most likely to
--- listen still.
+-- `asking:<queue>` has the mailbox addresses, sorted by that end. It tries the last one first, which most likely still
+-- listens.
 local address, open_claim
 repeat
   address = redis.pcall('ZPOPMAX', ns .. ':asking:' .. queue)[1]     -- pcall: the job is stored, so nothing may fail

@@ -33,7 +33,7 @@ local function answer()
   return { num(now), '', unfinished and '1' or '', moment and num(moment) or '', spots }
 end
 
--- Nothing is due and there are no rules, as is usual in the shards after the first. Then a peek costs half.
+-- The fast path, usual in the shards after the first: nothing is due and there are no rules. Then a peek costs half.
 local calm = (first_score(DUE) or now + 1) > now and (first_score(OPENS) or now + 1) > now
 if calm and call('EXISTS', RULES) == 0 then
   if #request.ids == 0 then

@@ -30,9 +30,9 @@ do
 end
 local ids, scores = take_first(merged, CHECKED_MOST)
 
--- Read their rows. Of a plain one without a tail only queue and task are read, for the counts: it has no key, no
--- upstreams and no other workflow than its own. A failed one is read whole: the list of failed jobs that has it is
--- named after its queue.
+-- Read their rows. Of a plain row without a tail, only queue and task are read, for the counts: such a job has no key
+-- and no upstreams, and is its own workflow. The row of a failed job is read whole, because the list that has the job
+-- is named after its queue.
 local PART = 50                          -- jobs in memory at a time, because their arguments may be large
 local rows, raws, read_whole, plain, none_named = {}, fetch(ROW, ids), {}, {}, {}
 for k, id in ipairs(ids) do
@@ -104,7 +104,7 @@ local function waits_again(id)
   return ups_of[id]
 end
 
--- Returns when the last of the jobs expires that may wait for this row again; nil if there are none.
+-- Returns when the last job expires that may wait for this row again; nil if there is none.
 local function needed_until(up)
   local downs, unread, latest = Endings.dependents(up), {}, now
   for _, down in ipairs(downs) do
@@ -144,14 +144,14 @@ for k, id in ipairs(ids) do
   checked[id] = true
   if not row then
     if single[id] then call('ZREM', OLD, id) end
-  elseif single[id] or row.expires_at == scores[k] then    -- otherwise another list has it
+  elseif single[id] or row.expires_at == scores[k] then    -- otherwise the id belongs to another list
     if needed[id] then
       if not single[id] then call('ZADD', OLD, num(scores[k]), id) end
       skipped = skipped + 1
     else
       local kept_until = awaited[id] and needed_until(id)
-      if kept_until then                       -- OLD has it later, so until then no prune reads it again
-        row = Unit.get(id)                    -- of a plain one only a part was read
+      if kept_until then                       -- moves it in OLD, so no prune reads it again before that time
+        row = Unit.get(id)                    -- of a plain row only a part was read
         row.expires_at, rows[id] = kept_until, row
         Unit.put(row)
       else

@@ -5,7 +5,7 @@
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)
 if before then return cmsgpack.unpack(before) end
-local stopped = stopped_by_move(CLOSING)          -- no workflow changes its shard once jobs may have been moved away
+local stopped = stopped_by_move(CLOSING)          -- no workflow changes its shard once a move may have taken jobs away
 if stopped then return stopped end
 define_shared()
 local ids = call('SMEMBERS', ns .. ':tree:' .. root)

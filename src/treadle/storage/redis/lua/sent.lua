@@ -1,6 +1,6 @@
 -- ARGV: now, seconds to keep, root, number of a move.
--- The first shard has stored this workflow. Its data is kept for a while: a fail-over may lose the last writes of the
--- first shard, and then the workflow is sent again (cross_shard.py).
+-- Notes that the first shard has stored this workflow. Its data is kept for a while: a fail-over may lose the last
+-- writes of the first shard, and then the workflow is sent again (cross_shard.py).
 -- With root '' it returns the data kept of the move, { number, { id, job, row, ... } }, or {}.
 local SENT, SENT_AT = ns .. ':sent', ns .. ':sent:at'
 for _, number in ipairs(call('ZRANGEBYSCORE', SENT_AT, '-inf', num(now - ARGV[2]), 'LIMIT', 0, 100)) do

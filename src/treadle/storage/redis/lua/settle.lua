@@ -68,7 +68,7 @@ local function group_of(rest)
   return group
 end
 
--- The common parts of equal outcomes: the start that the row must have, the start and the tail that it gets.
+-- Returns the common parts of equal outcomes: the start that the row must have, and the new start and tail.
 local function parts_of(word)
   if byte(word) ~= 115 then return {} end
   local keep, tail = sub(word, 11, 18), sub(word, 19)
@@ -90,7 +90,7 @@ local function list_ended(expiry, ending)
   local ended_ids = expiry[3]
   if #ended_ids > 1 then
     local packs, name = ns .. ':packs', NOW_BYTES .. expiry[1]
-    if call('HSETNX', packs, name, cmsgpack.pack(ended_ids)) == 0 then     -- an earlier call at the same moment
+    if call('HSETNX', packs, name, cmsgpack.pack(ended_ids)) == 0 then     -- an earlier call has made it
       local names = cmsgpack.unpack(call('HGET', packs, name))
       for _, id in ipairs(ended_ids) do names[#names + 1] = id end
       call('HSET', packs, name, cmsgpack.pack(names))

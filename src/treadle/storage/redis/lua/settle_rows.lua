@@ -52,9 +52,9 @@ local function upstreams_among_new(out, jobs, answers, fresh)
   return reached_ids
 end
 
--- Of the rows returned for follow-ups of this outcome, and those that follow-ups name: the ones that are its job or
--- wait for it, directly or through others. nil and what is wrong if a follow-up that the job waits for would wait for
--- such a row. See row_rules.refuse_circle.
+-- Checks the rows that were returned for follow-ups of this outcome, and the rows that follow-ups name: returns those
+-- that are its job or wait for it, directly or through others. nil and what is wrong if a follow-up that the job waits
+-- for would wait for such a row. See row_rules.refuse_circle.
 local function circle_of(out, jobs, answers)
   local circle, fresh, dependents = {}, {}, nil
   if out.state ~= WAITING then return circle end

@@ -27,7 +27,7 @@ if has_bounds then
         if other and (not best or score < position or (score == position and earlier(other, id))) then
           best, id, position = page, other, score
         end
-        if best and lowest then break end -- the lists are in queue order
+        if best and lowest then break end -- the lists are already in queue order
       end
       if not best then return nil end
       best.at = best.at + 2

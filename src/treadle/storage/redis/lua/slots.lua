@@ -1,8 +1,8 @@
 -- ARGV: now, the most rows to read, seconds after the last count during which nothing is done, "1" to change nothing.
 -- Counts the slots in use from the rows, and corrects or only returns counters that differ: a script of an earlier
 -- version that failed halfway, because its user lacked a right, left slots taken forever.
--- With more rows than that it reads only those with a due moment and counts only running jobs; with more of those too
--- it does nothing. Returns { limit, its counter before, its slots now, ... }.
+-- If there are more rows than that, it reads only rows with a due moment and counts only running jobs; if there are too
+-- many of these, it does nothing. Returns { limit, its counter before, its slots now, ... }.
 local LAST, corrected = ns .. ':recounted', {}
 if stopped_by_move() or call('EXISTS', LIVE, BEGUN) == 0 then return corrected end
 if now - (tonumber(call('GET', LAST) or nil) or -1e300) < tonumber(ARGV[3]) then return corrected end

@@ -32,6 +32,6 @@ for k, new in ipairs(jobs) do
   local id = ids[k]
   rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
   rows[2 * k] = Row.whole(id, raws[k]) or ''
-  born[id] = nil                         -- if the call has the id again, the stored body of the first is returned
+  born[id] = nil                         -- if the call repeats the id, the body stored first is returned
 end
 return { num(now), rows }

@@ -44,7 +44,7 @@ function Transfer.store(first)
       call('HSET', JOB, id, body)
       call('ZADD', MADE, num(row.created_at), id)
       if Kinds.is_system(row.job) then call('ZADD', Kinds.SYSTEM, num(row.created_at), id) end
-      row.views = {}                             -- no view has it yet
+      row.views = {}                             -- no view (sorted set or list) has it yet
       Unit.rows[id] = row
       Unit.put(row)
       if stored_row == '' then Unit.dirty[id] = nil end

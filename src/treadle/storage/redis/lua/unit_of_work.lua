@@ -47,7 +47,8 @@ function Unit.drop_if_empty(kind, key, rank, list)
   if drop_if_empty(kind, key, rank, list) then Unit.listed[list] = nil end
 end
 
--- Returns the end of the keys for the jobs of a queue that a limit has blocked, or that are queued again after that.
+-- Returns the suffix of the keys that list the jobs of a queue which a limit has blocked, or which are queued again
+-- after that.
 function Unit.blocked_key(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
 function Unit.lane_key(job) return lane_key(job.queue, job.rank, job.lane) end
@@ -180,7 +181,7 @@ local function update_queues(row, views)
     if was then
       local key, queues = Unit.blocked_key(was, job.queue), ns .. ':queues:' .. was
       Unit.first_blocked[key] = nil
-      for _, kind in ipairs({ 'aside', 'kept' }) do    -- not collected: these lists are read before `flush`
+      for _, kind in ipairs({ 'aside', 'kept' }) do    -- written at once: these lists are read before `flush`
         local list = ns .. ':' .. kind .. ':' .. job.rank .. ':' .. key
         call('ZREM', list, row.id)
         Unit.drop_if_empty(kind, key, job.rank, list)

@@ -6,7 +6,7 @@ do
     for _, change in pairs(changes) do
       if change ~= 0 then changed = changed + 1 end
     end
-    if changed > 2 then                  -- then two commands for all are cheaper
+    if changed > 2 then                  -- two commands for all changes are cheaper then
       local fields, set = {}, {}
       for field, change in pairs(changes) do
         if change ~= 0 then fields[#fields + 1] = field end
@@ -16,7 +16,7 @@ do
       end
       call_many('HSET', key, set, 2)
     elseif changed > 0 then
-      for field, change in pairs(changes) do -- the server would write a number with 17 digits: 5,000 instructions
+      for field, change in pairs(changes) do -- as text: the server writes 17 digits of a number
         if change ~= 0 then call('HINCRBY', key, field, string.format('%d', change)) end
       end
     end
