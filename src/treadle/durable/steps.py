@@ -99,8 +99,7 @@ class Durable:
         # signals received or no longer waited for -> the last row used
         self._waited = dict(self._round.turns)
         self._received: set[str] = set()
-        self._codecs: dict[int, CallCodec] = {}  # by the id of a function in `_functions`
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
@@ -162,14 +161,13 @@ class Durable:
         return signature.decode_result(text)
 
     def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
-        """The recorded value of a step of an earlier run. The codec of a function is made once for this run: a job that
-        wakes may have a thousand steps of it, and making a codec takes half of the time of one."""
-        signature = self._codecs.get(id(function))
-        if signature is None:
+        """The recorded value of a step of an earlier run. Making the codec of its function takes half of that time."""
+        kept = self._codecs.get(id(function))
+        if kept is None:
             signature = copy.copy(self._signature(request.key, function))  # a task shares its own
-            self._codecs[id(function)], self._functions[id(function)] = signature, function  # kept, or its id is reused
-        signature.name = self._name(request.key)
-        return self._recorded(request, signature)
+            kept = self._codecs[id(function)] = function, signature  # with the function, or its id is reused
+        kept[1].name = self._name(request.key)
+        return self._recorded(request, kept[1])
 
     def _name(self, key: str) -> str:
         return f"{self.run.record.job.task}: step {key!r}"

@@ -13,7 +13,9 @@ SELECT json_group_array(json_array(seq, id, flags)) FROM (
 ORDER BY j.expires_at, j.id LIMIT ?2);
 
 -- A job that was cancelled because of an upstream, or failed because of a child, may be reopened, and then waits again
--- for all jobs that it names. name: keep_longer
+-- for all jobs that it names.
+
+-- name: keep_longer
 UPDATE job SET expires_at = x.until FROM (
     SELECT j.seq AS seq, max(d.expires_at) AS until FROM job j
     JOIN edge e ON e.up = j.id AND e.named JOIN job d ON d.id = e.down

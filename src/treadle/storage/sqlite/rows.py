@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Presence, Record, State
+from treadle.storage.admission import Asker
 from treadle.storage.row_rules import rank
 
 DOWN: Final = 1  # a job waits, or waited, for it: its ending must be counted
@@ -181,6 +183,17 @@ def checkpoints_of(db: sqlite3.Connection, seqs: Collection[int]) -> dict[int, l
     for seq, name, value in db.execute(CHECKPOINTS_OF, (text(list(seqs)),)) if seqs else ():
         known.setdefault(seq, []).append((name, value))
     return known
+
+
+def whole(db: sqlite3.Connection, rows: Sequence[Record], seqs: Mapping[str, int]) -> list[Record]:
+    """The rows with their checkpoints. `seqs`: the numbers of the rows that have any, by id."""
+    known = checkpoints_of(db, seqs.values()) if seqs else {}
+    pairs = {id: tuple(known[seq]) for id, seq in seqs.items() if seq in known}
+    return [replace(row, checkpoints=pairs[row.job.id]) if row.job.id in pairs else row for row in rows]
+
+
+def asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
+    return Asker((-rank(job), position, job.id), dict(job.limits)[key], kept, is_blocked)
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:

@@ -9,8 +9,6 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from treadle.core.limit_model import Limit
 from treadle.core.model import OURS, NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, keeps_slots, rule_for
@@ -31,12 +29,8 @@ from treadle.storage.sqlite.rows import (
     LIMITS,
     MORE,
     SLOT,
-    checkpoints_of,
     decode,
-    decode_bounds,
-    decode_rule,
     more,
-    record,
     text,
 )
 from treadle.storage.sqlite.shedding import first_queued, last_queued
@@ -108,7 +102,7 @@ class UnitOfWork:
     def saw(self, mark: bytes | None, bounds: bytes | None) -> None:
         """Note the stored mark and the bounds of queues, which were read together with other data; None: none."""
         self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
-        self._bounds = {} if bounds is None else decode_bounds(bounds)
+        self._bounds = {} if bounds is None else columns.decode_bounds(bounds)
 
     def refuse(self, *but: str) -> None:
         mark = self.shut(*but)
@@ -152,7 +146,7 @@ class UnitOfWork:
         seq, flags = values[0], values[1]
         assert isinstance(seq, int)
         assert isinstance(flags, int)
-        row = record(values)
+        row = columns.record(values)
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
@@ -212,10 +206,8 @@ class UnitOfWork:
 
     def whole(self, rows: Sequence[Record]) -> list[Record]:
         self.sync()
-        seqs = {self._seq[row.job.id]: row for row in rows if self._flags.get(row.job.id, 0) & CHECKPOINTS}
-        known = checkpoints_of(self._db, seqs)
-        ids = {seqs[seq].job.id: tuple(pairs) for seq, pairs in known.items()}
-        return [replace(row, checkpoints=ids[row.job.id]) if row.job.id in ids else row for row in rows]
+        ids = [row.job.id for row in rows if self._flags.get(row.job.id, 0) & CHECKPOINTS]
+        return columns.whole(self._db, rows, {id: self._seq[id] for id in ids})
 
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
         seq = self.seq(id)
@@ -316,7 +308,7 @@ class UnitOfWork:
     @property
     def rules(self) -> dict[str, Limit]:
         if self._rules is None:
-            self._rules = {rule.name: rule for (text,) in self.ex(SQL["rules"]) for rule in [decode_rule(text)]}
+            self._rules = {rule.name: rule for (text,) in self.ex(SQL["rules"]) for rule in [columns.decode_rule(text)]}
         return self._rules
 
     def rules_changed(self) -> None:
@@ -389,7 +381,9 @@ class UnitOfWork:
     def returned(self, key: str, queue: str) -> list[Asker]:
         keeps = keeps_slots(self.rules, key)
         jobs = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
-        return sorted(_asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs)
+        return sorted(
+            columns.asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs
+        )
 
     def blocked(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
         keeps = keeps_slots(self.rules, key)
@@ -398,14 +392,10 @@ class UnitOfWork:
         self.sync()
         jobs = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
         for body, position in jobs:
-            yield _asker(decode(body), position, key, kept, True)
+            yield columns.asker(decode(body), position, key, kept, True)
 
     def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))
         else:
             self.ex(SQL["set_opening"], (key, moment))
-
-
-def _asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
-    return Asker((-rank(job), position, job.id), dict(job.limits)[key], kept, is_blocked)

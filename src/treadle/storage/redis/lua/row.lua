@@ -54,8 +54,8 @@ Row.whole = whole
 
 function Row.checkpoints_key(id) return ns .. ':checkpoints:' .. id end
 
--- Store checkpoints of a job, each as "<number>:<text>" under its name. Readers sort them by this number. No script reads
--- them all, except to return them: a job may have thousands.
+-- Store checkpoints of a job, each as "<number>:<text>" under its name. Readers sort them by this number. No script
+-- reads them all, except to return them: a job may have thousands.
 function Row.remember(row, added)
   if #added == 0 then return end
   local key, names, latest = Row.checkpoints_key(row.id), {}, {}
@@ -136,7 +136,8 @@ function Row.read(id, body, raw)
       struct.unpack(ROW_FORMAT, raw)
   set_spans(job, created_at)
   local row = {
-    id = id, job = job, has_checkpoints = flags >= NOTED, after = job.after, state = state, version = version, pending = pending,
+    id = id, job = job, has_checkpoints = flags >= NOTED, after = job.after, state = state, version = version,
+    pending = pending,
     failures_allowed = failures_allowed ~= ANY and failures_allowed or nil, attempt = attempt, lost = lost,
     reopenings = reopenings, created_at = created_at, queue_position = moment_or_nil(position),
     return_position = moment_or_nil(return_position), due_at = moment_or_nil(due_at),
