@@ -27,7 +27,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (1_635, 0),  # +5: a coroutine that nothing awaits
     "treadle/server": (8_100, 9),  # +10: `at_most` and the key of an operation
-    "treadle/storage": (25_262, 9),  # +105: checkpoints apart from the rows, restarts
+    "treadle/storage": (25_267, 9),  # +110: checkpoints apart from the rows, restarts
     "treadle/tasks": (1_349, 2),  # +5: arguments of a restart are redacted
     "treadle/testing": (3_743, 3),  # +3: restarts in a replay; +1: URLs of files of any name
     "treadle/worker": (6_638, 4),  # +10: progress of suspects, restarts

@@ -96,8 +96,7 @@ class Durable:
         self.checkpoints = Checkpoints(run.record.job.id, run.record.checkpoints, backend.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec
         self._round = round_of(run.record.checkpoints)
-        # signals received or no longer waited for -> the last row used
-        self._waited = dict(self._round.turns)
+        self._waited = dict(self._round.turns)  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
@@ -277,10 +276,9 @@ class Durable:
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
-        record = self.run.record
-        payload = self.backend.arguments(record, args, kwargs)
-        if (size := len(payload.encode())) > self.backend.sizes.payload:
-            raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, self.backend.sizes.payload)
+        payload = self.backend.arguments(record := self.run.record, args, kwargs)
+        if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
+            raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
         self._leave(restarted(record, Round(self._round.number + 1, self._waited), payload))
 
     def alone(self, what: str, here: bool = False) -> None:

@@ -381,9 +381,8 @@ class UnitOfWork:
     def returned(self, key: str, queue: str) -> list[Asker]:
         keeps = keeps_slots(self.rules, key)
         jobs = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
-        return sorted(
-            columns.asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs
-        )
+        asker = columns.asker
+        return sorted(asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs)
 
     def blocked(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
         keeps = keeps_slots(self.rules, key)
