@@ -30,6 +30,7 @@ from treadle.core.errors import SchemaTooNew as SchemaTooNew
 from treadle.core.errors import SchemaTooOld as SchemaTooOld
 from treadle.core.errors import Signalled as Signalled
 from treadle.core.errors import Stale as Stale
+from treadle.core.errors import StepFailed as StepFailed
 from treadle.core.errors import StepMismatch as StepMismatch
 from treadle.core.errors import StorageDenied as StorageDenied
 from treadle.core.errors import StorageError as StorageError

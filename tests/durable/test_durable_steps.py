@@ -247,8 +247,8 @@ async def test_a_job_may_take_another_step_after_one_that_raised(app: App, ledge
     ledger.fail["card"] = ledger.fail["end"] = 1
     job = await t.enqueue()
     await drain(app)
-    assert await job.result(0) == "card 2"
-    assert ledger.function_done["mail"] == ledger.function_done["invoice"] == 1
+    assert await job.result(0) == "invoice 1"
+    assert ledger.function_done == {"card": 1, "invoice": 1, "mail": 1, "end": 2}
 
 
 class Versions:
@@ -325,7 +325,7 @@ async def test_stored_steps_are_bounded_in_number_and_size(spy: Spy, clock: Hand
         ledger.plain("text")
         return "x" * size
 
-    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, checkpoints=2500, steps=6)) as app:
+    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, checkpoints=2850, steps=6)) as app:
 
         @app.task
         async def t() -> str:

@@ -22,7 +22,6 @@ WIDE = {
 ROWS = "one line for each column; a call for each would cost more than reading the row"
 LONG = {
     "treadle.storage.redis.rows.record": ROWS,
-    "treadle.storage.sqlite.rows.record": ROWS,
     "treadle_testkit.conformance.moving_kit.zoo": "one job of each kind that a move must carry",
 }
 FORM = "one form, its fields from top to bottom"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import mix, orderly, poison, rates, repeats
+from tests.simulate import mix, orderly, poison, rates, repeats, saga
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -20,5 +20,11 @@ FLEETS: dict[str, dict[str, Any]] = {
         "faults": tuple(kind for kind in KINDS if kind != "clock"),
     },
     "poison": {"app": poison.app, "scenario": poison.work, "invariants": (poison.the_innocent_end_well,)},
+    "saga": {
+        "app": saga.app,
+        "scenario": saga.work,
+        "invariants": (saga.each_trip_is_booked_or_undone,),
+        "faults": saga.FAULTS,
+    },
     "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

@@ -728,6 +728,7 @@ export interface Step {
   value: Json;
   until: number | null;
   done: boolean;
+  failed: boolean;
 }
 
 export interface Task {

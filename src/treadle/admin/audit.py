@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.awaiting import async_block
-from treadle.core.clock import monotonic
 from treadle.core.errors import UNREADABLE, BadOption, StorageError
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
@@ -41,8 +40,6 @@ LONGEST: Final = 500  # characters of each text
 LONGEST_ENTRY: Final = 16_384  # characters of an entry's payload, and of its result
 REASONS: Final = 20  # reasons why jobs were passed over
 ENDING: Final = "treadle:audit:ending"  # the checkpoint of an ended entry with its corrected ending
-CLEAN_EVERY: Final = 3_600.0  # s between two looks for open entries older than KEEP
-CLEANED: Final = 100  # entries that one look deletes
 
 Source = Literal["api", "cli", "python", "mcp", "server"]
 """The origin of an act. "server": the worker protocol, or the API of another server, whose storage is this one; that
@@ -176,10 +173,8 @@ class _Recording(AbstractAsyncContextManager[Receipt]):
 class Audit:
     """The audit log of a storage. Entries are kept for 90 days."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Callable[[], float], moved: Moved) -> None:
-        self._storage, self._now, self._moved = storage, now, moved
-        self._new_id = UuidV7()
-        self._cleaned: float | None = None
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], moved: Moved) -> None:
+        self._storage, self._moved, self._new_id = storage, moved, UuidV7()
 
     def record(
         self,
@@ -210,16 +205,7 @@ class Audit:
         storage = await self._storage()
         if cut.source == "api" and storage.capabilities.remote:
             cut = replace(cut, source="server")  # the other server has not seen the token
-        new = NewJob(
-            id=f"{PREFIX}{self._new_id()}",
-            task=TASK,
-            queue=defaults.SYSTEM_QUEUE,
-            payload=msgspec.json.encode(cut).decode(),
-            delay=defaults.MAX_DELAY,  # never queued
-            keep=KEEP,
-        )
-        [row] = await storage.enqueue([new])
-        await self._clean(storage)
+        [row] = await storage.enqueue([new_entry(f"{PREFIX}{self._new_id()}", msgspec.json.encode(cut).decode())])
         return Begun(row, cut)
 
     async def end(self, begun: Begun, receipt: Receipt) -> None:
@@ -252,20 +238,19 @@ class Audit:
         await self._moved.looked("app.audit.list")
         return AuditPage([entry_of(row) for row in page.records], page.cursor)
 
-    async def _clean(self, storage: Storage) -> None:
-        """Delete entries that have been open for 90 days, once an hour: no worker ends them."""
-        if storage.capabilities.queues or (self._cleaned is not None and monotonic() - self._cleaned < CLEAN_EVERY):
-            return
-        self._cleaned = monotonic()
-        try:
-            old = await storage.find(
-                Query(task=TASK, state=(State.READY,), before=self._now() - KEEP, order="oldest", limit=CLEANED)
-            )
-            await storage.settle(
-                [Outcome(id=row.id, version=row.version, state=State.CANCELLED, keep=0.0) for row in old.records]
-            )
-        except StorageError as error:
-            log.debug("open entries were not deleted: %s", error)
+
+def new_entry(id: str, payload: str) -> NewJob:
+    """The row of an act that begins. It is never queued, and if it stays open, its deadline ends and deletes it."""
+    return NewJob(
+        id=id,
+        task=TASK,
+        queue=defaults.SYSTEM_QUEUE,
+        payload=payload,
+        delay=defaults.MAX_DELAY,
+        deadline=KEEP,
+        keep=KEEP,
+        keep_failed=0.0,
+    )
 
 
 def is_id(id: str) -> bool:
@@ -297,7 +282,11 @@ def entry_of(row: Record) -> AuditEntry:
     except UNREADABLE:
         ending = Ending(error=row.result)
     return AuditEntry(
-        id=row.id, at=row.created_at, ended_at=row.ended_at, **structs.asdict(act), **structs.asdict(ending)
+        id=row.id,
+        at=row.created_at,
+        ended_at=row.ended_at if row.state is State.SUCCEEDED else None,
+        **structs.asdict(act),
+        **structs.asdict(ending),
     )
 
 

@@ -14,7 +14,7 @@ from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, Record, State
 from treadle.core.query_model import Query
-from treadle.durable import Checkpoint, Failure, error_of, locks_of, read_entry
+from treadle.durable import Checkpoint, Failure, locks_of, read_entry
 from treadle.policy import attempts, run_log
 from treadle.policy.run_log import LogLine
 from treadle.serialization.call_codec import CallCodec
@@ -53,10 +53,11 @@ class Step(Struct, frozen=True, kw_only=True):
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
            timed out. "once": a key of `current().once`, of which the last ten are known
-    value  decoded as a result is, or its stored text if that cannot be decoded; for a step whose result could not be
-           stored, the words of its error
-    until  end of the sleep, or of the once-lock
-    done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key
+    value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
+    until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
+    done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
+           step that is tried again
+    failed  whether later runs raise the error of the step, or, if it is tried again, its last try has failed
     """
 
     name: str
@@ -64,6 +65,7 @@ class Step(Struct, frozen=True, kw_only=True):
     value: Any = None
     until: float | None = None
     done: bool = True
+    failed: bool = False
 
 
 class Signal(Struct, frozen=True, kw_only=True):
@@ -154,13 +156,14 @@ def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
 
 
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
+    if isinstance(entry.failure, Failure):
+        until = entry.until if isinstance(entry.until, float) else None
+        return Step(name=name, kind="step", value=entry.failure.words, until=until, done=until is None, failed=True)
     if isinstance(entry.until, float):
         done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
         return Step(name=name, kind="sleep", until=entry.until, done=done)
     kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
-    if isinstance(entry.failure, Failure):
-        return Step(name=name, kind="step", value=str(error_of(name, entry.failure)))
     result = entry.result
     stored = None if result is None else _decoded(result, decode) if own else value(result)
     return Step(name=name, kind=kind, value=stored, done=not entry.gave_up)

@@ -129,7 +129,7 @@ class AppCore:
         self.limits = Limits(self.opened, names, self.moved)
         self.queues = Queues(self.opened, self.limits, self.moved)
         self.workflows = Workflows(self.opened, self.moved)
-        self.audit = Audit(self.opened, self.now, self.moved)
+        self.audit = Audit(self.opened, self.moved)
         self.operations = Operations(self.client, self.opened, self.audit, self.now)
         self.metrics = MetricsReader(self.opened, self.now, self.moved, names)
         self.schedules = Schedules(

@@ -19,7 +19,7 @@ from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
-from treadle.durable import Failure, error_of, read_entry
+from treadle.durable import Failure, read_entry
 from treadle.policy import guilt
 from treadle.workflow.signals import SIGNAL, signal_name
 
@@ -77,10 +77,13 @@ def _became(name: str, text: str) -> str:
         entry = read_entry(text)
     except UNREADABLE:
         return text
+    failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
+    if entry.is_tried and isinstance(entry.until, float):
+        return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
     if not isinstance(entry.until, UnsetType):
         return f"sleeps until {moment_text(entry.until)}"
-    if isinstance(entry.failure, Failure):
-        return f"failed: {error_of(name, entry.failure)}"
+    if failure:
+        return f"failed: {failure}"
     return "timed out" if entry.gave_up else "done"
 
 

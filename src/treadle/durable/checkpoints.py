@@ -6,9 +6,11 @@ Each entry names the step that was requested before it, so the order is checked 
 branches that run concurrently (tasks of `gather` or a TaskGroup) have no order among each other: each branch follows
 the step before it began. Forms of `after`:
 
-    ""       the first step                  "a"      the step after a
-    "a!E"    after a, which raised E         "a&"     the first step of a branch that began after a
-    "a>"     the first step inside a
+    ""       the first step                  "a&"     the first step of a branch that began after a
+    "a"      the step after a                "a>"     the first step inside a
+
+A step that raised has an entry as soon as the function takes another step: the function has caught the error, and no
+later run may decide otherwise.
 """
 
 from __future__ import annotations
@@ -16,42 +18,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import CODE, UNREADABLE, BadResult, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
+from treadle.durable.branches import Branch, branch_here, has_ended, place_here
+from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
 
 log = logging.getLogger("treadle")
 
-MOST_PROBLEM = (
-    1_000  # characters of the stored reason why a result cannot be stored; a codec of the user may give a longer one
-)
-
-
-class Failure(Struct, frozen=True):
-    """The error of a step. Each later run raises it in the place of the step, and does not call the function again.
-
-    type  the name of the class in `treadle.errors`
-    args  what its constructor was called with
-    """
-
-    type: str
-    args: tuple[Any, ...]
-
 
 class Checkpoint(Struct, omit_defaults=True):
-    """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`; a step whose result could
-    not be stored has `failure` in its place."""
+    """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`.
+
+    A step that failed has `failure`. One that is tried again has `tries`, and `until` while its next try is not due.
+    """
 
     after: str = ""
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
@@ -60,6 +52,8 @@ class Checkpoint(Struct, omit_defaults=True):
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
+    tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
+    args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
 
     @property
     def result(self) -> str | None:
@@ -68,20 +62,22 @@ class Checkpoint(Struct, omit_defaults=True):
             return None if isinstance(self.text, UnsetType) else self.text
         return bytes(self.value).decode()
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether the step waits for its next try."""
+        return isinstance(self.tries, int) and isinstance(self.until, float)
+
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
+_in_order = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Branch:
-    """A branch of execution, in which steps have an order."""
-
-    __slots__ = ("checkpoints", "last", "place")
-
-    def __init__(self, checkpoints: Checkpoints, place: object, last: str) -> None:
-        self.checkpoints, self.place, self.last = checkpoints, place, last
-
-
-_branch: ContextVar[Branch | None] = ContextVar("treadle_branch", default=None)
+def checksum_of(args: Any, kwargs: Any) -> str | UnsetType:
+    """A checksum of a step's arguments; UNSET if they are no plain data. It takes 0.6 us."""
+    try:
+        return f"{zlib.crc32(_in_order((args, kwargs))):08x}"
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return UNSET
 
 
 class StepRequest(Struct, frozen=True):
@@ -91,79 +87,122 @@ class StepRequest(Struct, frozen=True):
     after: str
     entry: Checkpoint | None
     branch: Branch
+    args: str | UnsetType = UNSET
+    is_late: bool = False  # the run was cancelled before: its entry is not stored
+
+    def entry_of(self, **fields: Any) -> Checkpoint:
+        """An entry of this step."""
+        return Checkpoint(self.after, args=self.args, **fields)
+
+
+class Raised(NamedTuple):
+    """An error that a step raised, and the task that called the step's function (None: a thread did)."""
+
+    request: StepRequest
+    failure: Failure
+    task: object
 
 
 class Checkpoints:
     """The steps of one job, stored before or in this run."""
 
-    def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
-        """`place`: the task or thread that runs the job's function; None: the one that asks for the first step."""
-        self.job, self._sizes = job, sizes
+    def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None, round: int = 0) -> None:
+        """`place`: the task or thread that runs the job's function; None: the one that asks for the first step.
+        `round`: how often the job was reopened."""
+        self.job, self._sizes, self.round = job, sizes, round
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
+        self.caught: set[str] = set()  # steps that failed, whose failures are to be stored before another function runs
         self._size = 0
         for key, text in stored:
             if key.startswith(OURS):
                 continue
-            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
             if (why := lacks(text)) is not None:
                 raise BadStep(key, f"its value cannot be read: {why}")
             try:
-                self.entries[key] = read_entry(text)
+                entry = read_entry(text)
             except UNREADABLE as error:
                 raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
+            if (
+                isinstance(entry.failure, Failure)
+                and isinstance(entry.failure.round, int)
+                and entry.failure.round < round
+            ):
+                continue  # an operator has reopened the job, so that it tries this step again
+            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
+            self.entries[key] = entry
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, Branch] = {}
-        self._failed: dict[str, str] = {}  # steps that raised in this run, with the exception's class
+        self._owners: dict[str, tuple[Branch, str]] = {}
+        self._open: set[str] = set()  # steps that were requested and have not ended
+        self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
         self._root = None if place is None else Branch(self, place, "")
 
     # --- asking for steps
 
-    def ask(self, name: str) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET, is_late: bool = False) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
         if name not in self._counts:
             check_name(name)
-        branch = self._here()
-        owner = self._owners.setdefault(name, branch)
-        if owner is not branch:
-            raise BadStep(
-                name,
-                "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
-                f"each its own name, such as f'{name}:{{i}}'",
-            )
+        branch = self.here()
+        self._own(name, branch)
+        if not is_late:
+            self.decide(branch)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
-        after = branch.last
-        if after in self._failed:
-            after = f"{after}!{self._failed[after]}"
+        self._owners[name] = branch, key
         entry = self.entries.get(key)
-        self._check(key, after, entry)
+        self._check(key, branch.last, entry)
+        if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
+            raise StepMismatch.of_arguments(self.job, key)
+        request = StepRequest(key, branch.last, entry, branch, args, is_late)
         branch.last = key
-        return StepRequest(key, after, entry, branch)
+        self._open.add(key)
+        return request
+
+    def end(self, request: StepRequest) -> None:
+        """The step has returned or raised."""
+        self._open.discard(request.key)
+
+    def is_over(self, key: str) -> bool:
+        """Whether the step has its result or its failure."""
+        entry = self.entries.get(key)
+        return entry is not None and not entry.is_tried
 
     def following(self, key: str) -> str | None:
         """The recorded step directly behind this one, or the first one behind ""; None: there is none."""
         return self._next.get(key)
 
-    def _here(self) -> Branch:
+    def here(self) -> Branch:
         """The branch of the caller: a known one, or a new one."""
-        place = _place()
+        place = place_here()
         if self._root is None:
             self._root = Branch(self, place, "")
-        branch = _branch.get()
+        branch = branch_here.get()
         if branch is None or branch.checkpoints is not self:
             branch = self._root
         if branch.place != place:
-            last = branch.last if branch.last.endswith(("&", ">")) else f"{branch.last}&"
-            branch = Branch(self, place, last)
-        _branch.set(branch)
+            branch = branch.begun(place)
+        branch_here.set(branch)
         return branch
+
+    def _own(self, name: str, branch: Branch) -> None:
+        """Raise BadStep if another branch that may still run has taken a step of that name."""
+        owner, key = self._owners.get(name, (branch, ""))
+        if owner is branch:
+            return
+        in_order = branch.is_in(owner) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
+        if key in self._open or not in_order or owner.outer != branch.outer:
+            raise BadStep(
+                name,
+                "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
+                f"each its own name, such as f'{name}:{{i}}'",
+            )
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
         before = _plain(after)
         if entry is not None:
-            if _plain(entry.after) != before and not self._went_another_way(entry.after):
+            if _plain(entry.after) != before:
                 place = f"after {_shown(entry.after)!r}" if entry.after else "as the first"
                 raise StepMismatch(self.job, key, _shown(before), f"it {place}")
             return
@@ -176,36 +215,42 @@ class Checkpoints:
             error.fails_as = CODE
             raise error
 
-    def _went_another_way(self, after: str) -> bool:
-        """Whether a step before this point raised when this was recorded, and has not raised the same in this run. If
-        so, the same program may have reached this step by another branch of its code."""
-        while after:
-            key, _, raised = after.partition("!")
-            if raised and self._failed.get(key) != raised:
-                return True
-            entry = self.entries.get(_shown(key))
-            after = "" if entry is None else entry.after
-        return False
-
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = _branch.set(Branch(self, _place(), f"{request.key}>"))
+        token = branch_here.set(request.branch.inside(request.key))
         running = _running.set(request.key)
         try:
             yield
-        except BaseException as error:
-            self._failed[request.key] = type(error).__name__
-            raise
         finally:
             _running.reset(running)
-            _branch.reset(token)
+            branch_here.reset(token)
+
+    # --- errors
+
+    def raised(self, request: StepRequest, failure: Failure) -> None:
+        """Note that this step raises an error here. It is stored if the function catches it and continues."""
+        if not request.is_late:
+            self._raised[request.key] = Raised(request, failure, place_here())
+
+    def decide(self, branch: Branch) -> None:
+        """The function continues in this branch: store the errors that have reached it, as it has caught them."""
+        if not self._raised:
+            return
+        for key, (request, failure, task) in tuple(self._raised.items()):
+            if request.branch.has_passed_on(task, branch):
+                del self._raised[key]
+                before = self.entries.get(key)
+                tries = UNSET if before is None else before.tries
+                self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries))
+                self.caught.add(key)
 
     # --- storing
 
-    def keep(self, request: StepRequest, entry: Checkpoint) -> None:
+    def keep(self, request: StepRequest, entry: Checkpoint, is_last: bool = False) -> None:
         """Add the entry, to be stored. Raises TooLarge, and then adds nothing. Its job fails at once: a further attempt
-        would take the same steps. A failure is stored whatever the sizes of the others, as it is the last step."""
+        would take the same steps. `is_last`: the job fails with it, so it is stored whatever the sizes of the
+        others."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
         if size > defaults.WARN_AT * self._sizes.step:
@@ -213,7 +258,7 @@ class Checkpoints:
         before = self.entries.get(request.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
         whole = self._size - known + size + len(request.key.encode())
-        if isinstance(entry.failure, UnsetType):
+        if not is_last:
             if size > self._sizes.step:
                 raise TooLarge.of_result(
                     f"the checkpoint of step {request.key!r} of job {self.job}", size, self._sizes.step
@@ -227,7 +272,8 @@ class Checkpoints:
             self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
         self._size = whole
         self.entries[request.key] = entry
-        self.unsaved[request.key] = text
+        if not request.is_late:
+            self.unsaved[request.key] = text
 
     def _warn(self, what: str) -> None:
         log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)
@@ -241,30 +287,14 @@ class Checkpoints:
         for key, text in pairs:
             if self.unsaved.get(key) == text:
                 del self.unsaved[key]
+        self.caught &= self.unsaved.keys()
 
 
-def valued(request: StepRequest, text: str, own_codec: bool, turn: int | UnsetType = UNSET) -> Checkpoint:
+def valued(request: StepRequest, text: str, own_codec: bool, **fields: Any) -> Checkpoint:
     """The entry of an encoded value."""
     if own_codec:
-        return Checkpoint(request.after, text=text, turn=turn)
-    return Checkpoint(request.after, value=Raw(text.encode()), turn=turn)
-
-
-def failed(request: StepRequest, error: BadResult | TooLarge) -> Checkpoint:
-    """The entry of a step that has run, and whose result cannot be stored."""
-    if isinstance(error, BadResult):
-        return Checkpoint(request.after, failure=Failure("BadResult", (error.task, error.problem[:MOST_PROBLEM])))
-    return Checkpoint(request.after, failure=Failure("TooLarge", (error.what, error.size, error.limit)))
-
-
-def error_of(key: str, failure: Failure) -> BadResult | TooLarge | BadStep:
-    """The error to raise in the place of this step."""
-    match failure.type, failure.args:
-        case "BadResult", [str(task), str(problem)]:
-            return BadResult(task, problem)
-        case "TooLarge", [str(what), int(size), int(limit)]:
-            return TooLarge.of_result(what, size, limit)
-    return BadStep(key, f"another version of Treadle stored that it failed with {failure.type}")
+        return request.entry_of(text=text, **fields)
+    return request.entry_of(value=Raw(text.encode()), **fields)
 
 
 def check_name(name: Any) -> None:
@@ -292,17 +322,9 @@ def running_step() -> str | None:
     return _running.get()
 
 
-def _place() -> object:
-    """The current task of the event loop, or this thread: the caller's branch, as neither runs two things at once."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
-
-
 def _plain(after: str) -> str:
-    """`after` without the marks for an exception and for a branch: the same step may follow with or without them."""
-    return after.partition("!")[0].rstrip("&") if "!" in after or "&" in after else after
+    """`after` without the mark of a branch: the same step may follow with or without it."""
+    return after.rstrip("&")
 
 
 def _shown(after: str) -> str:

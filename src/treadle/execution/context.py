@@ -14,11 +14,11 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NestedTransaction, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable import Durable, Once
+from treadle.durable import PLAIN, Durable, Once, StepOptions, step_options
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
-from treadle.policy.retry import seconds
+from treadle.policy.retry import Retry, seconds
 from treadle.resources import state_of
 
 P = ParamSpec("P")
@@ -169,48 +169,46 @@ class Context(msgspec.Struct, frozen=True):
 
     # --- durable code
 
-    @overload
-    def step(
-        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(
-        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Run a function once in the life of this job: `await current().step("charge", charge, order)`. Its result is
-        stored when this returns, and later runs receive the stored value. If the worker dies before that, the function
-        runs again.
+    @property
+    def step(self) -> Step:
+        """Run a function once in the life of this job: `await current().step("charge", charge, order)`. See `Step`."""
+        return Step(self._durably)
 
-        An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form,
-        by the function's return annotation. Nothing is stored if the function raises. The second step of the same name
-        is "name#2". Raises BadStep, StepMismatch, TooLarge and BadResult.
-        """
-        return self._durably(name).step(name, function, args, kwargs)
-
-    async def sleep(
+    def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Sleep for this many seconds, or until an instant, without using a slot. An exception that `except Exception`
         does not catch ends the run, and the function runs again from its start when the time is over. Sleeping does not
         count as an attempt. Raises BadStep and StepMismatch."""
         durable = self._durably(name)
-        durable.alone(name)
-        await durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until)
+
+        async def sleep() -> None:
+            durable.alone(name)
+            await durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until)
+
+        return durable.awaited(f"sleep:{name}", sleep)
 
     @overload
-    async def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
     @overload
-    async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
-    async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+    def wait_for(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> Coroutine[Any, Any, T]: ...
+    def wait_for(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> Coroutine[Any, Any, Any]:
         """The value of `app.jobs.signal(id, name, value)`, decoded as `returns`. The wait uses no slot, see `sleep`;
         the signal may have been given before.
 
         Raises TimeoutError after `timeout` seconds (the run may wait for the name again), BadStep and StepMismatch.
         """
         durable = self._durably(name)
-        durable.alone(name)
-        return await durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
+
+        async def wait() -> Any:
+            durable.alone(name)
+            return await durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
+
+        return durable.awaited(f"wait:{name}", wait)
 
     async def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
@@ -280,16 +278,80 @@ class Context(msgspec.Struct, frozen=True):
         self._run.keep_note(note)
 
 
+class Step:
+    """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
+    later runs receive the stored value. If the worker dies before that, the function runs again.
+
+    An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form, by
+    the function's return annotation. The second step of the same name is "name#2". If the function raises, so does the
+    step. If the code around it catches the error and continues, the error is stored, and later runs raise it again in
+    the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
+    """
+
+    __slots__ = ("_durably", "_options")
+
+    def __init__(self, durably: Callable[[str], Durable], options: StepOptions = PLAIN) -> None:
+        self._durably, self._options = durably, options
+
+    @overload
+    def __call__(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    def __call__(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        return self._durably(name).step(name, function, args, kwargs, self._options)
+
+    def options(
+        self,
+        *,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        on_error: judge.OnError | None = None,
+    ) -> Step:
+        """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
+
+        retry     when the step is tried again after an error. Between two tries the job is deferred: it uses no slot,
+                  and no attempt is counted. When they are used up, or the error is final (Abort, or by `on_error`), the
+                  error is stored, and each run raises it. Fields that are not set have the defaults of `Retry`
+        timeout   seconds that one try of an async function may take; then it is cancelled and raises TimeoutError
+        on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
+        Raises BadOption, also for a `timeout` of a plain function, which cannot be interrupted.
+        """
+        return Step(self._durably, step_options(retry, timeout, on_error))
+
+
+class SynchronousStep:
+    """`current().sync.step`: as `Step`; the function runs in the caller's thread."""
+
+    __slots__ = ("_durable", "_options")
+
+    def __init__(self, durable: Durable, options: StepOptions = PLAIN) -> None:
+        self._durable, self._options = durable, options
+
+    def __call__(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._durable.step_here(name, function, args, kwargs, self._options)
+        return result
+
+    def options(self, *, retry: Retry | None = None, on_error: judge.OnError | None = None) -> SynchronousStep:
+        """As `Step.options`. A thread cannot be interrupted, so there is no `timeout`."""
+        return SynchronousStep(self._durable, step_options(retry, None, on_error))
+
+
 class Synchronous:
     """Durable code for functions in threads: `current().sync`."""
 
     def __init__(self, durable: Durable) -> None:
         self._durable = durable
 
-    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    @property
+    def step(self) -> SynchronousStep:
         """As `current().step`; the function runs in this thread."""
-        result: T = self._durable.step_here(name, function, args, kwargs)
-        return result
+        return SynchronousStep(self._durable)
 
     def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"

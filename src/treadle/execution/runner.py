@@ -33,7 +33,7 @@ from treadle.execution.job_run import JobRun, enter
 from treadle.execution.threads import in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
-from treadle.policy.retry import Abort, Defer, Retry, RetryAfter, RetryNow
+from treadle.policy.retry import Abort, Defer, Retry, RetryAfter
 from treadle.policy.rounds import present
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
@@ -163,7 +163,7 @@ class Runner:
             forks.end()
         if run.why is not None and run.why in FIRM:
             return self._stopped(task, run, rules, None)
-        if run.durable is not None and (run.suspended_as is not None or run.durable.misused is not None):
+        if run.durable is not None and (run.suspended_as is not None or run.durable.misuse() is not None):
             return self._left(task, run, rules, None)
         if type(text) is Followups:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, run, rules)
@@ -173,6 +173,8 @@ class Runner:
         if isinstance(error, asyncio.CancelledError):
             return self._stopped(task, run, rules, error)
         interrupts.pass_on(error)
+        if run.durable is not None:
+            run.durable.suspended_by(error)
         if run.why in FIRM or (run.why == "stop" and not isinstance(error, Defer | Abort | RetryAfter | Suspend)):
             return self._stopped(task, run, rules, error)
         if run.suspended_as is not None:
@@ -298,8 +300,8 @@ class Runner:
 
     def _left(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException | None) -> Outcome:
         """The outcome of a run that sleeps or waits. If the function returned or raised instead, it failed."""
-        if run.durable is not None and run.durable.misused is not None:
-            return self._failed(task, run, rules, run.durable.misused)  # it has not waited
+        if run.durable is not None and (misuse := run.durable.misuse()) is not None:
+            return self._failed(task, run, rules, misuse)
         assert run.suspended_as is not None
         if is_suspension(error):
             self._troubles[run] = None
@@ -314,35 +316,19 @@ class Runner:
     def _failed(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException) -> Outcome:
         record, verdict = run.record, None
         self._troubles[run] = error
+        is_final = False
+        if run.durable is not None:
+            error, is_final = run.durable.left_by(error)
         if not isinstance(error, Defer | Abort | RetryAfter):  # these already are verdicts
-            ask = self._ask
-            verdict = ask(task.on_error, error, run, rules) or ask(self._on_error, error, run, rules)
+            failure = judge.Failure.of(record, record.attempt + 1, rules.retry)
+            verdict = judge.verdict_of(task.on_error, error, failure) or judge.verdict_of(
+                self._on_error, error, failure
+            )
+            if verdict is None and is_final:
+                verdict = Abort()  # a further attempt would raise it at the same place
         moment = run.storage_time(self._now())
         outcome = judge.failed(record, rules, error, verdict, moment, self._random(), note=run.note)
         return run.with_attempt(outcome, moment)
-
-    @staticmethod
-    def _ask(on_error: judge.OnError | None, error: BaseException, run: JobRun, rules: judge.Rules) -> judge.Verdict:
-        """The verdict of the user's classifier. If it raises, the error is logged and there is no verdict."""
-        if on_error is None:
-            return None
-        record, attempts = run.record, rules.retry.attempts
-        try:
-            most = attempts if isinstance(attempts, int) else None
-            failure = judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
-            verdict: object = on_error(error, failure)
-            if verdict is None or isinstance(verdict, RetryNow | RetryAfter | Defer | Abort):
-                return verdict
-            if asyncio.iscoroutine(verdict):
-                verdict.close()
-            raise TypeError(
-                f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, "
-                f"found {verdict!r}"
-            )
-        except BaseException as broken:  # a plain function: also a CancelledError is its own
-            interrupts.pass_on(broken)
-            log.exception("on_error failed for %s %s; using the default", record.job.task, record.job.id)
-            return None
 
 
 async def _passed(task: TaskCore, run: JobRun, how: bool | Literal["list"]) -> object:

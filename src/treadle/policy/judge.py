@@ -5,6 +5,8 @@ Workers and the HTTP server use it; storages do not decide.
 
 from __future__ import annotations
 
+import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -14,11 +16,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle.core import defaults, ids
+from treadle.core import defaults, ids, interrupts
 from treadle.core.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.policy import attempts, guilt
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
+
+log = logging.getLogger("treadle")
 
 SUMMARY = 300  # characters of an error's summary line
 HOLD = "treadle.limit"  # the system task that pauses a limit for some time
@@ -37,6 +41,12 @@ class Failure(Struct, frozen=True):
     attempt: int  # the number of this attempt, from 1
     attempts: int | None  # how many it may have; None: no limit
     record: Record
+
+    @classmethod
+    def of(cls, record: Record, attempt: int, retry: Retry) -> Failure:
+        """The failure of this attempt of a job, or of this try of its step."""
+        attempts = retry.attempts if isinstance(retry.attempts, int) else None
+        return cls(record.job.id, record.job.task, attempt, attempts, record)
 
 
 class Held(Struct, frozen=True):
@@ -245,6 +255,25 @@ def failed(
         checkpoints=(*checkpoints, *guilt.cleared_note(record)),
         note=note,
     )
+
+
+def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure) -> Verdict:
+    """The verdict of the user's classifier. If it raises, the error is logged and there is no verdict."""
+    if on_error is None:
+        return None
+    try:
+        verdict: object = on_error(error, failure)
+        if verdict is None or isinstance(verdict, RetryNow | RetryAfter | Defer | Abort):
+            return verdict
+        if inspect.iscoroutine(verdict):
+            verdict.close()
+        raise TypeError(
+            f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {verdict!r}"
+        )
+    except BaseException as broken:  # a plain function: also a CancelledError is its own
+        interrupts.pass_on(broken)
+        log.exception("on_error failed for %s %s; using the default", failure.task, failure.id)
+        return None
 
 
 def fails_as(error: BaseException) -> str | None:

@@ -256,16 +256,10 @@ def names(job: NewJob, limit: str) -> bool:
 
 def check_audit_row(job: NewJob) -> None:
     act: audit.Act = read(msgspec.json.Decoder(audit.Act).decode, "payload", job.payload)
-    plain = NewJob(
-        id=job.id,
-        task=audit.TASK,
-        queue=defaults.SYSTEM_QUEUE,
-        payload=job.payload,
-        delay=defaults.MAX_DELAY,
-        keep=audit.KEEP,
-    )
     expect(
-        job == plain and _AUDIT_ID.fullmatch(job.id) is not None and len(job.payload) <= audit.LONGEST_ENTRY,
+        job == audit.new_entry(job.id, job.payload)
+        and _AUDIT_ID.fullmatch(job.id) is not None
+        and len(job.payload) <= audit.LONGEST_ENTRY,
         "task",
         job,
         "an entry of the audit log",

@@ -82,9 +82,21 @@ def deadline_of(job: NewJob, created_at: float, since: float) -> float | None:
 
 
 def new_record(job: NewJob, now: float) -> Record:
-    """The record of a plain job without a lane that has just been stored."""
+    """The record of a plain job without a lane that has just been stored: queued, or scheduled after its delay."""
+    due = deadline_at = None if job.deadline is None else now + job.deadline
+    place: float | None = now
+    if now + job.delay > now:
+        place, due = None, first_moment(now + job.delay, deadline_at)
     return Record(
-        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
+        job=job,
+        version=0,
+        state=State.READY,
+        queue_position=place,
+        return_position=place,
+        due_at=due,
+        deadline_at=deadline_at,
+        created_at=now,
+        updated_at=now,
     )
 
 

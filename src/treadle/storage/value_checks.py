@@ -78,7 +78,7 @@ def guarded_settle_claim(both: SettlesAndClaims[S]) -> SettlesAndClaims[S]:
 
 def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
     """Raise BadOption or TooLarge for a job with a value out of range. `plain`: the storage knows that none of the jobs
-    has a key, a lane, labels, a parent, a lease, a deadline or jobs it waits for."""
+    has a key, a lane, labels, a parent, a lease or jobs it waits for."""
     if len(jobs) < FEW or not _have_usual_names(jobs):
         for job in jobs:
             check_job(job)
@@ -90,6 +90,7 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
             or job.priority
             or job.delay
             or job.run_at is not None
+            or job.deadline is not None
             or job.deadline_at is not None
             or job.limits
             or job.headers
@@ -135,7 +136,6 @@ def _is_rich(job: NewJob) -> bool:
         or job.failures_allowed is None
         or job.aging
         or job.lease is not None
-        or job.deadline is not None
         or job.nonce is not None
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
@@ -208,25 +208,25 @@ class _RecordedSteps(Checkpoints):
     """The recorded steps. Asking for another one ends the function."""
 
     def __init__(self, record: Record, sizes: Sizes, place: object) -> None:
-        super().__init__(record.job.id, record.checkpoints, sizes, place)
+        super().__init__(record.job.id, record.checkpoints, sizes, place, record.reopenings)
         self.taken: list[str] = []
         self.stopped_at: str | None = None
         self.last = ""
         self.mismatch: StepMismatch | None = None
 
-    def ask(self, name: str) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET, is_late: bool = False) -> StepRequest:
         try:
-            request = super().ask(name)
+            request = super().ask(name, args, is_late)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
             raise
-        if request.entry is None:
-            self.end(request.key)
+        if request.entry is None or request.entry.is_tried:
+            self.stop(request.key)
         self.last = request.key
         self.taken.append(request.key)
         return request
 
-    def end(self, key: str) -> NoReturn:
+    def stop(self, key: str) -> NoReturn:
         self.stopped_at = self.stopped_at or key
         raise _Beyond(key)
 
@@ -242,7 +242,7 @@ class _RecordedDurable(Durable):
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """True for a mark that the job has; nothing says whether it would get another one."""
         if key not in self._held:
-            self.steps.end(f"once:{key}")
+            self.steps.stop(f"once:{key}")
         return True
 
 
@@ -255,11 +255,17 @@ class _Backend:
     def now(self) -> float:
         return self._now
 
+    def random(self) -> float:
+        return 0.0
+
     def codec(self, task: str) -> Codec | None:
         return None
 
     def arguments(self, record: Record, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         return "[]"
+
+    def is_cancelled(self, run: DurableRun) -> bool:
+        return False
 
     async def save(self, run: DurableRun) -> None:
         """Store nothing."""

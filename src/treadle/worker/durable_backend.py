@@ -44,6 +44,7 @@ class WorkerDurableBackend:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
         self._heartbeat, self._threads = parts.heartbeat, parts.pools.threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
+        self.random = parts.app.random
         self._layers = overrides(parts.app.layers, "step")
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
@@ -55,6 +56,11 @@ class WorkerDurableBackend:
         """The payload of a further round of this job."""
         later = bool(read_policy(record.job.retry).pass_result)
         return self._app.tasks[record.job.task].signature.encode_call(args, kwargs, first_later=later)
+
+    def is_cancelled(self, run: DurableRun) -> bool:
+        """Whether the run was cancelled, or has ended."""
+        running = self._state.running.get(run.record.job.id)
+        return running is None or running.job_run is not run or running.cancelled
 
     async def save(self, run: DurableRun) -> None:
         """Store the new checkpoints of this run, and return when they are stored. Raises CancelledError if the run was

@@ -44,11 +44,18 @@ def steps_of(function: Callable[..., Any]) -> StepNames:
     names = StepNames({}, [], False)
     for source, tree in _sources(inspect.unwrap(function)):
         for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in PREFIX:
-                _note(names, call, call.func.attr, source)
+            if isinstance(call, ast.Call) and (method := _method(call.func)) in PREFIX:
+                _note(names, call, method, source)
     if not names.names and not names.patterns:
         names.is_open = True
     return names
+
+
+def _method(called: ast.expr) -> str:
+    """The name of the method that is called; "step" for `step.options(...)(...)`; "" for anything else."""
+    if isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr == "options":
+        called = called.func.value
+    return called.attr if isinstance(called, ast.Attribute) else ""
 
 
 def _note(names: StepNames, call: ast.Call, method: str, function: FunctionType) -> None:

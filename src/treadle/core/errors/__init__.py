@@ -17,6 +17,7 @@ TreadleError
 ├── Stale                        another caller settled or claimed the job meanwhile
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job
+├── StepFailed                   a step raised an error that cannot be raised again in a later run
 ├── Signalled                    the job was given that signal before
 ├── BadDependency (ValueError)   a provider that cannot work, or a direct call without its value
 ├── ResourceFailed               a worker cannot open what its jobs share
@@ -86,6 +87,7 @@ from treadle.core.errors.runs import BadStep as BadStep
 from treadle.core.errors.runs import NotRunning as NotRunning
 from treadle.core.errors.runs import ProcessDied as ProcessDied
 from treadle.core.errors.runs import RemoteFailure as RemoteFailure
+from treadle.core.errors.runs import StepFailed as StepFailed
 from treadle.core.errors.runs import StepMismatch as StepMismatch
 from treadle.core.errors.storage import PASSING as PASSING
 from treadle.core.errors.storage import AnswerTooLarge as AnswerTooLarge

@@ -40,6 +40,30 @@ class StepMismatch(TreadleError):
             "new task name"
         )
 
+    @classmethod
+    def of_arguments(cls, id: str, step: str) -> StepMismatch:
+        """The error for a stored step that is called with other arguments."""
+        error = cls(id, step, "", "other arguments")
+        error.args = (
+            f"job {id}: the arguments of step {step!r} changed: the run that stored it passed others; pass the same in "
+            "every run, and read what changes (a clock, a list from outside) in a step",
+        )
+        return error
+
+
+class StepFailed(TreadleError):
+    """A step raised an error that no later run could raise again: its class is not at the top of a module that the
+    worker has loaded, or its constructor does not take the error's `args`. So each run raises this one in its place.
+
+    step     the key of the step
+    kind     the name of the error's class, such as "Declined"
+    message  the error's text
+    """
+
+    def __init__(self, step: str, kind: str, message: str) -> None:
+        self.step, self.kind, self.message = step, kind, message
+        super().__init__(f"step {step!r} raised {kind}{message and ': '}{message}")
+
 
 class RemoteFailure(TreadleError):
     """A function of `kind="process"` raised. The exception itself stays in that process.

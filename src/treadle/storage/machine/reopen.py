@@ -27,7 +27,7 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
     """Apply an outcome to a job that has ended."""
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or rows.now, out.keep)
-        _remember(rows, out)
+        rows.remember(out.id, out.checkpoints)
         is_act = any(name == ACT for name, _ in out.checkpoints)  # the next act must name the new version
         rows.put(replace(row, expires_at=until, version=row.version + is_act))
         return APPLIED
@@ -39,14 +39,9 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         if held is not None and held.job.id != reopened.job.id:
             shown = held.job.id if within(out.reach, held.job.queue) else ""
             return Settled("refused", str(KeyHeld(reopened.job.key or "", shown)))
-    _remember(rows, out)
+    rows.remember(out.id, out.checkpoints)
     yield from _reopen_all(rows, to_reopen, edges, out.delay)
     return APPLIED
-
-
-def _remember(rows: Rows, out: Outcome) -> None:
-    if out.checkpoints:
-        rows.remember(out.id, out.checkpoints)
 
 
 def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[tuple[list[Record], Mapping[str, Sequence[Dependent]]]]:

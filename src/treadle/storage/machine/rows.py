@@ -73,7 +73,7 @@ class Rows(QueueEnds, Protocol):
         """The rows with their checkpoints, as the storage returns them."""
 
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """Store these checkpoints of a job under their names."""
+        """Store these checkpoints of a row that was read under their names."""
 
     def forget_steps(self, id: str) -> None:
         """Delete the checkpoints of a job, except those whose name begins with `OURS`."""

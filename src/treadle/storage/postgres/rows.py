@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import NewJob, Record, State
-from treadle.storage.row_rules import rank
+from treadle.storage.row_rules import OWN_ID, rank
 
 STATES: Final = tuple(State)
 NUMBER: Final = {state: number for number, state in enumerate(STATES)}
@@ -18,6 +19,10 @@ to_json = msgspec.json.Encoder().encode
 from_json = msgspec.json.Decoder().decode
 decode = msgspec.json.Decoder(NewJob).decode
 
+_DETAILS: Final = (  # fields of a Record that a plain row does not have, as `details_of` returns them
+    *("after", "pending", "failures_allowed", "function_done", "deadline_at", "blocked_on", "reopenings"),
+    *("result", "value", "error", "reason", "note", "ended_at", "expires_at", "checkpoints"),
+)
 ROW_COLUMNS: Final = (
     "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position, j.due_at, "
     "j.created_at, j.started_at, j.updated_at"
@@ -98,75 +103,46 @@ def numbers(values: Sequence[float]) -> str:
 # --- rows
 
 
-def _moment(value: float | None) -> float | None:
-    """Converts whole seconds, which JSON reads as integers."""
-    return None if value is None else float(value)
-
-
 def record(row: Sequence[Any], job: NewJob | None = None) -> Record:
     """The record of a row read with ROW. `job`: its NewJob, if it is known already."""
     spec, state, version, attempt, lost, worker, position, return_to, due_at, created, started, updated, more = row
-    if job is None:
-        job = decode(spec)
-    if worker is not None:
-        worker = unescaped(worker)
-    if more is None:
-        return Record(
-            job=job,
-            version=version,
-            state=STATES[state],
-            queue_position=position,
-            return_position=return_to,
-            due_at=due_at,
-            attempt=attempt,
-            lost=lost,
-            worker=worker,
-            created_at=created,
-            started_at=started,
-            updated_at=updated,
-        )
-    rest = from_json(more)
-    if "\\u001a" in more:
-        rest = _unescaped_all(rest)
-    after, pending, failures, done, deadline, blocked_on, reopenings, *rest = rest
-    result, value, error, reason, note, ended, expires, checkpoints = rest
-    return Record(
-        job=job,
+    brief = Record(
+        job=decode(spec) if job is None else job,
         version=version,
         state=STATES[state],
-        after=tuple(after or ()),
-        pending=pending,
-        failures_allowed=failures,
-        function_done=done,
         queue_position=position,
         return_position=return_to,
         due_at=due_at,
-        deadline_at=_moment(deadline),
         attempt=attempt,
         lost=lost,
-        worker=worker,
-        blocked_on=blocked_on,
-        result=result,
-        value=value,
-        error=error,
-        reason=reason,
-        checkpoints=tuple((name, stored) for name, stored in checkpoints or ()),
-        note=note,
-        reopenings=reopenings,
+        worker=None if worker is None else unescaped(worker),
         created_at=created,
         started_at=started,
         updated_at=updated,
-        ended_at=_moment(ended),
-        expires_at=_moment(expires),
     )
+    return brief if more is None else replace(brief, **_details(more))
+
+
+def _details(more: str) -> dict[str, Any]:
+    values = from_json(more)
+    if "\\u001a" in more:
+        values = _unescaped_all(values)
+    details = dict(zip(_DETAILS, values, strict=True))
+    details["after"] = tuple(details["after"] or ())
+    details["checkpoints"] = tuple((name, stored) for name, stored in details["checkpoints"] or ())
+    for name in ("deadline_at", "ended_at", "expires_at"):
+        if details[name] is not None:
+            details[name] = float(details[name])  # JSON reads whole seconds as integers
+    return details
 
 
 # --- jobs
 
 
 def is_plain(job: NewJob) -> bool:
-    """Whether the job is queued at once, as one row and at most labels, and sets no column that has a default."""
-    return job.key is None and job.lease is None and _is_simple(job)
+    """Whether the job is queued at once, as one row and at most labels, and sets no column that has a default. An id of
+    Treadle's own may have to be refused, which the bulk path cannot do."""
+    return job.key is None and job.lease is None and not job.id.startswith(OWN_ID) and _is_simple(job)
 
 
 def is_keyed(job: NewJob) -> bool:

@@ -18,7 +18,7 @@ from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Pairs, Presence, Record, State
 from treadle.core.ranges import OWN
-from treadle.storage.row_rules import new_record, rank
+from treadle.storage.row_rules import OWN_ID, new_record, rank
 
 PLAIN: Final = 1
 RAN: Final = 2
@@ -74,9 +74,10 @@ def is_plain(job: NewJob) -> bool:
 
 
 def is_bulk(job: NewJob) -> bool:
-    """Whether the bulk path can store it. That script refuses no job, and a chosen id may have to be refused; and it
-    does not list system jobs."""
-    return job.nonce is None and job.queue != SYSTEM_QUEUE and not job.task.startswith(OWN) and is_plain(job)
+    """Whether the bulk path can store it. That script refuses no job, and a chosen id or one of Treadle's own may have
+    to be refused; and it does not list system jobs."""
+    is_own = job.task.startswith(OWN) or job.id.startswith(OWN_ID)
+    return job.nonce is None and job.queue != SYSTEM_QUEUE and not is_own and is_plain(job)
 
 
 class _Head(Struct, omit_defaults=True, gc=False):

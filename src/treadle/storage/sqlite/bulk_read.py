@@ -27,23 +27,16 @@ class Ours(sqlite3.Connection):
 
 
 class Gathering(Ours):
-    """A connection with an SQL function that collects all columns of a row in one call."""
+    """A connection with an SQL function that adds all columns of a row to `gathered` in one call."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        rows = self._rows = list[Any]()
+        rows = self.gathered = list[Any]()
 
         def gather(*row: Any) -> None:
             rows.append(row)
 
         self.create_function("gather", -1, gather)
-
-    def gathered(self, statement: str, values: Any) -> list[Any]:
-        self._rows.clear()
-        self.execute(statement, values).fetchone()
-        rows = self._rows[:]
-        self._rows.clear()
-        return rows
 
 
 class BulkRead:
@@ -56,6 +49,10 @@ class BulkRead:
 
     def rows(self, db: sqlite3.Connection, values: Any) -> list[Any]:
         """All rows; one by one on a user's own connection, which does not have the function."""
-        if isinstance(db, Gathering):
-            return db.gathered(self._whole, values)
-        return db.execute(self._plain, values).fetchall()
+        if not isinstance(db, Gathering):
+            return db.execute(self._plain, values).fetchall()
+        db.gathered.clear()
+        db.execute(self._whole, values).fetchone()
+        rows = db.gathered[:]
+        db.gathered.clear()
+        return rows

@@ -24,9 +24,9 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job),
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
 -- name: add_plain
-INSERT OR IGNORE INTO job (created_at, updated_at, queue_position, return_position, state, room, queue, task, flags,
-    keep, keep_failed, seq, id, rank)
-VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
+INSERT OR IGNORE INTO job (created_at, updated_at, state, room, queue_position, return_position, due_at, deadline_at,
+    queue, task, flags, keep, keep_failed, seq, id, rank)
+VALUES (?1, ?1, 1, ?2, ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?, ?, ?);
 
 -- name: add_any
 INSERT INTO job (seq, id, queue, task, rank, flags, state, queue_position, return_position, due_at, created_at,

@@ -14,7 +14,6 @@ ORDER BY j.expires_at, j.id LIMIT ?2);
 
 -- A job that was cancelled because of an upstream, or failed because of a child, may be reopened, and then waits again
 -- for all jobs that it names.
-
 -- name: keep_longer
 UPDATE job SET expires_at = x.until FROM (
     SELECT j.seq AS seq, max(d.expires_at) AS until FROM job j

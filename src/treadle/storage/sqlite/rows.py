@@ -45,11 +45,13 @@ decode_rule = msgspec.msgpack.Decoder(Limit).decode
 decode_bounds = msgspec.json.Decoder(dict[str, Limit]).decode
 decode_presence = msgspec.msgpack.Decoder(Presence).decode
 
-FULL: Final = (
-    "j.seq, j.flags, j.state, j.version, j.pending, j.failures_allowed, j.function_done, j.queue_position, "
-    "j.return_position, j.due_at, j.deadline_at, j.attempt, j.lost, j.worker, j.blocked_on, j.result, j.value, "
-    "j.error, j.reason, j.note, j.reopenings, j.created_at, j.started_at, j.updated_at, j.ended_at, j.expires_at, "
-    "j.after, b.body"
+COLUMNS: Final = (  # fields of a Record that are stored as they are
+    *("version", "pending", "failures_allowed", "queue_position", "return_position", "due_at", "deadline_at"),
+    *("attempt", "lost", "worker", "blocked_on", "result", "value", "error", "reason", "note", "reopenings"),
+    *("created_at", "started_at", "updated_at", "ended_at", "expires_at"),
+)
+FULL: Final = ", ".join(
+    ("j.seq", "j.flags", "b.body", "j.state", "j.after", "j.function_done", *(f"j.{name}" for name in COLUMNS))
 )
 
 
@@ -134,7 +136,6 @@ def is_plain(job: NewJob) -> bool:
     return not (
         job.key is not None
         or job.after
-        or job.delay > 0
         or job.run_at is not None
         or job.labels
         or job.lane is not None
@@ -142,7 +143,7 @@ def is_plain(job: NewJob) -> bool:
         or job.aging
         or job.root is not None
         or job.parent is not None
-        or job.deadline is not None
+        or job.deadline_at is not None
         or job.lease is not None
         or job.failures_allowed != 0
         or not job.task
@@ -203,63 +204,13 @@ def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
 
 def record(columns: tuple[Any, ...], checkpoints: tuple[tuple[str, str], ...] = ()) -> Record:
     """A row as read by FULL."""
-    (
-        _,
-        _,
-        state,
-        version,
-        pending,
-        failures_allowed,
-        function_done,
-        position,
-        return_position,
-        due_at,
-        deadline_at,
-        attempt,
-        lost,
-        worker,
-        blocked_on,
-        result,
-        value,
-        error,
-        reason,
-        note,
-        reopenings,
-        created_at,
-        started_at,
-        updated_at,
-        ended_at,
-        expires_at,
-        after,
-        body,
-    ) = columns
+    _, _, body, state, after, function_done, *others = columns
     job = decode(body)
     return Record(
         job=job,
-        version=version,
         state=STATES[state],
         after=job.after if after is None else tuple(from_json(after)),
-        pending=pending,
-        failures_allowed=failures_allowed,
         function_done=bool(function_done),
-        queue_position=position,
-        return_position=return_position,
-        due_at=due_at,
-        deadline_at=deadline_at,
-        attempt=attempt,
-        lost=lost,
-        worker=worker,
-        blocked_on=blocked_on,
-        result=result,
-        value=value,
-        error=error,
-        reason=reason,
         checkpoints=checkpoints,
-        note=note,
-        reopenings=reopenings,
-        created_at=created_at,
-        started_at=started_at,
-        updated_at=updated_at,
-        ended_at=ended_at,
-        expires_at=expires_at,
+        **dict(zip(COLUMNS, others)),  # noqa: B905 (one for each; `strict` costs 0.1 us)
     )

@@ -84,7 +84,6 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
     wins, ends, others = kinds
     for out in outcomes:
         kinds[_kind(out)].append(out)
-    settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
         freed = _freed(unit, (*wins, *ends), not others) if limited else None
         unapplied = _end_plain(unit, wins, ends, freed)
@@ -94,19 +93,21 @@ def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Gener
         slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
     else:
         slow = list(range(len(outcomes)))
-    unit.read([outcomes[number].id for number in slow])
+    unit.read(outcomes[number].id for number in slow)
+    settled = [APPLIED] * len(outcomes)
     for count, number in enumerate(slow, 1):
         settled[number] = yield from settle_one(unit, outcomes[number])
         if count % SLOW_STEP == 0:
             yield
     unit.sync()
-    return [settled.get(number, APPLIED) for number in range(len(outcomes))]
+    return settled
 
 
 def _kind(out: Outcome) -> int:
     """WIN: the most common plain ending, a success with a result or without. END: another ending and nothing else.
-    OTHER: the rest. Text with NUL takes the per-row path: SQLite's JSON ends a string there."""
-    if out.followups or out.after or out.checkpoints or out.function_done or out.reach:
+    OTHER: the rest. A job of version 0 was never claimed, so it does not run. Text with NUL takes the per-row path:
+    SQLite's JSON ends a string there."""
+    if out.followups or out.after or out.checkpoints or out.function_done or out.reach or not out.version:
         return OTHER
     if out.result is not None and "\0" in out.result:
         return OTHER

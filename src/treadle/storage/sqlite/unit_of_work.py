@@ -172,10 +172,6 @@ class UnitOfWork:
         """Note the new content of a row that a statement has changed."""
         self._rows[row.job.id] = row
 
-    def seq(self, id: str) -> int:
-        self.row(id)
-        return self._seq[id]
-
     def put(self, row: Record) -> None:
         id = row.job.id
         if id not in self._dirty:
@@ -210,15 +206,15 @@ class UnitOfWork:
         return columns.whole(self._db, rows, {id: self._seq[id] for id in ids})
 
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
-        seq = self.seq(id)
+        seq = self._seq[id]
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
         self._mark(id, CHECKPOINTS)
 
     def forget_steps(self, id: str) -> None:
-        self.ex(SQL["forget_steps"], (self.seq(id), OURS))
+        self.ex(SQL["forget_steps"], (self._seq[id], OURS))
 
     def remembers(self, id: str, checkpoints: Mapping[str, str]) -> bool:
-        stored = self.ex(SQL["remembered"], (self.seq(id), text(list(checkpoints))))
+        stored = self.ex(SQL["remembered"], (self._seq[id], text(list(checkpoints))))
         return checkpoints.items() == dict(stored).items()
 
     def stored(self, ids: Collection[str]) -> set[str]:

@@ -128,7 +128,8 @@ def simulate(
     workers      the most workers; the seed picks a number from 1. Each runs up to `concurrency` jobs at once
     options      further options of each `Worker`
     size         the largest `sim.size`; the seed picks one from 1
-    faults       kinds of faults, of which up to `most_faults` happen in one run
+    faults       kinds of faults, of which up to `most_faults` happen in one run. "flips" is not among the default ones:
+                 the function of a step raises an error once, and a later call of the step succeeds
     lease        seconds of virtual time
     patience     seconds of virtual time after the last fault within which every job must have ended
     storage      "sqlite": a file in a temporary folder, made for each seed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.errors import BadOption
-from treadle.testing.simulation.faults import KINDS, Kind
+from treadle.testing.simulation.faults import FLIPS, KINDS, Kind
 from treadle.worker import Worker
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def faults_of(faults: object) -> tuple[Kind, ...]:
     if isinstance(faults, str) or not isinstance(faults, Iterable):
         raise BadOption("faults", f'expected a list such as ["kill", "lost"], or [] for none; found {faults!r}')
     kinds = tuple(faults)
-    wrong = [kind for kind in kinds if kind not in KINDS]
+    wrong = [kind for kind in kinds if kind not in (*KINDS, FLIPS)]
     if wrong:
         names = ", ".join(kind if isinstance(kind, str) else repr(kind) for kind in wrong)
-        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {names}")
+        raise BadOption("faults", f"expected some of {', '.join((*KINDS, FLIPS))}, found {names}")
     return cast("tuple[Kind, ...]", kinds)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 DAY = 86_400.0  # seconds
 
-Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock"]
+Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock", "flips"]
 KINDS: tuple[Kind, ...] = ("kill", "stop", "stall", "before", "lost", "twice", "cut", "clock")
-"""The kinds of faults.
+FLIPS: Final = "flips"
+"""The kind that is no fault of the fleet but of the world outside: one call of a step's function raises `Flipped`, and
+a later call of the same step succeeds. A simulation has it only if `faults` names it, because jobs may fail with it."""
+
+"""The kinds of faults that a simulation has by default.
 
 kill    the worker ends without any cleanup, after so many steps; another one starts in its place
 stop    the worker stops, with a second's grace; another one starts in its place
@@ -29,7 +33,7 @@ class Fault(Struct, frozen=True):
 
     who  the number of the worker; -1: the program
     at   when it happens: after so many steps of the worker (kill, stop, stall, cut), at the call with this number
-         (before, lost, twice), or after so many seconds (clock)
+         (before, lost, twice), at the function of the step with this number (flips), or after so many seconds (clock)
     """
 
     kind: Kind
@@ -45,6 +49,8 @@ class Fault(Struct, frozen=True):
             case "before" | "lost" | "twice":
                 what = {"before": "is not applied", "lost": "loses its answer", "twice": "is applied twice"}[self.kind]
                 return f"call {self.at:.0f} of {who} {what}"
+            case "flips":
+                return f"call {self.at:.0f} of a step's function by {who} raises, and a later one does not"
             case "cut" | "stall":
                 what = "is cut off" if self.kind == "cut" else "stands still"
                 return f"{who} {what} for {self.seconds:.3f} s after {self.at:.0f} steps"
@@ -68,6 +74,8 @@ def _one(rng: random.Random, kind: Kind, workers: int, lease: float, program: bo
             size = rng.choice((0.1, lease, 5 * lease, 60.0, DAY))
             after = rng.choice((0.5, lease, 3 * lease)) * rng.random()
             return Fault(kind, 0, after, rng.choice((-1, 1)) * size * rng.random())
+        case "flips":
+            return Fault(kind, max(0, who), int(12 * rng.random()) + 1)
         case "before" | "lost" | "twice":
             return Fault(kind, who, int(rng.choice((4, 20, 60)) * rng.random()) + 1)
         case "stall":

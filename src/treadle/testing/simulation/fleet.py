@@ -28,7 +28,8 @@ from treadle.testing.simulation.arguments import (
     check_spawned,
     name_of,
 )
-from treadle.testing.simulation.faults import Fault
+from treadle.testing.simulation.faults import FLIPS, Fault
+from treadle.testing.simulation.flips import Flips
 from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
 from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.slot import Slot
@@ -116,7 +117,9 @@ class Simulation:
         self.acted: set[str] = set()
         self.rows: list[Record] = []
         self._texts = in_test(self.app._core.choice.wrap, self.now)
-        self._stage = Stage(self._network, self.now, self._texts, settings.overrides)
+        flips = {(fault.who, int(fault.at)) for fault in case.faults if fault.kind == FLIPS}
+        layers = (Flips(flips, self._flipped),) if flips else ()
+        self._stage = Stage(self._network, self.now, self._texts, settings.overrides, layers)
 
     # --- for scenarios
 
@@ -258,6 +261,11 @@ class Simulation:
             if fault.kind == "clock":
                 self._loop.call_later(fault.at, self._set_clock, fault.seconds)
                 self._loop.call_later(fault.at + WRONG * self._settings.lease, self._set_clock, -fault.seconds)
+
+    def _flipped(self) -> bool:
+        """Whether a call that is to change its mind raises."""
+        self._fallen += not self._healed
+        return not self._healed
 
     def _set_clock(self, seconds: float) -> None:
         if not self._healed:

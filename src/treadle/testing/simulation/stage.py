@@ -23,6 +23,7 @@ from treadle.app.storage_choice import StorageChoice
 from treadle.concurrency.threads import Answer, Threads
 from treadle.core.errors import BadOption
 from treadle.core.events import Event
+from treadle.execution.middleware import Middleware
 from treadle.producer import Batcher, Sender
 from treadle.resources import AppResources, Injector, Life, Overrides
 from treadle.testing.history import Recorder
@@ -88,12 +89,13 @@ class ResourcesOfEach(AppResources):
 @dataclass(frozen=True)
 class Stage:
     """The parts of one run that replace those of the app: the storage behind its network, its clock, its encrypted and
-    offloaded texts (None: the app has none), and providers."""
+    offloaded texts (None: the app has none), providers, and further middleware."""
 
     network: Network
     clock: Callable[[], float]
     texts: TextsInTest | None
     overrides: Overrides
+    layers: Sequence[Middleware] = ()
 
 
 @contextmanager
@@ -142,8 +144,9 @@ def borrowed(
         change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")
         change(core.maker, "now", clock)
         change(core.jobs, "_now", clock)
-        core.layers.append(recorder)
-        back.callback(core.layers.remove, recorder)
+        for layer in (recorder, *stage.layers):
+            core.layers.append(layer)
+            back.callback(core.layers.remove, layer)
         for name, listener in listeners:
             core.emitter.on(name, listener)
             back.callback(core.emitter.off, name, listener)

@@ -122,6 +122,18 @@ async def test_law01_an_outcome_with_a_taken_chosen_id_is_refused(storage: Stora
     assert await state(storage, "c") == READY
 
 
+@pytest.mark.parametrize("delay", [0.0, 60.0])
+async def test_law01_an_id_of_treadle_belongs_to_its_queue(storage: Storage, delay: float) -> None:
+    """It is not returned for a job of another queue, also not within a call."""
+    a, b = (f"treadle:{n:032x}:mail" for n in (1, 2))  # a user may continue an id that Treadle has made
+    [first] = await storage.enqueue([job(a, queue="one", delay=delay)])
+    for other in ([job(a, queue="two", delay=delay)], [job(b), job(b, queue="two")]):
+        with pytest.raises(IdTaken):
+            await storage.enqueue(other)
+    assert await storage.get([b]) == [None]
+    assert await storage.enqueue([job(a, queue="one")]) == [first]
+
+
 @shows("`enqueue` returns the rows in the order of its jobs")
 async def test_law01_enqueue_returns_rows_in_the_order_of_its_jobs(storage: Storage) -> None:
     """New or known, with or without a key: the n-th result is the row of the n-th job."""

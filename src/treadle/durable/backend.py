@@ -1,0 +1,70 @@
+"""The services of a worker that durable code uses, and the exceptions that end a run which sleeps or stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from treadle.core.model import NewJob, Outcome, Record
+from treadle.serialization.call_codec import Codec
+from treadle.tasks.options import Sizes
+
+IN_BATCH = object()  # the place of a batch item, whose function also runs for other items
+
+EARLY = 0.001  # s; a sleep that has less than this left is over
+
+
+class DurableRun(Protocol):
+    """The attributes of a run's context that durable code uses."""
+
+    record: Record
+    suspended_as: Outcome | None
+    began: float
+    place: object
+
+
+class DurableBackend(Protocol):
+    """The services of the worker that durable code uses. Each call is repeated until the storage answers."""
+
+    loop: asyncio.AbstractEventLoop
+    sizes: Sizes
+
+    def now(self) -> float: ...
+    def random(self) -> float: ...
+    def codec(self, task: str) -> Codec | None: ...
+    def arguments(self, record: Record, args: Any, kwargs: Any) -> str: ...
+    def is_cancelled(self, run: DurableRun) -> bool: ...
+    async def save(self, run: DurableRun) -> None: ...
+    async def get(self, ids: Sequence[str]) -> Sequence[Record | None]: ...
+    async def store(self, job: NewJob) -> Record: ...
+    async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
+    async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
+    def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]: ...
+
+
+class Suspend(BaseException):
+    """Ends the function of a job that sleeps or waits. Not an Exception, so `except Exception` does not catch it."""
+
+
+class Stopped(BaseException):
+    """Ends a function in a thread that waits for the storage when its run is cancelled."""
+
+
+SWALLOWED = (
+    "the function continued after sleep() or wait_for(), which suspend it by an exception: an `except BaseException`, "
+    "a bare `except` or a `return` in a `finally` caught that; catch Exception instead, or raise it again"
+)
+
+REPLACED = (
+    "It was raised while sleep() or wait_for() suspended the function, for example by a `finally` or an `async with`. "
+    "The next attempt sleeps or waits on."
+)
+
+
+def is_suspension(error: BaseException | None) -> bool:
+    """Whether this is a Suspend, or an exception group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_suspension(part) for part in error.exceptions)
+    return isinstance(error, Suspend)

@@ -1,0 +1,358 @@
+"""Steps: functions that run once in the life of a job, whose results and failures are its history.
+
+When `step` returns or raises what is stored, the history has it. If the worker dies after the function returned and
+before the step is stored, the function runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from msgspec import UNSET, Struct
+
+from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
+from treadle.core.model import ASLEEP, Outcome
+from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend, is_suspension
+from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
+from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of
+from treadle.durable.step_codec import signature_of
+from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.policy import judge
+from treadle.policy.retry import Defer
+from treadle.policy.rounds import round_of
+from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec
+
+
+class StepCall(Struct, frozen=True):
+    """One call of `step`, with the function bound to its arguments."""
+
+    request: StepRequest
+    signature: CallCodec
+    function: Callable[[], Any]
+    is_async: bool
+    options: StepOptions
+
+
+class StepTaker:
+    """The steps of one run."""
+
+    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
+        self.run, self.backend = run, backend
+        row = run.record
+        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, run.place, row.reopenings)
+        self._codec = None if type(codec) is TaggedCodec else codec
+        self._round = round_of(row.checkpoints)
+        self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
+        self._tries: Tries | None = None  # made for the first step whose function runs
+        self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
+        self._unawaited: dict[object, str] = {}  # steps, sleeps and waits that were called and have not begun
+        self._errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
+        self._misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
+        self._pending: concurrent.futures.Future[Any] | None = None
+        self._interrupted = False
+
+    # --- in coroutines
+
+    def step(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
+    ) -> Coroutine[Any, Any, Any]:
+        """Take the step. Its position in the order is where this is called, not where the result is awaited."""
+        is_async = _is_async(function)
+        if options.timeout is not None and not is_async:
+            raise BadOption(
+                "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
+            )
+        call = self._call(name, function, args, kwargs, is_async, options)
+        self._unawaited[call.request.key] = call.request.key
+        return self._step(call)
+
+    async def _step(self, call: StepCall) -> Any:
+        request = call.request
+        self._unawaited.pop(request.key, None)
+        self._on_loop(request.key)
+        try:
+            while not self.checkpoints.is_over(request.key):
+                if (until := self._next_try(request)) is not None:
+                    await self._suspend_for_try(request, until)
+                with self.tries.progress(request):
+                    if self.checkpoints.caught and not request.is_late:
+                        await self.backend.save(self.run)
+                    try:
+                        self._keep(call, await self._value(call))
+                    except asyncio.CancelledError:
+                        if not self.backend.is_cancelled(self.run):
+                            self.checkpoints.raised(request, CUT_OFF)
+                        raise
+                    except Exception as error:
+                        self._try_failed(call, error)
+                    await self.backend.save(self.run)
+            failure = self.checkpoints.entries[request.key].failure
+            if failure == CUT_OFF:
+                await self.backend.loop.create_future()
+            return self._recorded(call)
+        finally:
+            self.checkpoints.end(request)
+
+    async def _value(self, call: StepCall) -> Any:
+        with self._around(call.request):
+            if not call.is_async:
+                value = await self.backend.call(self.run, call.function)
+                return await value if inspect.isawaitable(value) else value
+            if call.options.timeout is None:
+                return await call.function()
+            try:
+                async with asyncio.timeout(call.options.timeout) as limit:
+                    return await call.function()
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                text = f"step {call.request.key!r} took longer than its timeout of {call.options.timeout:g} s"
+                raise TimeoutError(text) from error
+
+    async def _suspend_for_try(self, request: StepRequest, until: float) -> NoReturn:
+        """Suspend the run until the next try of a step is due. A task of the function raises the suspension in place of
+        its step; what awaits the task raises it in the function."""
+        key, until = await self.tries.alone(request, until)
+        now = self._moment()
+        outcome = judge.asleep(self.run.record, key, max(until - now, EARLY), now)
+        if self.run.place is None or asyncio.current_task() is self.run.place:
+            self._leave(outcome)
+        self._between = outcome
+        raise Suspend
+
+    # --- in threads
+
+    def step_here(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
+    ) -> Any:
+        """Take the step in a thread; the function runs in this thread."""
+        if _is_async(function):
+            raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
+        call = self._call(name, function, args, kwargs, False, options)
+        request = call.request
+        try:
+            while not self.checkpoints.is_over(request.key):
+                if (until := self._next_try(request)) is not None:
+                    key, until = self.wait_here(self.tries.alone(request, until))
+                    now = self._moment()
+                    self._leave(judge.asleep(self.run.record, key, max(until - now, EARLY), now))
+                with self.tries.progress(request):
+                    if self.checkpoints.caught and not request.is_late:
+                        self.wait_here(self.backend.save(self.run))
+                    try:
+                        with self._around(request):
+                            value = call.function()
+                        self._keep(call, value)
+                    except Exception as error:
+                        self._try_failed(call, error)
+                    self.wait_here(self.backend.save(self.run))
+            return self._recorded(call)
+        finally:
+            self.checkpoints.end(request)
+
+    # --- in both
+
+    def _call(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, is_async: bool, options: StepOptions
+    ) -> StepCall:
+        self._stay(name)
+        if not callable(function):
+            raise BadStep(name, f"expected a function and its arguments, found {function!r}")
+        late = self.backend.is_cancelled(self.run)
+        request = self.checkpoints.ask(name, checksum_of(args, kwargs), late)
+        signature = self._signature(request, function)
+        return StepCall(request, signature, functools.partial(function, *args, **kwargs), is_async, options)
+
+    @property
+    def tries(self) -> Tries:
+        if self._tries is None:
+            self._tries = Tries(self.backend.loop)
+        return self._tries
+
+    @contextmanager
+    def _around(self, request: StepRequest) -> Iterator[None]:
+        """While the function of the step runs."""
+        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
+            yield
+
+    def _keep(self, call: StepCall, value: object) -> None:
+        """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
+        request = call.request
+        try:
+            text = call.signature.encode_result(value)
+            tries = UNSET if call.options.retry is None else self._tried(request) + 1
+            self.checkpoints.keep(request, valued(request, text, self._codec is not None, tries=tries))
+        except (BadResult, TooLarge) as error:
+            if isinstance(error, BadResult):
+                error = BadResult(error.task, error.problem[:MESSAGE])  # a codec of the user may give a longer one
+            failure, _ = failure_of(request.key, error)
+            self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+
+    def _try_failed(self, call: StepCall, error: Exception) -> None:
+        """Record the error of a try if the step has options of its own; otherwise raise it, as every later run will if
+        the function catches it."""
+        request, retry = call.request, call.options.retry
+        if judge.fails_as(error) == CODE:
+            raise error
+        failure, shown = failure_of(request.key, error, self.checkpoints.round)
+        if retry is None or isinstance(error, Defer):
+            self._errors[request.key] = shown, error
+            self.checkpoints.raised(request, failure)
+            if shown is error:
+                raise error
+            raise shown from error
+        tries = self._tried(request) + 1
+        tried = judge.Failure.of(self.run.record, tries, retry)
+        delay = call.options.next_delay(error, tried, self.backend.random())
+        until = UNSET if delay is None else self._moment() + delay
+        self._errors[request.key] = shown, error
+        self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
+
+    def _tried(self, request: StepRequest) -> int:
+        entry = self.checkpoints.entries.get(request.key)
+        return entry.tries if entry is not None and isinstance(entry.tries, int) else 0
+
+    def _next_try(self, request: StepRequest) -> float | None:
+        """When the next try of a step is due; None: now."""
+        entry = self.checkpoints.entries.get(request.key)
+        if entry is None or not isinstance(entry.until, float):
+            return None
+        if entry is request.entry and self._came_due(request.key):
+            return None
+        return entry.until if entry.until - self._moment() > EARLY else None
+
+    def _recorded(self, call: StepCall) -> Any:
+        """The value of the entry, or its failure. The first run gets it decoded, too, so a value that the codec changes
+        is noticed at once."""
+        request = call.request
+        entry = self.checkpoints.entries[request.key]
+        if isinstance(entry.failure, Failure):
+            if entry.failure.round is not UNSET:
+                self.checkpoints.raised(request, entry.failure)
+            if request.key not in self._errors:
+                shown = error_of(request.key, entry.failure)
+                self._errors[request.key] = shown, shown
+            shown, error = self._errors[request.key]
+            if shown is error:
+                raise error
+            raise shown from error
+        text = entry.result
+        if text is None:
+            raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
+        return call.signature.decode_result(text)
+
+    def _signature(self, request: StepRequest, function: Callable[..., Any]) -> CallCodec:
+        """The codec of the result. For recorded steps it is made once a run and function: half of their time."""
+        name = f"{self.run.record.job.task}: step {request.key!r}"
+        if request.entry is None or request.entry.is_tried:
+            return signature_of(function, name, self._codec)
+        kept = self._codecs.get(id(function))
+        if kept is None:
+            signature = copy.copy(signature_of(function, name, self._codec))  # a task shares its own
+            kept = self._codecs[id(function)] = function, signature  # with the function, or its id is reused
+        kept[1].name = name
+        return kept[1]
+
+    def key(self, name: str | None) -> str:
+        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        name = running_step() if name is None else name
+        if name is None:
+            raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
+        restarts = f"@{self._round.number}" if self._round.number else ""
+        return f"{self.run.record.job.id}{restarts}:{name}"
+
+    # --- the end of a run
+
+    def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
+        """The error of the user's function for the one that left the function, and whether the history has it: then
+        every further attempt would raise it at the same place."""
+        parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
+        is_final = False
+        for key, (shown, original) in self._errors.items():
+            if shown in parts:
+                entry = self.checkpoints.entries.get(key)
+                is_final = is_final or (entry is not None and not entry.is_tried)
+                error = original if error is shown else error
+        return error, is_final
+
+    def suspended_by(self, error: BaseException) -> None:
+        """Note that the run is suspended, if a task between two tries of its step has ended the function."""
+        if self._between is not None and is_suspension(error):
+            self.run.suspended_as = self.run.suspended_as or self._between
+
+    def misuse(self) -> BadStep | None:
+        """Why the run fails although its function has returned or sleeps."""
+        if self._misused is None and self._unawaited and self.run.suspended_as is None:
+            key = next(iter(self._unawaited.values()))
+            return BadStep(key, "was never awaited, so it has not begun; write `await` before it")
+        return self._misused
+
+    # --- for steps, sleeps and waits
+
+    def _came_due(self, key: str) -> bool:
+        """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
+        After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
+        run that ended in any other way has left no such reason: the time in the entry decides."""
+        return self.run.record.reason == ASLEEP + key
+
+    def _moment(self) -> float:
+        """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
+        now = self.backend.now()
+        claimed = self.run.record.started_at
+        return now if claimed is None else claimed + max(0.0, now - self.run.began)
+
+    def _leave(self, outcome: Outcome) -> NoReturn:
+        self.run.suspended_as = outcome
+        raise Suspend
+
+    def _stay(self, step: str) -> None:
+        """Raise BadStep if the function continues although the run has been suspended."""
+        if self.run.suspended_as is not None:
+            raise BadStep(step, SWALLOWED)
+        if self._between is not None:
+            raise Suspend
+
+    def _on_loop(self, what: str) -> None:
+        if asyncio.get_running_loop() is not self.backend.loop:
+            raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
+
+    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In a thread: run the coroutine on the worker's event loop and wait for it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise BadStep(
+                "sync", "current().sync is for functions in threads; here, await the same method of current()"
+            )
+        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.backend.loop)
+        if self._interrupted:
+            future.cancel()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Stopped from None
+        finally:
+            self._pending = None
+
+    def interrupt(self) -> None:
+        """The run was cancelled: a thread that waits for the storage stops waiting."""
+        self._interrupted = True
+        if self._pending is not None:
+            self._pending.cancel()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__wrapped__", function)  # a task wraps its function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
