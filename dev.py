@@ -34,6 +34,7 @@ PIN_DEV = "requirements/dev.txt requirements/dev.in pyproject.toml"
 PIN_IMAGE = "requirements/image.txt requirements/image.in pyproject.toml --constraints requirements/dev.txt"
 PIN_IMAGE += " --extra server --extra http --extra redis --extra postgres"
 PIN_NODE = "requirements/browser/node.txt requirements/browser/node.in"
+UNAVAILABLE = 69  # exit code (EX_UNAVAILABLE) without a set-up: no test has run, and none has failed
 FEW = 5  # failed tests that `--retry` runs once more
 NOT_SLOW = ["-m", "not slow and not soak"]
 WORKERS = "4"  # test processes for two cores: half of their time they wait for servers and clocks
@@ -109,7 +110,8 @@ def step(name: str, command: list[str]) -> Row:
 
 def must(why: str, name: str, command: list[str]) -> None:
     if not step(name, command)[1]:
-        sys.exit(f"set-up failed: {why}")
+        print(f"set-up failed: {why}", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
 
 
 def summary(rows: list[Row], more: str = "") -> int:

@@ -41,6 +41,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "SchemaTooOld": (1, 3, "jobs.db"),
     "Signalled": ("j1", "paid"),
     "Stale": ("j1", "running"),
+    "StepFailed": ("charge", "Declined", "no money"),
     "StepMismatch": ("j1", "charge", "", "ship"),
     "StorageMoved": ("sqlite:///a.db", "redis://b"),
     "TooLarge": ("the payload", 20, 10),

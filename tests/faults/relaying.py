@@ -9,6 +9,7 @@ caller can compare the orders with the jobs.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -44,7 +45,7 @@ class Countdown:
             setattr(owner, name, self._counting(getattr(owner, name)))
 
     def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if not asyncio.iscoroutinefunction(function):
+        if not inspect.iscoroutinefunction(function):
 
             def called(*args: Any, **options: Any) -> Any:
                 self.step()

@@ -11,7 +11,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/admin": (6_222, 13),  # +25: explain restarts and near limits
     "treadle/app": (1_127, 1),  # methods of objects; threads under gevent; mistyped options name app.enqueue
     "treadle/blobs": (772, 0),
-    "treadle/cli": (5_565, 0),  # --factory, output of any encoding, hints about files, words of manage.py
+    "treadle/cli": (5_665, 0),  # +100: `storage export` and `import`; --factory, output of any encoding
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_337, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_827, 4),  # +2: restarts; instants of a job; URLs of files of any name; sentences for extras

@@ -27,7 +27,7 @@ TREADLE = """
     BadTask BadUrl BatchTask Conclude Context Defer DependencyFailed Event Flow ForeignRow IdTaken Job JobCancelled
     JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked Middleware
     NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
-    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepMismatch StorageDenied StorageError StorageFull
+    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError StorageFull
     StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
@@ -53,7 +53,7 @@ SURFACE = {
 # classes that these objects take or return, and that no public module exports
 REACHED = """
     Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
-    Portal Queues Scheduled Schedules Scope Stub Synchronous When Workflow Workflows
+    Portal Queues Scheduled Schedules Scope Step Stub Synchronous When Workflow Workflows
 """
 
 

@@ -147,8 +147,8 @@ def served(name: str, twin: str, environment: dict[str, str], folder: Path) -> I
         assert codes == [None, None], f"{commands} ended with {codes}:\n{log.read_text()}"
         try:
             call(url)
-        except urllib.error.HTTPError:
-            return True
+        except urllib.error.HTTPError as error:
+            error.close()
         except OSError:
             return False
         return True

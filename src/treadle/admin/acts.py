@@ -188,7 +188,7 @@ class Acts:
     async def _failed_children(
         self, parents: Sequence[Record], leaves: dict[str, Record], seen: set[str]
     ) -> list[Record]:
-        """The children that are not seen yet and because of which these jobs failed. A job without any is a leaf."""
+        """The children that made these jobs fail and are not in `seen` yet. A job without any is a leaf."""
         children = {row.job.id: row for row in await self._rows([id for row in parents for id in row.after])}
         below: dict[str, Record] = {}
         for parent in parents:

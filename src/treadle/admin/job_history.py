@@ -128,7 +128,7 @@ async def read_history(storage: Storage, row: Record, decode: Decode, value: Dec
 
 
 def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
-    """The last ten runs of a job, oldest first. Log lines are those of the last run of an attempt."""
+    """The last ten runs of a job, oldest first. The log lines of an attempt are those of its last run."""
     lines, runs = run_log.stored(row), list[JobAttempt]()
     for attempt in reversed(attempts.of(row)):
         log = lines.pop((attempt.number, attempt.reopening), None)

@@ -260,7 +260,7 @@ class Names:
 
     @for_people
     async def no_rule(self, name: str) -> str | None:
-        """Warn of a limit whose rule is removed and that has none."""
+        """Warn of a limit whose rule is to be removed although it has none."""
         known = {use.key for use in await self._rules()}
         return None if name in known else f"there is no limit {name!r}{near(name, filter(_visible(), known))}"
 

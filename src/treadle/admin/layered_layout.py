@@ -230,7 +230,7 @@ def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
 
 
 def _lefts(columns: Sequence[Sequence[str]], sizes: Mapping[str, tuple[float, float]]) -> tuple[list[float], float]:
-    """The left side of each column, then that of the column behind the last; and the width of all."""
+    """The left side of each column, then where the next column would begin; and the width of all columns."""
     lefts = [0.0]
     for ids in columns:
         lefts.append(lefts[-1] + max((sizes[id][0] for id in ids if id in sizes), default=0.0) + GAP_X)

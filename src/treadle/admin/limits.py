@@ -178,7 +178,7 @@ class LimitHolds:
 
 
 PARTS: Final = ("slots", "rate", "how", "burst", "hold", "max_waiting", "when_full")
-OF_RATE: Final = ("how", "burst")  # without a rate they mean nothing
+OF_RATE: Final = ("how", "burst")  # fields that mean nothing without a rate
 
 
 def dropped(uses: Iterable[LimitUse], rule: Limit, given: Collection[str] = ()) -> str | None:

@@ -28,7 +28,7 @@ class Moved:
     def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
         self._storage = storage
         self._mark: MoveState | None = None
-        self._read: float | None = None  # when
+        self._read: float | None = None  # when the mark was read last
         self._logged = False
 
     async def looked(self, call: str) -> None:

@@ -256,7 +256,7 @@ class Operations:
 
     @staticmethod
     def _stops(run: _Run) -> bool:
-        return run.stopping  # which may change at every await
+        return run.stopping  # read again: it may change at every await
 
     async def _act(self, own: Acts, run: _Run, rows: list[Record]) -> None:
         if run.shown.act == "cancel":

@@ -10,7 +10,7 @@ import functools
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treadle.admin.limits import STORED
 from treadle.core.clock import monotonic
 from treadle.core.errors import MoveFailed
-from treadle.storage import Carried, InTheWay, Movable, MoveState, Role, digest, handed_over, movable
+from treadle.storage import Carried, Chunk, InTheWay, Movable, MoveState, Role, digest, handed_over, movable
 from treadle.storage.contract import Storage
 
 STEP: Final = 1_000  # jobs per call
@@ -90,12 +90,13 @@ class AlreadyMoved(MoveFailed):
     before it could report that."""
 
 
-class _Run:
-    """One run of `move`. Its marks replace those of earlier runs, whose later marks are refused."""
+class Run:
+    """One run of `move`, or of an import (`source` is the name of its file). Its marks replace the marks of earlier
+    runs, and storages refuse any further mark of those runs."""
 
     def __init__(
         self,
-        source: OpenStorage,
+        source: str,
         target: OpenStorage,
         marks: Sequence[MoveState | None],
         move: str,
@@ -108,15 +109,22 @@ class _Run:
         self._run = str(uuid.uuid4())
         self._steps = itertools.count(1)
 
-    async def mark_source(self, role: Role) -> None:
-        mark = self.next(role, self.target)
-        await self.patiently(self.source, lambda: self.source.movable.set_mark(mark))
+    async def mark_source(self, source: OpenStorage, role: Role) -> None:
+        mark = self._next(role, self.target.name)
+        await self._patiently(source, lambda: source.movable.set_mark(mark))
 
     async def mark_target(self, role: Role, cursor: str | None = None, jobs: int = 0) -> None:
-        mark = self.next(role, self.source, cursor, jobs)
-        await self.patiently(self.target, lambda: self.target.movable.set_mark(mark))
+        mark = self._next(role, self.source, cursor, jobs)
+        await self._patiently(self.target, lambda: self.target.movable.set_mark(mark))
 
-    async def patiently(self, place: OpenStorage, act: Callable[[], Awaitable[None]]) -> None:
+    async def load(self, chunk: Chunk, cursor: str | None, jobs: int) -> None:
+        """Load a chunk into the target, with a mark that says how far the run came."""
+        handed = tuple(replace(job, record=handed_over(job.record)) for job in chunk.jobs)
+        mark = self._next("filling", self.source, cursor, jobs)
+        load = functools.partial(self.target.movable.load, replace(chunk, jobs=handed), mark)
+        await self._patiently(self.target, load)
+
+    async def _patiently(self, place: OpenStorage, act: Callable[[], Awaitable[None]]) -> None:
         """Retry `act` until no other transaction is in the way. Other calls proceed. Raises MoveFailed after `wait`."""
         until = monotonic() + self._wait
         while True:
@@ -131,10 +139,10 @@ class _Run:
                 self._told(f"waiting for {error.who} at {place.name}", 0, None)
             await asyncio.sleep(LOOK)
 
-    def next(self, role: Role, other: OpenStorage, cursor: str | None = None, jobs: int = 0) -> MoveState:
+    def _next(self, role: Role, other: str, cursor: str | None = None, jobs: int = 0) -> MoveState:
         return MoveState(
             role=role,
-            other=other.name,
+            other=other,
             move=self.move,
             cursor=cursor,
             jobs=jobs,
@@ -163,16 +171,16 @@ async def move(
     resumed = arriving is not None and _resumes(source, leaving, arriving)
     if resumed:
         assert arriving is not None
-        run = _Run(source, target, (leaving, arriving), arriving.move, wait, progress)
+        run = Run(source.name, target, (leaving, arriving), arriving.move, wait, progress)
         await run.mark_target("filling", arriving.cursor, arriving.jobs)
     else:
         run = await _begin(source, target, leaving, arriving, wait, progress)
     if leaving is None or leaving.role != "gone":
-        await _close(run, undo=not resumed and (leaving is None or leaving.role != "closing"))
+        await _close(source, run, undo=not resumed and (leaving is None or leaving.role != "closing"))
         await _settled(source.storage, wait, progress)
-        await run.mark_source("gone")
+        await run.mark_source(source, "gone")
     running = await _running(source.storage)
-    await _carry(run, arriving if resumed else None, step, progress)
+    await _carry(source, run, arriving if resumed else None, step, progress)
     comparison = await compare(source, target, step=step, progress=progress)
     if not comparison.same:
         raise MoveFailed(_differing(source, target, comparison))
@@ -180,10 +188,10 @@ async def move(
     return Moved(comparison.source.jobs, running, comparison.source.rules, comparison.source.digest, resumed)
 
 
-async def _close(run: _Run, undo: bool) -> None:
+async def _close(source: OpenStorage, run: Run, undo: bool) -> None:
     """Close the source for new jobs. `undo`: free the target if an open transaction prevents that."""
     try:
-        await run.mark_source("closing")
+        await run.mark_source(source, "closing")
     except MoveFailed as error:
         if undo and isinstance(error.__cause__, InTheWay):
             await run.mark_target("aborted")
@@ -207,12 +215,12 @@ async def _begin(
     arriving: MoveState | None,
     wait: float = WAIT,
     progress: Told = lambda *_: None,
-) -> _Run:
+) -> Run:
     """Mark the target of a new move, or of one whose target has been emptied since."""
     await _check_free(source, target, leaving, arriving)
     going_on = leaving is not None and leaving.role in LEAVING
     name = leaving.move if leaving and going_on else str(uuid.uuid4())
-    run = _Run(source, target, (leaving, arriving), name, wait, progress)
+    run = Run(source.name, target, (leaving, arriving), name, wait, progress)
     await run.mark_target("filling")
     return run
 
@@ -250,9 +258,7 @@ async def _check_free(
     if arriving is not None and arriving.role not in OPEN:
         what = f"receives jobs from {arriving.other}" if arriving.role == "filling" else f"moves to {arriving.other}"
         raise MoveFailed(f"{target.name} {what} in another move; give another target")
-    held = await target.storage.stats()
-    if held.counts:
-        jobs = sum(count.jobs for count in held.counts)
+    if jobs := await total_of(target):
         raise MoveFailed(
             f"{target.name} already holds {jobs:,} job{'' if jobs == 1 else 's'}, and a move needs an empty storage: "
             "give another one. If workers have stored their schedules there, give a new storage and run "
@@ -278,21 +284,30 @@ async def _running(storage: Storage) -> int:
     return sum(queue.running for queue in (await storage.glance()).queues)
 
 
-async def _carry(run: _Run, since: MoveState | None, step: int, progress: Told) -> None:
+async def _carry(source: OpenStorage, run: Run, since: MoveState | None, step: int, progress: Told) -> None:
     """Copy the rows. `since`: the mark of an earlier run, with its progress."""
-    source, target = run.source, run.target
-    total = sum(count.jobs for count in (await source.storage.stats()).counts)
+    total = await total_of(source)
     cursor, done = (since.cursor, since.jobs) if since is not None else (None, 0)
-    reached, first = cursor, cursor is None
-    while cursor is not None or first:
-        load = await source.movable.unload(cursor, step)
-        moved = tuple(replace(job, record=handed_over(job.record)) for job in load.jobs)
-        cursor, done, first = load.cursor, done + len(moved), False
-        # The last load returns no cursor: keep the previous one, so that a resumed run repeats only that load.
-        reached = cursor or reached
-        target_load, mark = replace(load, jobs=moved), run.next("filling", source, reached, done)
-        await run.patiently(target, functools.partial(target.movable.load, target_load, mark))
+    async for chunk in chunks(source, step, cursor):
+        # The last chunk has no cursor: keep the previous one, so that a resumed run repeats only that chunk.
+        cursor, done = chunk.cursor or cursor, done + len(chunk.jobs)
+        await run.load(chunk, cursor, done)
         progress("carrying", done, total)
+
+
+async def chunks(place: OpenStorage, step: int, cursor: str | None = None) -> AsyncIterator[Chunk]:
+    """All that the storage holds after the cursor, `step` jobs at a time."""
+    while True:
+        chunk = await place.movable.unload(cursor, step)
+        yield chunk
+        if chunk.cursor is None:
+            return
+        cursor = chunk.cursor
+
+
+async def total_of(place: OpenStorage) -> int:
+    """The number of jobs in the storage."""
+    return sum(count.jobs for count in (await place.storage.stats()).counts)
 
 
 async def compare(
@@ -306,15 +321,13 @@ async def compare(
 
 
 async def _side(place: OpenStorage, step: int, progress: Told) -> Side:
-    total = sum(count.jobs for count in (await place.storage.stats()).counts)
+    total = await total_of(place)
     counts, sum_, rules, done = Counter[tuple[str, str, str]](), 0, 0, 0
-    cursor, first = None, True
-    while cursor is not None or first:
-        load = await place.movable.unload(cursor, step)
-        rules += len(load.rules)
-        counts.update(_kind(job) for job in load.jobs)
-        sum_ = (sum_ + digest(load.jobs)) % 2**128
-        cursor, first, done = load.cursor, False, done + len(load.jobs)
+    async for chunk in chunks(place, step):
+        rules += len(chunk.rules)
+        counts.update(_kind(job) for job in chunk.jobs)
+        sum_ = (sum_ + digest(chunk.jobs)) % 2**128
+        done += len(chunk.jobs)
         progress("comparing", done, total)
         await asyncio.sleep(0)
     return Side(dict(counts), f"{sum_:032x}", rules)
@@ -355,9 +368,9 @@ async def abort(source: OpenStorage, target: OpenStorage) -> bool:
         )
     if (arriving is None or arriving.move != move) and leaving is not None and leaving.other != target.name:
         raise MoveFailed(f"{source.name} is moving to {leaving.other}, not to {target.name}: give that target")
-    run = _Run(source, target, (leaving, arriving), move)
+    run = Run(source.name, target, (leaving, arriving), move)
     if arriving is None or (arriving.move == move and arriving.role == "filling"):
         # Mark the target first, so that a concurrent run can no longer open it.
         await run.mark_target("partial" if (await target.storage.stats()).counts else "aborted")
-    await run.mark_source("aborted")
+    await run.mark_source(source, "aborted")
     return True

@@ -202,7 +202,7 @@ class AppCore:
         return flat, len(specs) == 1 and isinstance(specs[0], Continuation)
 
     def bound(self, within: Any) -> Bound:
-        """The storage's verbs, or those of the outbox, inside a transaction of the user. It does not open the app,
+        """The verbs of the storage, or of the outbox, inside a transaction of the user. It does not open the app,
         because opening could wait for that very transaction."""
         if self.choice.outbox is not None and self.outbox_tasks is not None and not is_of_run(within):
             outbox: Bound = self.outbox_tasks.within(self.choice.outbox, within)
@@ -376,7 +376,7 @@ class AppCore:
         return bool(self.limits.declarations or self.schedules.declarations)
 
     def _next_id(self) -> str:
-        return self.maker.new_id()  # which a test replaces
+        return self.maker.new_id()  # not bound once: a test replaces `new_id`
 
     def _tell_error(self, error: BaseException) -> None:
         if self.emitter.wants("worker.error"):

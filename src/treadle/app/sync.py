@@ -159,7 +159,7 @@ class Portal:
                 return ownership.call(lambda: work).result()
         own = self._start()
         _check_not_on(own)
-        return LoopCall(own, lambda: work, lambda: self._loop is own).result()  # not begun after `close`
+        return LoopCall(own, lambda: work, lambda: self._loop is own).result()  # a call is not begun after `close`
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call that may be repeated. It is repeated if its loop ends or gives up the storage during the call."""

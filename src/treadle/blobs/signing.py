@@ -13,7 +13,7 @@ from msgspec import Struct
 
 SERVICE: Final = "s3"
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
-NOTHING: Final = hashlib.sha256(b"").hexdigest()  # of an empty body
+NOTHING: Final = hashlib.sha256(b"").hexdigest()  # the digest of an empty body
 
 
 class Credentials(Struct, frozen=True):

@@ -16,7 +16,7 @@ def _remember(ctx: click.Context, param: click.Parameter, is_factory: bool) -> N
 
 
 def _named(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    """The name of the app; with --factory that of the call that returns it."""
+    """The name of the app; with --factory, the name of the function that returns it."""
     if not ctx.meta.get(FACTORY) or ctx.resilient_parsing:
         return name
     if name is None or ":" not in name:

@@ -12,7 +12,7 @@ from treadle.admin.storage_move import Comparison, OpenStorage
 from treadle.cli.listing import listed
 from treadle.cli.options import duration
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural
-from treadle.cli.progress import Bar
+from treadle.cli.progress import Phases
 from treadle.cli.target import file_of
 from treadle.core.redaction import shown
 from treadle.storage import connect
@@ -63,7 +63,7 @@ async def _run(source: str, target: str, mode: str, wait: float, step: int, json
             return await _prepare(old, new)
         if mode == "abort":
             return await _abort(old, new)
-        with contextlib.closing(_Progress()) as progress:
+        with contextlib.closing(Phases()) as progress:
             if mode == "check":
                 return _compared(await storage_move.compare(old, new, step=step, progress=progress), json_)
             return await _move(old, new, wait, step, progress, json_)
@@ -80,7 +80,7 @@ async def _plan(old: OpenStorage, json_: bool) -> int:
     return OK
 
 
-async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: _Progress, json_: bool) -> int:
+async def _move(old: OpenStorage, new: OpenStorage, wait: float, step: int, progress: Phases, json_: bool) -> int:
     try:
         done = await storage_move.move(old, new, wait=wait, step=step, progress=progress)
     except storage_move.AlreadyMoved as error:
@@ -142,30 +142,3 @@ async def _abort(old: OpenStorage, new: OpenStorage) -> int:
     rest = "stays closed and holds some of the jobs: delete it" if is_shut else "holds no jobs"
     note(f"{old.name} is open again; {new.name} {rest}")
     return OK
-
-
-class _Progress:
-    """Shows a progress bar for each phase."""
-
-    def __init__(self) -> None:
-        self._bar: Bar | None = None
-        self._phase = ""
-
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
-        is_new = phase != self._phase
-        if is_new or (self._bar is not None and total not in (None, self._bar.total)):
-            self.close(phase)
-        if total is not None:
-            self._bar = self._bar or Bar(phase, total)
-            self._bar.update(done)
-        elif is_new and phase == "closing":
-            note(f"waiting for {plural(done, 'job')} that {'is' if done == 1 else 'are'} still running at the source")
-        elif is_new:
-            note(phase)
-
-    def close(self, phase: str = "") -> None:
-        """Remove the bar; `phase` begins."""
-        self._phase = phase
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None

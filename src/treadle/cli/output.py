@@ -71,7 +71,7 @@ def note(text: str) -> None:
     try:
         click.echo(visible(typed(text)), err=True)
     except BrokenPipeError:
-        _discard(2)
+        discard(2)
 
 
 def data(text: str) -> None:
@@ -84,11 +84,11 @@ def _print(text: str) -> None:
     try:
         click.echo(text)
     except BrokenPipeError:
-        _discard(1)
+        discard(1)
         raise Stop(OK) from None
 
 
-def _discard(number: int) -> None:
+def discard(number: int) -> None:
     """Discard all further output to this descriptor. Python flushes at exit, and ends with 120 if that fails."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
@@ -180,7 +180,7 @@ def _cell(value: object) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, cut to so many characters."""
+    """The text, cut after this number of characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

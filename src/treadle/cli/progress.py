@@ -9,7 +9,7 @@ from typing import Self
 
 import click
 
-from treadle.cli.output import note
+from treadle.cli.output import note, plural
 from treadle.core.clock import monotonic
 from treadle.core.redaction import in_line
 
@@ -78,3 +78,30 @@ class Bar:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class Phases:
+    """Shows a progress bar for each phase of a move, an export or an import."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._phase = ""
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        is_new = phase != self._phase
+        if is_new or (self._bar is not None and total not in (None, self._bar.total)):
+            self.close(phase)
+        if total is not None:
+            self._bar = self._bar or Bar(phase, total)
+            self._bar.update(done)
+        elif is_new and phase == "closing":
+            note(f"waiting for {plural(done, 'job')} that {'is' if done == 1 else 'are'} still running at the source")
+        elif is_new:
+            note(phase)
+
+    def close(self, phase: str = "") -> None:
+        """Remove the bar; `phase` begins."""
+        self._phase = phase
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

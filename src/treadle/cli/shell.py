@@ -27,7 +27,7 @@ from treadle.cli.target import Target, move_of
 if TYPE_CHECKING:
     from treadle.app import App
 
-PARTS: Final = ("jobs", "queues", "limits", "schedules", "workflows", "dead", "metrics", "audit")  # of the app
+PARTS: Final = ("jobs", "queues", "limits", "schedules", "workflows", "dead", "metrics", "audit")  # parts of the app
 CLOSING: Final = 10.0  # s that closing the app may take
 SHOWN: Final = 12  # names of tasks in the banner
 

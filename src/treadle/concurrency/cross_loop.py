@@ -54,7 +54,7 @@ class LoopCall(Generic[T]):
         self._since = clock.monotonic()
         self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last look
         try:
-            loop.call_soon_threadsafe(self._begin)  # in a copy of the caller's context
+            loop.call_soon_threadsafe(self._begin)  # it runs in a copy of the caller's context
         except RuntimeError:  # it is closed
             raise LoopEnded(False) from None
 

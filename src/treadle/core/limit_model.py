@@ -82,8 +82,8 @@ class LimitFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     """Everything that is stored of one limit. The facts are independent: each change writes its own."""
 
     name: str
-    set: Limit | None = None  # by an operator
-    declared: Limit | None = None  # by code
+    set: Limit | None = None  # the rule of an operator
+    declared: Limit | None = None  # the rule that code declares
     pauses: tuple[Pause, ...] = ()  # at most one per reason
 
 

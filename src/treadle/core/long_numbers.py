@@ -54,6 +54,6 @@ def _runs(text: str | bytes, most: int) -> Iterator[tuple[int, int]]:
 
 def _quotes(text: str) -> int:
     """How many strings begin or end in a part of a JSON text."""
-    if "\\" in text:  # remove pairs first: a backslash that is left before a quote escapes it
+    if "\\" in text:  # remove pairs of backslashes; one that is left before a quote escapes it
         text = text.replace("\\\\", "").replace('\\"', "")
     return text.count('"')

@@ -8,7 +8,7 @@ from typing import Final
 
 NEEDED: Final = (
     *("calendar", "configparser", "csv", "ctypes", "email", "getpass", "glob", "html"),
-    *("json", "mimetypes", "multiprocessing", "pickle", "pkgutil", "quopri", "resource", "socketserver"),
+    *("json", "mimetypes", "multiprocessing", "pickle", "pkgutil", "platform", "quopri", "resource", "socketserver"),
     *("sqlite3", "statistics", "tempfile", "tomllib", "zipfile", "zoneinfo"),
 )
 

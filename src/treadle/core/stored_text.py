@@ -41,7 +41,7 @@ _sealed = msgspec.json.Decoder(Sealed).decode
 
 
 def offloaded(text: str | None) -> Offloaded | None:
-    """The reference that a text is; None for any other text."""
+    """The reference that this text contains; None if it is an ordinary text."""
     if text is None or not text.startswith(BLOB):
         return None
     try:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from treadle.durable.checkpoints import Checkpoints
 
 
 class Branch:
     """A branch of execution, in which steps have an order.
 
+    checkpoints  the steps of the run that it belongs to
     place   its asyncio task, or the number of its thread
     last    the step that was requested last, as the next one records it in `after`
     parent  the branch in which it began
@@ -27,7 +24,7 @@ class Branch:
 
     def __init__(
         self,
-        checkpoints: Checkpoints,
+        checkpoints: object,
         place: object,
         last: str,
         parent: Branch | None = None,

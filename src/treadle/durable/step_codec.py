@@ -39,7 +39,7 @@ def signature_of_kind(kind: Any, name: str, codec: Codec | None = None) -> CallC
     except TypeError:  # not hashable
         codec_of = _new(kind, codec)
     codec_of = copy.copy(codec_of)
-    codec_of.name = name  # for its errors
+    codec_of.name = name  # its errors name the step
     return codec_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NoReturn, ParamSpec, TypeVar, overload
 
@@ -14,11 +14,12 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NestedTransaction, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable import PLAIN, Durable, Once, StepOptions, step_options
+from treadle.durable import Durable, Once
 from treadle.execution.job_run import JobRun, batch_here, running_here
+from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
-from treadle.policy.retry import Retry, seconds
+from treadle.policy.retry import seconds
 from treadle.resources import state_of
 
 P = ParamSpec("P")
@@ -276,70 +277,6 @@ class Context(msgspec.Struct, frozen=True):
         note = msgspec.json.encode({"progress": float(fraction), "text": shown}).decode()
         a_text("progress", note, MOST_TEXT)  # a heartbeat with a longer note would renew no lease of this worker
         self._run.keep_note(note)
-
-
-class Step:
-    """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
-    later runs receive the stored value. If the worker dies before that, the function runs again.
-
-    An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form, by
-    the function's return annotation. The second step of the same name is "name#2". If the function raises, so does the
-    step. If the code around it catches the error and continues, the error is stored, and later runs raise it again in
-    the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
-    """
-
-    __slots__ = ("_durably", "_options")
-
-    def __init__(self, durably: Callable[[str], Durable], options: StepOptions = PLAIN) -> None:
-        self._durably, self._options = durably, options
-
-    @overload
-    def __call__(
-        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def __call__(
-        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    def __call__(
-        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, Any]:
-        return self._durably(name).step(name, function, args, kwargs, self._options)
-
-    def options(
-        self,
-        *,
-        retry: Retry | None = None,
-        timeout: float | timedelta | None = None,
-        on_error: judge.OnError | None = None,
-    ) -> Step:
-        """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
-
-        retry     when the step is tried again after an error. Between two tries the job is deferred: it uses no slot,
-                  and no attempt is counted. When they are used up, or the error is final (Abort, or by `on_error`), the
-                  error is stored, and each run raises it. Fields that are not set have the defaults of `Retry`
-        timeout   seconds that one try of an async function may take; then it is cancelled and raises TimeoutError
-        on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
-        Raises BadOption, also for a `timeout` of a plain function, which cannot be interrupted.
-        """
-        return Step(self._durably, step_options(retry, timeout, on_error))
-
-
-class SynchronousStep:
-    """`current().sync.step`: as `Step`; the function runs in the caller's thread."""
-
-    __slots__ = ("_durable", "_options")
-
-    def __init__(self, durable: Durable, options: StepOptions = PLAIN) -> None:
-        self._durable, self._options = durable, options
-
-    def __call__(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = self._durable.step_here(name, function, args, kwargs, self._options)
-        return result
-
-    def options(self, *, retry: Retry | None = None, on_error: judge.OnError | None = None) -> SynchronousStep:
-        """As `Step.options`. A thread cannot be interrupted, so there is no `timeout`."""
-        return SynchronousStep(self._durable, step_options(retry, None, on_error))
 
 
 class Synchronous:

@@ -186,7 +186,8 @@ class Outbox:
         return int(changed)
 
     async def _run(self, sent: Sent) -> Sequence[Row]:
-        """One statement: on the connection of the app, or if it is not open on one that is closed afterwards."""
+        """Run one statement on the app's connection; if the app is not open, on a connection that is closed
+        afterwards."""
         if self._kept:
             return await self._database.run(sent)
         [rows] = await asyncio.to_thread(self._database.run_once, [sent])

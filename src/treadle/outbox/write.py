@@ -72,8 +72,8 @@ class Written:
         return self._database.address
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        """Write the rows. Whether a key is held or an id is taken is known at the delivery, so the records are the
-        jobs' own. Raises BadOption, TooLarge, BadSession and StorageError."""
+        """Write the rows. Only the delivery shows whether a key is held or an id is taken, so this returns records of
+        the jobs themselves. Raises BadOption, TooLarge, BadSession and StorageError."""
         rows = written(jobs)
         session = await self._session()
         if rows:

@@ -134,7 +134,7 @@ def _no_such_day(cron: Cron) -> bool:
 def _fires(fields: list[str], tz: str) -> bool:
     try:
         return next(Cron(" ".join(fields), tz).after(0.0), None) is not None
-    except Exception:  # as in `cron`
+    except Exception:  # the parser may raise anything
         return False
 
 
@@ -206,7 +206,7 @@ def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
             tick = (wall - offset).replace(tzinfo=UTC).timestamp()
             if _offset(tick, zone) != offset:
                 at = _first_change(at, tick, zone)
-                start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # that one counts
+                start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # `at` itself counts
                 break
             at = tick
             yield tick

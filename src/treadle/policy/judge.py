@@ -267,9 +267,8 @@ def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure)
             return verdict
         if inspect.iscoroutine(verdict):
             verdict.close()
-        raise TypeError(
-            f"expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function, found {verdict!r}"
-        )
+        expected = "expected Retry.now(), Retry.after(s), Defer(s), Abort() or None from a plain function"
+        raise TypeError(f"{expected}, found {verdict!r}")
     except BaseException as broken:  # a plain function: also a CancelledError is its own
         interrupts.pass_on(broken)
         log.exception("on_error failed for %s %s; using the default", failure.task, failure.id)

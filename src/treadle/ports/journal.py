@@ -1,9 +1,9 @@
 """The append-only journal of a queue in files.
 
 The cost of a push does not depend on the backlog. A line is a checksum and JSON: the current state of a message
-(`Item`), or the number of a deleted one. The last line about a message is valid. When a file has `SEGMENT` bytes, the
-next one begins. The oldest file is deleted when it has no valid line left; to get there, each write copies some of its
-messages.
+(`Item`), or the number of a deleted one. Only the last line about a message counts. When a file has `SEGMENT` bytes,
+the next one begins. The oldest file is deleted when it has no valid line left; to get there, each write copies some of
+its messages.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class NatsQueue(_Client):
         while len(leased) < limit:
             try:
                 messages = await self._reader.fetch(limit - len(leased), timeout=FETCH)
-            except TimeoutError:  # also the client's own, a subclass
+            except TimeoutError:  # the client's own error is a subclass
                 break
             for message in messages:
                 due = float((message.headers or {}).get(DUE, 0))

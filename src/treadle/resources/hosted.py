@@ -64,10 +64,10 @@ class Hosted:
     ) -> None:
         self._name, self._generator, self._problem, self._context = name, generator, problem, context
         self._value: Any = None
-        self._error: BaseException | None = None  # to raise at the yield
+        self._error: BaseException | None = None  # the error to raise at the yield
         self._entered, self._leaving = asyncio.Event(), asyncio.Event()
         self.task: asyncio.Task[None] | None = None  # None before `enter`
-        self._cancelled = False  # by this object
+        self._cancelled = False  # whether this object has cancelled the task
 
     async def enter(self) -> Any:
         """The value that the generator yields. Raises what it raises. If this call is cancelled, so is the

@@ -225,7 +225,7 @@ class Ticker:
                 followups.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(instant)}", instant))
         try:
             return await self._prepare(followups), problem
-        except Exception as error:  # of a middleware
+        except Exception as error:  # raised by a middleware
             return (), error
 
     async def _not_taken(

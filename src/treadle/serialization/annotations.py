@@ -76,7 +76,7 @@ class AnnotationCompiler:
 
     def _alias(self, hint: Any) -> TypeCheck:
         if hint not in self._made:
-            self._made[hint] = inside = TypeCheck(says(hint), loose=True)  # for a recursive alias
+            self._made[hint] = inside = TypeCheck(says(hint), loose=True)  # stored first, for a recursive alias
             self._made[hint] = whole = self.of(hint.__value__)
             inside.check = whole.check
         return self._made[hint]

@@ -2,11 +2,12 @@
 
 The payload of a call is JSON: an array of the positional arguments, ``[]`` for none; or, when arguments can only be
 given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the positional arguments are stored as
-positional ones, secrets (`has_secret_name`) and what follows them by name, and defaults not at all. Annotated values
-have the plain form of msgspec: datetimes, dates, times and durations as ISO 8601, bytes as base64, Decimal and UUID as
-text, enum members as their values, sets and tuples as arrays, dataclasses, Structs and models as objects. A result is
-such a value by itself. A text that contains ``"$t"`` is tagged as a whole instead (`serialization/tagged_json.py`).
-Treadle writes the tagged form only where the plain form would lose something, and reads it for every parameter.
+positional ones. Secrets (`has_secret_name`) and the arguments after them are stored by name. Defaults are not stored.
+Annotated values have the plain form of msgspec: datetimes, dates, times and durations as ISO 8601, bytes as base64,
+Decimal and UUID as text, enum members as their values, sets and tuples as arrays, dataclasses, Structs and models as
+objects. A result is such a value by itself. A text that contains ``"$t"`` is tagged as a whole instead
+(`serialization/tagged_json.py`). Treadle writes the tagged form only where the plain form would lose something, and
+reads it for every parameter.
 
 A value fits if it is an instance of the annotated type. A str is refused for a datetime or a sequence, a dict for a
 dataclass, a tuple for a list, a datetime for a date, a bool for an int, and a member's value for an enum. An int fits

@@ -30,7 +30,7 @@ def exact(content: Content) -> Iterator[Counts]:
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the piece would end within an escape
             piece = bytes(content[start : start + PIECE + 1])
         start += len(piece)
-        if b"\\" in piece:  # remove pairs first: a backslash that is left before a quote escapes it
+        if b"\\" in piece:  # remove pairs of backslashes; one that is left before a quote escapes it
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.translate(None, OTHERS).replace(b'""', b"").split(b'"')  # two adjacent quotes cancel out
         yield _counts(b"".join(parts[is_text::2]))

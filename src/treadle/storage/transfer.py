@@ -149,7 +149,7 @@ def refusal(mark: MoveState, storage: str) -> StorageError:
         )
     if mark.role == "filling":
         return StorageUnavailable(
-            f"{storage} receives the jobs of {mark.other}; it can be used when `treadle storage move` has ended"
+            f"{storage} receives the jobs of {mark.other}; it can be used when the move or import has ended"
         )
     return StorageMoved(storage, mark.other)
 
@@ -162,7 +162,7 @@ def words(mark: MoveState | None, here: str) -> str | None:
     return {
         "closing": f"{here} is being moved to {there}; it accepts no new jobs",
         "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
-        "filling": f"{here} receives the jobs of {there}; it can be used when `treadle storage move` has ended",
+        "filling": f"{here} receives the jobs of {there}; it can be used when the move or import has ended",
         "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
     }.get(mark.role)
 

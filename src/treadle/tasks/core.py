@@ -84,7 +84,8 @@ class TaskCore:
             return spec
 
     def spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnySpec:
-        """A job with these options over those of the task. Raises BadArgument, BadOption and TooLarge."""
+        """A job whose options are those of the task, overridden by these. Raises BadArgument, BadOption and
+        TooLarge."""
         signature, decode = self.signature, self.signature.decode_result
         make = self.factory.spec
         if not options and self._template is not None:

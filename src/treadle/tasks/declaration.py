@@ -88,7 +88,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
 
     @property
     def runs_as(self) -> Kind:
-        """The kind given, or the one that the function needs."""
+        """The kind that was passed, or the kind that the function needs."""
         return self.kind or ("async" if _is_async(self.function) else "thread")
 
     @property

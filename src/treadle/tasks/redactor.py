@@ -140,7 +140,7 @@ class Redactor:
         split = redaction.split(text, effort, names)
         if split is None:
             return text
-        with suppress(TooMuch):  # the next look at a text finds that, and hides it
+        with suppress(TooMuch):  # the next text that is searched raises it again, and is hidden
             secrets.add(split[1], effort)
         return split[0]
 

@@ -155,7 +155,7 @@ class _Replay:
     def _told(self, error: BaseException | None) -> Replayed:
         """The result of the run. Raises StepMismatch also if the function ended although its history continues."""
         steps, history = self._durable.steps, self._history
-        if steps.mismatch is not None:  # also if the function caught it
+        if steps.mismatch is not None:  # even if the function caught it
             raise steps.mismatch
         if self._run.suspended_as is not None:  # it sleeps
             steps.stopped_at = steps.stopped_at or steps.last

@@ -34,7 +34,7 @@ class Transactions:
 
     def __init__(self, storage: MemoryStorage, when: When) -> None:
         self._storage, self._when = storage, when
-        self._open: dict[object, list[Group]] = {}  # by session or connection
+        self._open: dict[object, list[Group]] = {}  # session or connection -> its groups
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
 
     def within(self, session: Any) -> Bound:

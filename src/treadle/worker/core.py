@@ -90,7 +90,7 @@ class WorkerCore:
         at_most("tasks", self.tasks(), MOST_CALL)
         switch_on()
         outage = self._outage = StorageOutage(self.config.name, self.config.recovery, self.app.random, self._tell)
-        async with AsyncExitStack() as undo:  # if it fails
+        async with AsyncExitStack() as undo:  # undone if the start fails
             undo.callback(setattr, self, "_outage", None)
             storage = await self._open(outage)
             undo.push_async_callback(self.app.release)

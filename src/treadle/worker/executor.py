@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import inspect
 import logging
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,6 +30,7 @@ from treadle.worker.parts import WorkerParts
 from treadle.worker.payloads import LargeTexts
 from treadle.worker.running_job import RunningJob
 from treadle.worker.settler import Settler
+from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Trials
 from treadle.workflow import WorkflowFinisher, failure
 
@@ -39,7 +38,6 @@ log = logging.getLogger("treadle")
 
 _NO_TASK: Any = None
 NO_RULES = judge.Rules(DEFAULT, None, 0)
-SWEEP = 128  # entries before those of ended runs are removed: each keeps arguments and result of a job in memory
 
 
 class Executor:
@@ -307,45 +305,3 @@ class Executor:
         run.ended = True
         self._state.slots.release()
         self._state.settle_again(run, outcome)
-
-
-class Timeouts:
-    """Timeouts and deadlines of running jobs: one heap and one timer for all of them. `asyncio.timeout` costs 2.3 us a
-    job; an entry of this heap costs 0.3 us. Entries of ended runs are skipped, and removed when there are many."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._heap: list[tuple[float, int, RunningJob, str]] = []
-        self._number = count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at = SWEEP
-
-    def add(self, seconds: float, run: RunningJob, why: str) -> None:
-        """Stop the run after this many seconds; `why` is "timeout" or "deadline"."""
-        when = self._loop.time() + max(0.0, seconds)
-        heapq.heappush(self._heap, (when, next(self._number), run, why))
-        if self._heap[0][2] is run:
-            self._arm()
-        elif len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if not entry[2].ended]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(SWEEP, 2 * len(self._heap))
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._heap[0][0], self._fire) if self._heap else None
-
-    def _fire(self) -> None:
-        now = self._loop.time() + 0.000_5
-        while self._heap and self._heap[0][0] <= now:
-            _, _, run, why = heapq.heappop(self._heap)
-            run.stop(why)
-        while self._heap and self._heap[0][2].ended:
-            heapq.heappop(self._heap)
-        self._timer = None
-        self._arm()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

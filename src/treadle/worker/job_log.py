@@ -46,8 +46,8 @@ def write(event: Event, error: BaseException | None = None, hide: Hide | None = 
     """Log one record with the attributes that `JobFilter` adds.
 
     `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
-    instead, is the stored traceback: without lines of Treadle, and for a process task the one of the child process.
-    `hide` removes the secrets of the job. If the error has one, there is no `exc_info`, which would show it.
+    instead, is the stored traceback: it has no lines of Treadle, and for a process task it is that of the child
+    process. `hide` removes the secrets of the job. If the error has one, there is no `exc_info`, which would show it.
     """
     level, text = LEVELS[event.name], TEMPLATES[event.name]
     arguments, error_text = [event.task], str(event.error or "")

@@ -39,7 +39,7 @@ class JobMetrics:
         self._recorder, self._now, self._counts = Recorder(source, now, counts), now, counts
         self._second, self._left = 0, A_SECOND
         self._cells: dict[object, tuple[str, Cell]] = {}  # task -> queue and cell of its last job in this minute
-        self._uncounted = Cell("", "")  # for Treadle's own jobs
+        self._uncounted = Cell("", "")  # the cell of Treadle's own jobs
         self._failing = False
 
     def starts(self, records: Sequence[Record]) -> int:

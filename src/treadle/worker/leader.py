@@ -136,8 +136,8 @@ class LeaderElection:
         return ID not in (await self._storage.heartbeat(self._presence(), [renewal], defaults.LEADER)).lost
 
     async def _open_way(self) -> bool:
-        """Read the row. Create it if there is none, and release it if this worker may take it. Returns whether to claim
-        again."""
+        """Read the row. Create the leader's row if it is missing, and release it if this worker may take it. Returns
+        whether to claim again."""
         [row] = await self._storage.get([ID])
         # A follower waits for a leader that starts at the same time as long as for one that has fallen silent.
         wait = defaults.LEADER if self._role == "follower" else 0.0

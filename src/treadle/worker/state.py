@@ -67,7 +67,7 @@ class WorkerState:
         self.draining = ""  # why the process is replaced, once it is
         self.heartbeat_in = 0.0  # seconds between this heartbeat and the next
         self.pause = 0.0  # seconds, as returned by the throttle
-        self.pause_ends = 0.0  # the loop's time
+        self.pause_ends = 0.0  # by the event loop's clock
         self.claiming, self.stopping = True, False
 
     # --- the life of the worker

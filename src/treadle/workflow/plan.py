@@ -94,8 +94,8 @@ def root_of(id: str, plan: EndingPlan, after: Sequence[str], **fields: Any) -> N
 
 
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
-    """The job as a child of this parent. It inherits headers, and if it has none of its own, lane (with its weight) and
-    deadline."""
+    """The job as a child of this parent. It inherits the headers, and also the lane (with its weight) and the deadline
+    if it has none of its own."""
     if parent.headers:
         new = inheriting(new, dict(parent.headers))
     lane, stride = (new.lane, new.stride) if new.lane is not None else (parent.lane, parent.stride)

@@ -72,6 +72,19 @@ async def test_storages_of_one_process_notify_each_other(tmp_path: Path) -> None
         assert await waiting == {"job:a"}
 
 
+async def test_a_call_that_ends_while_the_storage_is_closed_leaves_no_socket_open(tmp_path: Path) -> None:
+    """Its commit is published, which opens the socket to send from."""
+    path = tmp_path / "jobs.db"
+    async with opened(path) as other, opened(path, "full") as storage:
+        waiting = asyncio.ensure_future(other.watch(["queue:default"], 5))
+        await asyncio.sleep(0)
+        call = asyncio.ensure_future(storage.enqueue([job("a")]))
+        await asyncio.sleep(0)  # its commit waits for the disk, in a thread
+        await storage.close()
+        assert (call.done(), await waiting) == (True, {"queue:default"})
+        assert storage._notifier._sender is None
+
+
 async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "POLL", 0.01)
     looks = Signal().after(monkeypatch, notifier.Notifier, "_poll")

@@ -119,7 +119,7 @@ def _resolved(node: ast.expr, function: FunctionType) -> Any:
         if node.id in closed:
             try:
                 return closed[node.id].cell_contents
-            except ValueError:  # not filled yet
+            except ValueError:  # the cell of the closure is not filled yet
                 return None
         return function.__globals__.get(node.id)
     if isinstance(node, ast.Attribute):

@@ -265,7 +265,7 @@ class VirtualFleet:
     # --- arriving
 
     def _arrives(self, rate: float, examples: list[NewJob]) -> None:
-        """Plan the arrival of a job like one of these, `rate` a second of which arrive."""
+        """Plan the arrival of a job like one of these; `rate` of them arrive each second."""
         self._at(self.now + self._rng.expovariate(rate), partial(self._arrive, rate, examples))
 
     def _arrive(self, rate: float, examples: list[NewJob]) -> None:

@@ -85,7 +85,8 @@ def closed_limit(facts: Facts) -> tuple[str, str] | None:
 
 
 def closed(what: str, use: LimitUse, facts: Facts) -> str | None:
-    """The words for a limit that lets nothing start until somebody changes it, or a job's request has run out."""
+    """The words for a limit that lets no job start until a person changes it, or until the rest that a job requested
+    ends."""
     if use.rule.slots == 0:
         return _shut(what, use, facts)
     if use.rule.rate == 0:  # Treadle never sets it, but other programs may store it

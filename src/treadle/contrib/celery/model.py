@@ -187,7 +187,7 @@ class TaskDef(Struct, eq=False):
 
 
 class Use(Struct, eq=False):
-    """A place outside of the definitions that uses tasks.
+    """A place that uses tasks, outside of their definitions.
 
     tasks     full names of the tasks; all of them move, or none
     problems  why it cannot be rewritten

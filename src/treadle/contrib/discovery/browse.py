@@ -56,7 +56,7 @@ class Browser:
     def __init__(self, types: Sequence[str], where: Network) -> None:
         self._types = {dns.folded(dns.name_of(kind)): kind for kind in types}
         self._link = Link(self._hear, self._ask, where)
-        self._facts: dict[tuple[dns.Name, int, object], tuple[dns.Answer, float]] = {}  # with their expiry time
+        self._facts: dict[tuple[dns.Name, int, object], tuple[dns.Answer, float]] = {}  # each with its expiry time
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:

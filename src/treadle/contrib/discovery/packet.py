@@ -34,7 +34,7 @@ class Target(Struct, frozen=True):
     port: int
 
 
-Data = Name | Target | dict[str, str] | str | bytes  # of PTR, SRV, TXT, A and AAAA, and other records
+Data = Name | Target | dict[str, str] | str | bytes  # data of PTR, SRV, TXT, A and AAAA, and other records
 
 
 class Question(Struct, frozen=True):

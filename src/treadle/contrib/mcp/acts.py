@@ -94,7 +94,7 @@ TOOLS: Final = (
 
 
 class Previewed(NamedTuple):
-    """What an act is bounded by: the jobs that were created before its preview, and their number then."""
+    """The bounds of an act: the jobs that were created before its preview, and their number then."""
 
     created_before: float
     at_most: int | None = None

@@ -143,7 +143,7 @@ class TopApp(Screens[None]):
         self.run_worker(self._ask(act))
 
     def ask_bound(self, queue: QueueOverview) -> None:
-        """Ask for the bound of a queue, then as `ask`."""
+        """Ask for the bound of a queue, then continue like `ask`."""
         self.run_worker(self._ask_bound(queue))
 
     async def _ask_bound(self, queue: QueueOverview) -> None:

@@ -55,7 +55,7 @@ class Runner:
         self._client, self._bounds, self._slots, self._tickle, self._grace = client, bounds, slots, tickle, grace
         self.id = str(uuid.uuid4())
         self._stopping = asyncio.Event()
-        self._runs: dict[str, asyncio.Future[None]] = {}  # by job
+        self._runs: dict[str, asyncio.Future[None]] = {}  # job -> its run
 
     def stop(self) -> None:
         """Stop claiming. Runs in progress get their grace."""

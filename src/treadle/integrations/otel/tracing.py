@@ -81,7 +81,7 @@ class Tracing(Middleware):
         self._app: App | None = None
         self._tracers: tuple[object, Tracer | None] = (None, None)  # a provider and its tracer; None: it is the API's
         self._meters: tuple[object, Instruments | None] = (None, None)
-        self._batches: dict[tuple[str, int], spans.RunSpan] = {}  # of the runs whose outcome is not known yet
+        self._batches: dict[tuple[str, int], spans.RunSpan] = {}  # spans of runs whose outcome is not known yet
         self._url: tuple[str | None, str | None] = (None, None)  # the URL of the storage, and its host
         self._room = HeaderRoom("OpenTelemetry", 0)
         self._failed = False

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 OLD = 600.0  # s that a transaction may be open without a warning: it keeps dead rows from being vacuumed
 DEAD = 50_000  # dead rows of a table above which to warn, if they also outnumber the live ones
-FULL = 0.9  # of max_connections
+FULL = 0.9  # share of max_connections above which to warn
 HELD = 60.0  # s for which a transaction may hold keys and ids of jobs without a warning
 KEPT = 2**30  # bytes of the log that an unused replication slot may keep without a warning
 

@@ -115,7 +115,7 @@ class SessionRoutes:
                 raise Refused(429, "too_many", message, {"Retry-After": str(int(wait) + 1)})
             message = "unknown token" if token is None else f"the token {token.name!r} has expired: request a new one"
             raise Refused(401, "unauthorized" if token is None else "expired", message, {"WWW-Authenticate": "Bearer"})
-        call.request.scope["treadle.token"] = token  # for the access log
+        call.request.scope["treadle.token"] = token  # the access log names it
         value, seconds = session.issue(token, wall(), self._secret)
         return _answer(call.request, value, seconds)
 

@@ -46,7 +46,7 @@ from treadle.storage.value_checks import (
 )
 
 T = TypeVar("T")
-Look = Callable[[Replica, float], T]  # of the rows, at a time
+Look = Callable[[Replica, float], T]  # reads the rows as of a time
 
 EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
 PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte

@@ -83,7 +83,7 @@ class HttpStorage:
         self._ca = options.get("ca")
         self._answer = _size(options.get("max_answer"), url)
         self._session: aiohttp.ClientSession | None = None
-        self._trips: set[asyncio.Timeout] = set()  # in progress
+        self._trips: set[asyncio.Timeout] = set()  # round trips in progress
         self._most: int | None = None  # bytes of one request that the server accepts, as it reported
 
     async def open(self, look: bool = False) -> None:

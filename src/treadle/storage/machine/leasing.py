@@ -65,7 +65,7 @@ class Leasing:
 
     @property
     def unfinished(self) -> bool:
-        """Whether so many jobs were blocked that other calls get a turn first."""
+        """Whether the claim has blocked so many jobs that other calls must get a turn before it continues."""
         return self._blocked >= BLOCKED_MOST
 
     def wants(self, job: NewJob) -> bool:

@@ -71,8 +71,8 @@ def _held(rows: Rows, id: str | None, leaving: str) -> Record | None:
 
 
 def _returns(new: NewJob, holder: NewJob, row: Record | None) -> bool:
-    """Whether the holder of its key is returned for a new job; if not, the new job takes the key over. `row`: that of
-    the holder, if it is stored. Raises KeyHeld."""
+    """Whether the holder of its key is returned for a new job; if not, the new job takes the key over. `row`: the row
+    of the holder, if it is stored. Raises KeyHeld."""
     refuse_holder(new, holder)
     if new.key_conflict == "raise":
         raise KeyHeld(new.key or "", holder.id)

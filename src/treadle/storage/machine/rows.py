@@ -50,7 +50,7 @@ class Rows(QueueEnds, Protocol):
     """The rows of one call. Their `checkpoints` are empty: there may be thousands, and no decision needs them all."""
 
     now: float  # the moment of the call, by the storage's clock
-    topics: set[str]  # to publish once the call is stored
+    topics: set[str]  # topics to publish once the call is stored
     endings: list[tuple[str, State]]  # jobs that ended, whose dependents are not counted down yet
     ended: set[str]  # jobs that this call ended
 

@@ -31,7 +31,7 @@ class Edge:
     """An edge: one job waits for another. `open`: the ending has not been counted. `soft`: any ending counts as
     success.
 
-    `version` is that of the job when the wait began, because a later wait of the job is another one.
+    `version` is the version of the job when the wait began; a later wait of the job has another one.
     """
 
     __slots__ = ("open", "soft", "version")

@@ -30,7 +30,7 @@ class Pruner:
     def __init__(self, runner: Caller) -> None:
         self._runner = runner
         self._past: float | None = None
-        self._calls = 0  # from there, in a row
+        self._calls = 0  # consecutive calls that began there
         self._limit = ""  # the last limit checked
 
     async def prune(self, limit: int, now: float | None) -> int:

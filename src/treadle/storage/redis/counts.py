@@ -157,7 +157,7 @@ async def _rates(db: Reader, rules: dict[str, Limit], keys: Words) -> dict[str, 
     rated = sorted(key for key in set(keys) if (rule := rule_for(rules, key.decode())) is not None and rule.rate)
     rates = dict[str, queries.RateUse]()
     for start in range(0, len(rated), STEP):
-        answer = await db.call("rates", *rated[start : start + STEP])
+        answer = await db.call("read_rates", *rated[start : start + STEP])
         for n in range(0, len(answer), 3):
             key = answer[n].decode()
             rule = rule_for(rules, key)

@@ -32,7 +32,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()
     "relocate_in": (*SHARED, "transfer"),
     "peek": (*SHARED, "advance_due"),
     "pointers": ("whole", "row"),
-    "rates": SHARED,
+    "read_rates": SHARED,
     "tidy": SHARED,
     "slots": SHARED,
     "relist": ("whole", "row", "kinds"),

@@ -110,7 +110,7 @@ class OpenFile:
             while self.task is not None:
                 await asyncio.wait([self.task])
             await self.checkpoints.finish()
-        finally:  # also if the event loop is ending
+        finally:  # even if the event loop is ending
             self.loop = None
             try:
                 self.standby.leave()
@@ -221,7 +221,7 @@ class OpenFile:
         return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 
     def _places_now(self) -> list[Place]:
-        """Where the files are. One that is read without a log has none of it."""
+        """Where the files are: only the database if it is read without a log."""
         parts = PARTS if self._state is None else PARTS[:1]
         return [place_of(self.path + end if end else self.named) for end in parts]
 

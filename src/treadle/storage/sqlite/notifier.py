@@ -228,7 +228,7 @@ class Notifier:
                 self._waiters.wake(KINDS if self._socket is None else QUEUES_AND_JOBS)
         self._poll_timer = asyncio.get_running_loop().call_later(POLL, self._poll)
 
-    def close(self) -> None:
+    def stop_receiving(self) -> None:
         if self._poll_timer is not None:
             self._poll_timer.cancel()
             self._poll_timer = None
@@ -241,6 +241,10 @@ class Notifier:
                 os.unlink(os.path.join(self._folder, self._name))
             with contextlib.suppress(OSError):
                 os.rmdir(self._folder)  # only the last process can delete it
+
+    def close(self) -> None:
+        """To be called after the last commit, because each commit is published."""
+        self.stop_receiving()
         if self._sender is not None:
             self._sender.close()
             self._sender = None

@@ -37,7 +37,7 @@ class RecentLeases:
         self._groups, self._numbers = list[Group](), dict[Group, int]()
 
     def note(self, rows: Sequence[Record], seqs: Sequence[int], group: Group | None) -> None:
-        """`group`: that of all rows, if they have the same."""
+        """`group`: queue and task of all rows, if they are the same."""
         if len(self._young) >= MOST:
             self._old, self._young = self._young, {}
         if group is not None:

@@ -89,7 +89,7 @@ class Search:
     # --- which rows
 
     def _choose(self, db: sqlite3.Connection) -> None:
-        """Look only at the first set with every match that has at most `scan` rows, if there is one."""
+        """If some set of at most `scan` rows contains every match, search only the first such set."""
         query = self._query
         if query.ahead_of is not None and query.order == "queue":
             return

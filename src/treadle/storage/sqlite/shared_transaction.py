@@ -243,7 +243,7 @@ class SharedTransactions:
             let_threads_start()
         try:
             if not ((lock.try_lock() or lock.is_stuck) and begin(db)):
-                yield partial(begin_patiently, lock, db)  # for example a shell writes
+                yield partial(begin_patiently, lock, db)  # another program, such as a shell, is writing
             before = db.total_changes
             counts = Changes()
             answers += yield from self._answers(group, topics, counts)

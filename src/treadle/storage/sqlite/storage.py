@@ -102,8 +102,11 @@ class SqliteStorage:
 
     async def close(self) -> None:
         """Finish the calls in progress, write the log back, and close the file."""
-        self._notifier.close()
-        await self._file.close()
+        self._notifier.stop_receiving()
+        try:
+            await self._file.close()
+        finally:
+            self._notifier.close()
 
     def _committed(self, topics: set[str]) -> None:
         if topics:

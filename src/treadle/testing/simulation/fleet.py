@@ -284,7 +284,7 @@ class Simulation:
             slot.heal()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until every job that should end has ended, at most so many seconds."""
+        """Wait until every job that should end has ended, but at most this many seconds."""
         until, pause = self._loop.now + seconds, 0.25
         while self._loop.now < until and await self._works():
             await asyncio.sleep(pause)

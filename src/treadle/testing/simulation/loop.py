@@ -101,7 +101,7 @@ class SimulatedLoop(BaseEventLoop):
             self.busy.remove(actor)
 
     def stall(self, actor: Actor, seconds: float) -> None:
-        """Stall the actor for so many seconds; it then continues where it was."""
+        """Stall the actor for this many seconds; then it continues where it stopped."""
         if actor.alive:
             actor.history.add("stalled", at=self.now + seconds, seconds=seconds)
             actor.asleep_until = self.now + seconds

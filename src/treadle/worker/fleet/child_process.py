@@ -77,7 +77,7 @@ class ChildProcess:
         self._due = asyncio.Event()
         self._reason, self._is_replacing = "", False
         self._replaced: asyncio.Future[bool] | None = None
-        self._not_before = 0.0  # by the monotonic clock
+        self._not_before = 0.0  # an instant of the monotonic clock
 
     async def run(self) -> None:
         """Keep it running until the fleet stops. All but the first wait until a process has sent Hello."""

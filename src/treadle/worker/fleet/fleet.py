@@ -55,7 +55,7 @@ class Fleet:
     ) -> None:
         self.orders, self.size = msgspec.structs.replace(orders, helps=True), processes
         orders = self.orders
-        self._roles = roles  # of each process, in order
+        self._roles = roles  # the role of each process, in order
         self._inherited = inherited  # descriptors that each process gets
         self._say, self._greeted, self._environment = say, greeted, environment
         self._recycling = recycling or Recycling()

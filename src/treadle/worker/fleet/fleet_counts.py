@@ -33,7 +33,7 @@ class FleetCounts:
             self._ended.add(process.numbers)
 
     async def numbers(self) -> Numbers:
-        """The sum of all processes, as new as they reply."""
+        """The sum over all processes, with the latest numbers that each has sent."""
         await self._ask()
         whole = NumbersSum(self._pairs)
         whole.add(self._ended.numbers())

@@ -18,7 +18,7 @@ from treadle.core import defaults
 from treadle.metrics import Numbers
 from treadle.worker import Death, Lease, Place, Suspect, WorkerHealth
 
-OPTIONS: Final = (  # of a worker; None: the library's default
+OPTIONS: Final = (  # options of a worker; None: the library's default
     *("ordered", "concurrency", "queues", "tasks", "grace", "lease", "poll", "role"),
     *("metrics", "relay", "capture_logs", "labels", "resources"),
 )
@@ -50,7 +50,7 @@ class Orders(Struct, kw_only=True):
     relay: bool = True
     capture_logs: str | None = None  # a level; None: log lines are not kept
     labels: dict[str, str] = {}
-    resources: dict[str, int] = {}  # of each process
+    resources: dict[str, int] = {}  # resources of each process
     count: bool = False  # the supervisor sends Count
     helps: bool = False  # the supervisor knows Suspects, Trial, Stopping and Found
     trial: bool = False  # it claims nothing, and runs the suspects that it gets, one at a time

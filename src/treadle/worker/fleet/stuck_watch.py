@@ -30,12 +30,12 @@ class Silent:
 
     def __init__(self, process: WorkerProcess) -> None:
         self.process = process
-        self.jobs: Sequence[Place] = ()  # that it runs
+        self.jobs: Sequence[Place] = ()  # jobs that the stuck process runs
         self.known = asyncio.Event()  # they are known, from the first renewal on
         self.reported = self.killed = False
         self.renewing: asyncio.Task[None] | None = None
         self.telling: asyncio.Task[None] | None = None
-        self.renewed_at = float("-inf")  # by the monotonic clock
+        self.renewed_at = float("-inf")  # an instant of the monotonic clock
 
     async def close(self) -> None:
         under_way = [task for task in (self.renewing, self.telling) if task is not None]

@@ -53,7 +53,7 @@ class Culprit:
     thread: str | None
 
     def words(self, jobs: Sequence[Place]) -> str:
-        """A clause about it. jobs: those of the process, some of which it may run."""
+        """A clause about the thread. jobs: the jobs of the process, some of which the thread may run."""
         who = self.thread or ("something" if self.stack.is_idle else None)
         does = "the event loop is blocked" if who is None else f"{who} keeps the interpreter's lock"
         suspects = [job for job in jobs if self.stack.runs(job)]

@@ -70,14 +70,14 @@ class WorkerProcess:
         self._child: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._early: int | None = None  # a signal that came before the process was there
-        self._waiting = False  # for the reply to a Probe
+        self._waiting = False  # whether it waits for the reply to a Probe
         self.hello: Hello | None = None
         self.vitals: Vitals | None = None
         self.idle_memory = 0  # bytes, before its first job
         self.numbers: Numbers | None = None  # the numbers in its last reply to a Count
         self._counting: asyncio.Future[None] | None = None  # until that reply
         self.claims = asyncio.Event()  # it has sent its Hello
-        self.claims_since = 0.0  # by the monotonic clock
+        self.claims_since = 0.0  # an instant of the monotonic clock
         self.unanswered = 0.0  # s that its event loop has not answered
         self.asked = False  # it stops on request
         self.killed_for = ""  # why the supervisor has killed it, as a clause

@@ -20,9 +20,9 @@ CREATE TYPE new_jobs AS (
     limits text[], costs text[], labels text[], keys text[], words text[], leases float8[]
 );
 
--- An outcome to settle. n: its index in the call. fast: an ending, and at most an act besides, of a job that this call
--- names once. act: the nonce of a person's act on a job that this call names once; its checkpoints hold nothing else.
--- The fields from `delay` on are given if it is not fast.
+-- An outcome to settle. n: its index in the call. fast: the outcome is an ending, perhaps with an act, of a job that
+-- this call names once. act: the nonce of a person's act on a job that this call names once; its checkpoints hold
+-- nothing else. The fields from `delay` on are given if it is not fast.
 CREATE TYPE job_outcome AS (
     n int, id text, version int, state smallint, attempt int, result text, value text, error text, reason text,
     note text, keep float8, fast boolean, act text, delay float8, function_done boolean, required int,

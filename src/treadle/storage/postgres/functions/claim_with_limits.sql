@@ -17,7 +17,7 @@ DECLARE
     max_blocked constant int := 1000;
     max_incomplete constant int := 6;   -- pages of a queue with missing gates
     max_page constant int := 256;       -- jobs of a page
-    -- every eighth claim reads all; 1,000 rows read past for other tasks, once a task has no room left
+    -- once a task has no room left, a claim reads 1,000 rows further for its other tasks; every eighth claim reads all
     read_past constant int := CASE WHEN claim.rooms IS NOT NULL AND claim.slot < 64 AND claim.slot % 8 <> 0
         THEN 1000 END;
     scan queue_scan := start_scan(claim);
@@ -60,8 +60,7 @@ BEGIN
             scan.read_past := CASE WHEN NOT scan.named AND cardinality(claimed) > 0
                 AND cardinality(scan.open_tasks) < cardinality(claim.tasks) THEN read_past END;
             scan.share := missing;
-            -- if some jobs are blocked, reads more than wanted: otherwise strict order cost the server 5 % more for a
-            -- job
+            -- reads more than wanted if jobs are blocked: otherwise strict order cost the server 5 % more a job
             scan.size := least(greatest(CASE WHEN blocked > 0 THEN 2 * missing ELSE missing END, 8), max_page);
             page := read_page(scan, cardinality(claimed) = 0, moment, t);
             t := page.t;

@@ -160,8 +160,7 @@ BEGIN
         WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
     END IF;
     ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(requested));  -- jobs of this call need no check
-    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but the rows that are returned for such jobs
-    do
+    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but rows returned for such jobs do
         all_ups := all_ups || answers;
     END IF;
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
@@ -283,8 +282,7 @@ BEGIN
                 DETAIL = json_build_array('beyond', new_job.id, new_job.task);
         END IF;
         CONTINUE WHEN new_job.key IS NULL OR NOT new_job.id = ANY (fresh);
-        named := holder_of(new_job.key, t, leaving, true, moment);   -- the same holder whose row answer_keys would
-        return
+        named := holder_of(new_job.key, t, leaving, true, moment);   -- the holder that answer_keys finds
         IF (named IS NOT NULL AND NOT queue_of(named) = ANY (new_job.reach)) OR EXISTS (
             SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
                 WITH ORDINALITY AS y (queue, key, n)

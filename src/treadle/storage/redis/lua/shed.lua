@@ -48,7 +48,7 @@ if has_bounds then
   end
 
   -- The new jobs of a call that need room, by queue in the order of the call: their number, and their least rank. Also
-  -- the rows that the call returns, supersedes or waits for.
+  -- returns the rows that the call returns, supersedes or waits for.
   local function jobs_needing_room(jobs, answers)
     local queues, by_queue, holders, needed, seen = {}, {}, {}, {}, {}
     for _, new in ipairs(jobs) do
