@@ -350,9 +350,9 @@ async def test_stored_steps_are_bounded_in_number_and_size(spy: Spy, clock: Hand
 
 
 def test_sizes_only_become_smaller() -> None:
-    with pytest.raises(BadOption, match=r"sizes.steps.: expected 1 to 1,000, found 1001"):
-        Sizes(steps=1001)
-    with pytest.raises(BadOption, match=r"sizes.step.: expected 1 to 262,144 bytes"):
+    with pytest.raises(BadOption, match=r"sizes.steps.: expected 1 to 10,000, found 10001"):
+        Sizes(steps=10_001)
+    with pytest.raises(BadOption, match=r"sizes.step.: expected 1 to 1,048,576 bytes"):
         Sizes(step=0)
 
 

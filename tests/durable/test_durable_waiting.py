@@ -463,7 +463,7 @@ async def test_a_second_signal_raises(app: App) -> None:
     with pytest.raises(BadOption, match="signal"):
         await app.jobs.signal(other, "a", object())
     with pytest.raises(TooLarge):
-        await app.jobs.signal(other, "a", "x" * 300_000)
+        await app.jobs.signal(other, "a", "x" * 1_100_000)
 
 
 async def test_a_wait_that_timed_out_may_be_repeated(app: App, clock: HandClock, ledger: Ledger) -> None:

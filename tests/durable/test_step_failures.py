@@ -389,7 +389,7 @@ async def test_a_reopened_job_tries_a_step_again_that_nothing_followed(app: App,
 # --- results that cannot be stored
 
 
-@pytest.mark.parametrize("result", ["x" * 300_000, object()])
+@pytest.mark.parametrize("result", ["x" * 1_100_000, object()])
 async def test_a_result_that_cannot_be_stored_is_a_failure_of_its_step(app: App, result: object) -> None:
     charged: list[int] = []
 

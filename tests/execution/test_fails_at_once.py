@@ -106,7 +106,7 @@ async def result(it: Effects) -> Record:
 @row("a step whose result cannot be stored, or is too large", "store the data elsewhere and return a reference")
 async def step(it: Effects) -> Record:
     async def t() -> None:
-        await current().step("charge", it.charge, "x" * 300_000)
+        await current().step("charge", it.charge, "x" * 1_100_000)
 
     found = await it.row_of(t)
     assert it.count == 1

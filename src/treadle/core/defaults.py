@@ -60,9 +60,10 @@ MAX_DELAY: Final = 100 * 365 * 86_400.0  # s; 100 years: a longer delay is a mis
 # Queued jobs that an enqueue looks at beyond those that it sheds: they may be unfit, for example retries of an outage.
 SHED_LOOK: Final = 1_000
 MAX_COUNT: Final = 1_000_000_000  # slots, starts, bursts and costs; every storage can hold their sums
-MAX_STEP: Final = 256 * 2**10  # bytes of one stored step result
-MAX_MEMO: Final = 2**20  # bytes of all step results of a job: a claim reads all of them
-MAX_STEPS: Final = 1_000  # steps of a job
+MAX_STEP: Final = 2**20  # bytes of one stored step result
+MAX_MEMO: Final = 16 * 2**20  # bytes of all step results of a job: a claim reads all of them
+MAX_STEPS: Final = 10_000  # steps of a job
+WARN_AT: Final = 0.8  # of these limits, from which on there is a warning
 ONCE: Final = 86_400.0  # s for which a mark of `once` is kept; a day, like the rows of the jobs that it guards
 BATCH_SIZE: Final = 50  # items of one call of a batch task
 BATCH_WAIT: Final = 0.1  # s for which the first of them waits for others; a person does not notice it

@@ -45,6 +45,9 @@ Pairs = tuple[tuple[str, str], ...]
 OURS: Final = "treadle:"
 # Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
+# Names of the checkpoints of a job that its function has restarted: the number of its round, and the arguments of this
+# round. `NewJob.payload` keeps the first arguments, with which an enqueue of the same id is compared.
+ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
 
 # Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
@@ -174,6 +177,9 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
 
     An outcome with an `ACT` checkpoint is an act: it raises the version even if it assigns only `keep`, and only an
     outcome with the same `ACT` counts as its repetition. This distinguishes two operators who act at the same time.
+
+    An outcome with a `ROUND` checkpoint restarts the job: the storage first deletes the job's checkpoints, except those
+    whose name begins with `OURS`.
     """
 
     id: str
@@ -185,7 +191,7 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    checkpoints: Pairs = ()  # merged by name; other checkpoints stay
+    checkpoints: Pairs = ()  # merged by name; other checkpoints stay, unless there is a `ROUND`
     note: str | None = None  # None: unchanged
     followups: tuple[NewJob, ...] = ()  # follow-up jobs, stored if and only if this outcome is applied
     after: tuple[str, ...] = ()

@@ -16,6 +16,8 @@ later run may decide otherwise.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,8 @@ from treadle.core.stored_text import lacks
 from treadle.durable.branches import Branch, branch_here, has_ended, place_here
 from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
+
+log = logging.getLogger("treadle")
 
 
 class Checkpoint(Struct, omit_defaults=True):
@@ -125,7 +129,7 @@ class Checkpoints:
                 and entry.failure.round < round
             ):
                 continue  # an operator has reopened the job, so that it tries this step again
-            self._size += len(key.encode()) + len(text.encode())
+            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
             self.entries[key] = entry
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}
@@ -138,7 +142,8 @@ class Checkpoints:
 
     def ask(self, name: str, args: str | UnsetType = UNSET, is_late: bool = False) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
-        check_name(name)
+        if name not in self._counts:
+            check_name(name)
         branch = self.here()
         self._own(name, branch)
         if not is_late:
@@ -214,7 +219,7 @@ class Checkpoints:
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
         token = branch_here.set(request.branch.inside(request.key))
-        running = _running.set(f"{self.job}:{request.key}")
+        running = _running.set(request.key)
         try:
             yield
         finally:
@@ -248,6 +253,8 @@ class Checkpoints:
         others."""
         text = msgspec.json.encode(entry).decode()
         size = len(text.encode())
+        if size > defaults.WARN_AT * self._sizes.step:
+            self._warn(f"the result of step {request.key!r} has {size:,} of at most {self._sizes.step:,} bytes")
         before = self.entries.get(request.key)
         known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
         whole = self._size - known + size + len(request.key.encode())
@@ -259,10 +266,17 @@ class Checkpoints:
             if whole > self._sizes.checkpoints:
                 of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
                 raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
+        if self._size <= defaults.WARN_AT * self._sizes.checkpoints < whole:
+            self._warn(f"its steps have {whole:,} of at most {self._sizes.checkpoints:,} bytes")
+        if before is None and len(self.entries) + 1 == math.ceil(defaults.WARN_AT * self._sizes.steps):
+            self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
         self._size = whole
         self.entries[request.key] = entry
         if not request.is_late:
             self.unsaved[request.key] = text
+
+    def _warn(self, what: str) -> None:
+        log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)
 
     def note(self, pair: tuple[str, str]) -> None:
         """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""
@@ -304,7 +318,7 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 
 
 def running_step() -> str | None:
-    """The key of the step whose function runs here, prefixed with the job's id; None outside a step."""
+    """The key of the step whose function runs here; None outside a step."""
     return _running.get()
 
 

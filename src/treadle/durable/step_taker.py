@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
@@ -25,6 +26,7 @@ from treadle.durable.step_codec import signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.policy import judge
 from treadle.policy.retry import Defer
+from treadle.policy.rounds import round_of
 from treadle.serialization.call_codec import CallCodec, Codec
 
 
@@ -46,6 +48,8 @@ class StepTaker:
         row = run.record
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, run.place, row.reopenings)
         self._codec = codec
+        self._round = round_of(row.checkpoints)
+        self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._unawaited: dict[object, str] = {}  # steps, sleeps and waits that were called and have not begun
@@ -163,7 +167,7 @@ class StepTaker:
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
         late = self.backend.is_cancelled(self.run)
         request = self.checkpoints.ask(name, checksum_of(args, kwargs), late)
-        signature = signature_of(function, f"{self.run.record.job.task}: step {request.key!r}", self._codec)
+        signature = self._signature(request, function)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), is_async, options)
 
     @property
@@ -244,14 +248,25 @@ class StepTaker:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return call.signature.decode_result(text)
 
+    def _signature(self, request: StepRequest, function: Callable[..., Any]) -> CallCodec:
+        """The codec of the result. For recorded steps it is made once a run and function: half of their time."""
+        name = f"{self.run.record.job.task}: step {request.key!r}"
+        if request.entry is None or request.entry.is_tried:
+            return signature_of(function, name, self._codec)
+        kept = self._codecs.get(id(function))
+        if kept is None:
+            signature = copy.copy(signature_of(function, name, self._codec))  # a task shares its own
+            kept = self._codecs[id(function)] = function, signature  # with the function, or its id is reused
+        kept[1].name = name
+        return kept[1]
+
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run, also after a retry of a dead job."""
-        if name is not None:
-            return f"{self.run.record.job.id}:{name}"
-        key = running_step()
-        if key is None:
+        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        name = running_step() if name is None else name
+        if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
-        return key
+        restarts = f"@{self._round.number}" if self._round.number else ""
+        return f"{self.run.record.job.id}{restarts}:{name}"
 
     # --- the end of a run
 

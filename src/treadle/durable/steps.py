@@ -10,15 +10,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults
 from treadle.core.command_lines import command
-from treadle.core.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError
-from treadle.core.model import Outcome, Record, State
+from treadle.core.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
+from treadle.core.model import OURS, ROUND, Outcome, Record, State
 from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.checkpoints import Checkpoint, StepRequest, valued
 from treadle.durable.run_locks import RunLocks
@@ -26,6 +26,7 @@ from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
 from treadle.policy import judge
 from treadle.policy.retry import Defer, seconds, until
+from treadle.policy.rounds import Round, restarted
 from treadle.serialization.call_codec import Codec, decode_any
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
 
@@ -39,7 +40,7 @@ class Durable(StepTaker):
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend, codec)
-        self._waited: dict[str, int] = {}  # signals received or no longer waited for -> the last row used
+        self._waited = dict(self._round.turns)  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
 
@@ -74,6 +75,14 @@ class Durable(StepTaker):
         if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
             # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
             self.checkpoints.keep(request, Checkpoint(entry.after, until=now))
+
+    def restart(self, args: Any, kwargs: Any) -> NoReturn:
+        """End this round: the function begins anew with these arguments, and without the steps of this round."""
+        record = self.run.record
+        payload = self.backend.arguments(record, args, kwargs)
+        if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
+            raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
+        self._leave(restarted(record, Round(self._round.number + 1, self._waited), payload))
 
     async def wait_for(self, name: str, request: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = request.entry
@@ -176,6 +185,8 @@ class Durable(StepTaker):
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
         pairs = tuple(self.checkpoints.unsaved.items())
+        if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
+            pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
 
     def lost(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -211,6 +211,15 @@ class Context(msgspec.Struct, frozen=True):
 
         return durable.awaited(f"wait:{name}", wait)
 
+    async def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
+        runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
+        same change; id, deadline, children and jobs that wait for this one stay. An endless loop that restarts now and
+        then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
+        durable = self._durably("restart")
+        durable.alone("restart")
+        durable.restart(args, kwargs)
+
     def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
         """`async with current().once("report:monday") as first:`, or `with` in a thread. `first` is True for only one
         of all jobs that use this key within `keep` seconds, in later runs of that job too. The key is released if the
@@ -298,6 +307,12 @@ class Synchronous:
         durable = self._durable
         durable.alone(name, here=True)
         return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
+
+    def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """As `current().restart`."""
+        durable = self._durable
+        durable.alone("restart", here=True)
+        durable.restart(args, kwargs)
 
 
 def current() -> Context:

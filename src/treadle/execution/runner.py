@@ -34,6 +34,7 @@ from treadle.execution.threads import in_thread
 from treadle.policy import judge
 from treadle.policy.attempts import RELEASED
 from treadle.policy.retry import Abort, Defer, Retry, RetryAfter
+from treadle.policy.rounds import present
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
@@ -143,6 +144,8 @@ class Runner:
         run.began, process = self._now(), forks.tag
         enter(run)
         try:
+            if run.record.checkpoints:
+                run.record = present(run.record)
             if self._is_wrapped or task.kind != "async" or rules.pass_result:
                 text = await self._result(task, run, rules)
             else:

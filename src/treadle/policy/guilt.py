@@ -33,8 +33,8 @@ class Guilt(Struct, frozen=True, omit_defaults=True):
 
     reopening  the `Record.reopenings` for which it holds: a reopening resets `Record.lost`
     lost       the `Record.lost` for which it holds
-    cleared    how many of these count for nothing, because a run of the job has ended since, or its worker was
-               stopping
+    cleared    how many of these count for nothing, because a run of the job has ended or stored a step since, or its
+               worker was stopping
     alone      how many of the others were lost while nothing else ran in the process
     kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
     waits      how often the job has waited in vain to be alone, since it last lost a lease
@@ -140,6 +140,19 @@ def cleared_note(record: Record) -> Pairs:
     if not record.lost:
         return ()
     return _pair(Guilt(reopening=record.reopenings, lost=record.lost, cleared=record.lost))
+
+
+def progress_note(record: Record) -> Pairs:
+    """The note of a run that stores a step: the leases lost before no longer count, and `kind` stays. (): none did."""
+    guilt = guilt_of(record)
+    if not record.lost or (guilt.cleared == record.lost and not guilt.alone):
+        return ()
+    return _pair(Guilt(reopening=record.reopenings, lost=record.lost, cleared=record.lost, kind=guilt.kind))
+
+
+def with_note(record: Record, note: Pairs) -> Record:
+    """The record of a run that stores this note: the next note is derived from it."""
+    return replace(record, checkpoints=tuple({**dict(record.checkpoints), **dict(note)}.items())) if note else record
 
 
 def without_kind(record: Record, outcome: Outcome) -> Outcome:

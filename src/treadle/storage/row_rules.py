@@ -258,15 +258,6 @@ def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
     return until
 
 
-def noted(row: Record, out: Outcome) -> Record:
-    """An ended row with the checkpoints of an outcome. An act raises the version, so the next act must name the new
-    version."""
-    if not out.checkpoints:
-        return row
-    checkpoints = {**dict(row.checkpoints), **dict(out.checkpoints)}
-    return replace(row, checkpoints=tuple(checkpoints.items()), version=row.version + (ACT in dict(out.checkpoints)))
-
-
 def first_moment(*moments: float | None) -> float | None:
     """The earliest of the moments that are not None."""
     return min([moment for moment in moments if moment is not None], default=None)
@@ -284,25 +275,31 @@ def taken_back(row: Record, now: float) -> Record | None:
     return replace(row, due_at=max(now, row.due_at - (row.updated_at - now)), updated_at=now)
 
 
-def repeats(out: Outcome, row: Record) -> bool:
+def has_checkpoints(row: Record, checkpoints: Mapping[str, str]) -> bool:
+    """Whether a whole row has all these checkpoints."""
+    return dict(row.checkpoints).items() >= checkpoints.items()
+
+
+def repeats(out: Outcome, row: Record, has: Callable[[Mapping[str, str]], bool]) -> bool:
     """Whether this same outcome has been applied and the row is unchanged since: its version is one transition old,
     that transition was not a claim, and every value it assigned is still there.
 
     Treadle's own checkpoints are not compared: some contain times, and a report of a runner that is repeated has
-    others.
+    others. `has`: whether the job has all these checkpoints.
     """
     if row.version != out.version + 1 or row.state is State.RUNNING:
         return False
-    if out.checkpoints and (nonce := dict(out.checkpoints).get(ACT)) is not None:
-        return dict(row.checkpoints).get(ACT) == nonce
-    assigned = {(name, value) for name, value in dict(out.checkpoints).items() if not name.startswith(OURS)}
+    checkpoints = dict(out.checkpoints)
+    if ACT in checkpoints:
+        return has({ACT: checkpoints[ACT]})
+    assigned = {name: value for name, value in checkpoints.items() if not name.startswith(OURS)}
     waited = out.state is State.WAITING and row.state is State.READY and row.function_done is out.function_done
     return (
         (row.state is out.state or waited)
-        and dict(row.checkpoints).items() >= assigned
         and row.attempt == out.attempt
         and row.result == out.result
         and row.value == out.value
         and row.error == out.error
         and row.reason == out.reason
+        and (not assigned or has(assigned))
     )

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from treadle.core.model import Record
+from treadle.core.model import ARGUMENTS_NOW, Record
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import HIDDEN, Effort, TooMuch
 from treadle.core.stored_text import FORMS
@@ -66,7 +66,7 @@ class Redactor:
         payload = self._part(redaction, job.task, job.payload, effort, secrets, self._names(row))
         result, value = (self._part(redaction, job.task, text, effort, secrets) for text in (row.result, row.value))
         checkpoints = tuple(
-            [(name, self._checkpoint(redaction, name, text, effort, secrets)) for name, text in row.checkpoints]
+            [(name, self._checkpoint(redaction, name, text, effort, secrets, row)) for name, text in row.checkpoints]
         )
         headers = tuple(
             [
@@ -87,7 +87,8 @@ class Redactor:
         """Returns `text` for many texts about one row."""
         secrets, task = Secrets(), row.job.task
         redaction, effort = self.of(task), Effort(_size(row))
-        self._part(redaction, task, row.job.payload, effort, secrets, self._names(row))
+        for payload in (row.job.payload, *(text for name, text in row.checkpoints if name == ARGUMENTS_NOW)):
+            self._part(redaction, task, payload, effort, secrets, self._names(row))
         self._part(redaction, task, row.result, effort, secrets)
         if effort.room < 0:  # some of its secrets are not known
             return lambda _: HIDDEN
@@ -101,9 +102,13 @@ class Redactor:
         names: Sequence[str] = core.signature.positional_names()
         return names[1:] if row.job.retry is not None and read_policy(row.job.retry).pass_result else names
 
-    def _checkpoint(self, redaction: Redaction, name: str, text: str, effort: Effort, secrets: Secrets) -> str:
+    def _checkpoint(
+        self, redaction: Redaction, name: str, text: str, effort: Effort, secrets: Secrets, row: Record
+    ) -> str:
         """The value of a step with a hidden name is not shown. In other steps, attempts and logs, secrets are replaced
         within texts, which keeps them JSON."""
+        if name == ARGUMENTS_NOW:
+            return self._part(redaction, row.job.task, text, effort, secrets, self._names(row)) or ""
         if redaction.hides(name):
             return _encode({**_order(text), "value": HIDDEN}).decode()
         split = redaction.split(text, effort)

@@ -24,6 +24,7 @@ from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, St
 from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.policy.retry import read_policy
+from treadle.policy.rounds import present
 from treadle.resources import Life, NewThreads, Overrides
 from treadle.serialization.call_codec import MISSING, Codec
 from treadle.tasks.core import TaskCore
@@ -123,7 +124,7 @@ class _Replay:
         self._core, self._history, self._task = core, history, task
         loop = asyncio.get_running_loop()
         site = Site(None, loop, life, NewThreads)
-        self._run = JobRun(history.record, "replay", lambda: None, self._results, site=site, began=history.at)
+        self._run = JobRun(present(history.record), "replay", lambda: None, self._results, site=site, began=history.at)
         self._durable = _RecordedDurable(self._run, _Backend(loop, core.sizes, history.at), task.signature._codec)
         self._run.durable = self._durable
 
@@ -131,7 +132,7 @@ class _Replay:
         """Raises StepMismatch, and what the function raises before its last recorded step."""
         error: BaseException | None = None
         try:
-            payload, task = self._history.payload, self._task
+            payload, task = self._run.record.job.payload, self._task
             args, kwargs = task.signature.decode_call(payload, first=self._first())
             async with asyncio.timeout(PATIENCE):
                 await asyncio.create_task(self._call(task, args, kwargs))
@@ -259,6 +260,9 @@ class _Backend:
 
     def codec(self, task: str) -> Codec | None:
         return None
+
+    def arguments(self, record: Record, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        return "[]"
 
     def is_cancelled(self, run: DurableRun) -> bool:
         return False

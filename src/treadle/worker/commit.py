@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from treadle.core.errors import Locked, StorageError, StorageUnavailable
@@ -16,7 +17,7 @@ from treadle.execution.job_run import JobRun
 from treadle.policy import judge
 from treadle.storage import whole_row
 from treadle.storage.contract import Storage
-from treadle.storage.row_rules import repeats
+from treadle.storage.row_rules import has_checkpoints, repeats
 from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
@@ -98,7 +99,7 @@ async def _after_lost_answer(
         except StorageError:
             await asyncio.sleep(AGAIN)
             continue
-        if row is not None and repeats(outcome, await whole_row(storage, row)):
+        if row is not None and repeats(outcome, row, partial(has_checkpoints, await whole_row(storage, row))):
             raise AlreadyCommitted
         if row is not None and row.version == run.record.version:
             return judge.released(run.record, AGAIN)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
 from treadle.core.errors import NotRunning, StorageError
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record
+from treadle.core.model import OURS, LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable import DurableRun
 from treadle.execution import in_thread
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides
+from treadle.policy import guilt
+from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage import whole
@@ -49,6 +51,11 @@ class WorkerDurableBackend:
     def codec(self, task: str) -> Codec | None:
         core = self._app.tasks.get(task)
         return None if core is None else core.signature._codec
+
+    def arguments(self, record: Record, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """The payload of a further round of this job."""
+        later = bool(read_policy(record.job.retry).pass_result)
+        return self._app.tasks[record.job.task].signature.encode_call(args, kwargs, first_later=later)
 
     def is_cancelled(self, run: DurableRun) -> bool:
         """Whether the run was cancelled, or has ended."""
@@ -145,4 +152,7 @@ class WorkerDurableBackend:
 def _renewal(run: RunningJob) -> LeaseRenewal:
     durable = run.job_run.durable
     checkpoints = () if durable is None else tuple(durable.checkpoints.unsaved.items())
+    if run.record.lost and any(not name.startswith(OURS) for name, _ in checkpoints):
+        note = guilt.progress_note(run.record)
+        run.record, checkpoints = guilt.with_note(run.record, note), (*checkpoints, *note)
     return LeaseRenewal(run.record.job.id, run.record.version, checkpoints=checkpoints, note=run.job_run.note)

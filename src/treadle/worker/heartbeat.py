@@ -115,6 +115,7 @@ class Heartbeat:
         note: Pairs = ()
         if self._state.stopping and not run.ended:
             run.noted, note = True, guilt.stop_note(run.record)
+            run.record = guilt.with_note(run.record, note)
         return LeaseRenewal(run.record.job.id, run.record.version, note, run.job_run.note)
 
     def lose(self, run: RunningJob) -> None:

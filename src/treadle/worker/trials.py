@@ -230,7 +230,7 @@ class Trials:
 
     async def _store(self, run: RunningJob, note: Pairs) -> None:
         """Store a note, and return when it is stored. Raises CancelledError if the lease is lost."""
-        run.noted = True
+        run.noted, run.record = True, guilt.with_note(run.record, note)
         renewal = LeaseRenewal(run.record.job.id, run.record.version, checkpoints=note)
         while True:
             try:

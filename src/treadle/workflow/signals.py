@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
+from treadle.policy.rounds import round_of
 from treadle.storage import patiently
 from treadle.storage.contract import Storage
 
@@ -118,7 +119,7 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, 
     reach  the queues that the caller has access to; (): every queue
     Raises Signalled if the signal was given before, ForeignRow if another caller has stored its row.
     """
-    for start in count(1, SEEN_AT_ONCE):
+    for start in count(1 + round_of(row.checkpoints).turns.get(name, 0), SEEN_AT_ONCE):
         turns = range(start, start + SEEN_AT_ONCE)
         rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
         for turn, existing in zip(turns, rows, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treadle.admin.explain.facts import Facts, is_due, limits_within, waits_since
+from treadle.admin.explain.history import durable
 from treadle.admin.explain.limited import blocked, by_parent, closed, closed_limit, full, queue_blocks
 from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
@@ -36,16 +37,16 @@ def explain(facts: Facts) -> str:
     if row.state.final:
         return ended(facts)
     if row.state is State.RUNNING:
-        return running(facts) + _suspect(facts) + _deadline(facts)
+        return running(facts) + _suspect(facts) + durable(row) + _deadline(facts)
     if row.state is State.WAITING:
-        return waiting(facts) + _deadline(facts)
+        return waiting(facts) + durable(row) + _deadline(facts)
     if mark is not None and mark.role == "closing":
         undo = command("storage", "move", "SOURCE", mark.other, options=["--abort"])
         there = f"Its storage is being moved to {mark.other}: no job starts here any more, and it runs there afterwards"
         return f"{there}; {undo} aborts the move."
     if facts.late:
         return _late(facts)
-    return _ready(facts) + _since(facts) + _suspect(facts) + _deadline(facts)
+    return _ready(facts) + _since(facts) + _suspect(facts) + durable(row) + _deadline(facts)
 
 
 def _ready(facts: Facts) -> str:

@@ -211,7 +211,7 @@ class Replica:
             mark=self.copy._mark,
             metrics=tuple(self.copy._metrics.values()),
         )
-        rows = list(tables.jobs.values())
+        rows = tables.whole(list(tables.jobs.values()))
 
         def lines() -> Iterator[str]:
             yield _encode(head).decode() + "\n"
@@ -235,7 +235,7 @@ class Replica:
         copy, tables = self.copy, self.copy.tables
         copy.moment = head.at
         for row in rows:
-            tables.put(row)
+            tables.restore(row)
         for up, downs in head.down:
             for down, version, is_open, soft in downs:
                 edge = tables.down[up][down] = Edge(version, soft)

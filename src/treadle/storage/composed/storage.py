@@ -238,7 +238,7 @@ class ComposedStorage:
         self._reserved = True
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._look(lambda replica, now: [self._row(id) for id in ids])
+        return await self._read(lambda copy: copy.get(ids))
 
     async def find(self, query: Query) -> Page:
         return await self._read(lambda copy: copy.find(query))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from treadle.core.errors import KeyHeld
-from treadle.core.model import APPLIED, CHILDREN, Outcome, Record, Settled, State
+from treadle.core.model import ACT, APPLIED, CHILDREN, Outcome, Record, Settled, State
 from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import queue_job, schedule_job
@@ -17,7 +17,6 @@ from treadle.storage.row_rules import (
     expires_at,
     failed_by_child,
     needed,
-    noted,
     tolerated,
     was_doomed,
     within,
@@ -29,7 +28,8 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or rows.now, out.keep)
         rows.remember(out.id, out.checkpoints)
-        rows.put(replace(noted(row, out), expires_at=until))
+        is_act = any(name == ACT for name, _ in out.checkpoints)  # the next act must name the new version
+        rows.put(replace(row, expires_at=until, version=row.version + is_act))
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
@@ -40,7 +40,6 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
             shown = held.job.id if within(out.reach, held.job.queue) else ""
             return Settled("refused", str(KeyHeld(reopened.job.key or "", shown)))
     rows.remember(out.id, out.checkpoints)
-    to_reopen[0] = replace(row, checkpoints=noted(row, out).checkpoints)
     yield from _reopen_all(rows, to_reopen, edges, out.delay)
     return APPLIED
 

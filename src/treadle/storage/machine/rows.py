@@ -47,7 +47,7 @@ class Inserts(QueueEnds, Protocol):
 
 
 class Rows(QueueEnds, Protocol):
-    """The rows of one call."""
+    """The rows of one call. Their `checkpoints` are empty: there may be thousands, and no decision needs them all."""
 
     now: float  # the moment of the call, by the storage's clock
     topics: set[str]  # topics to publish once the call is stored
@@ -69,8 +69,17 @@ class Rows(QueueEnds, Protocol):
     def sync(self) -> None:
         """Write what was put."""
 
+    def whole(self, rows: Sequence[Record]) -> list[Record]:
+        """The rows with their checkpoints, as the storage returns them."""
+
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """Store these checkpoints of a row that was read, which `put` has in it already, under their names."""
+        """Store these checkpoints of a row that was read under their names."""
+
+    def forget_steps(self, id: str) -> None:
+        """Delete the checkpoints of a job, except those whose name begins with `OURS`."""
+
+    def remembers(self, id: str, checkpoints: Mapping[str, str]) -> bool:
+        """Whether a job has all these checkpoints."""
 
     def stored(self, ids: Collection[str]) -> set[str]:
         """The ids that have a row."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from msgspec.structs import replace
 
 from treadle.core.errors import UnknownUpstream
-from treadle.core.model import APPLIED, ASKED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
+from treadle.core.model import APPLIED, ASKED, ROUND, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
 from treadle.storage.admission import rule_for, slots_fit
 from treadle.storage.machine.endings import count_endings, end_job, wait_for_upstreams
 from treadle.storage.machine.limits import kept, unblock_limits
@@ -27,15 +29,13 @@ from treadle.storage.row_rules import (
     within,
 )
 
-Checkpoints = tuple[tuple[str, str], ...]
-
 
 def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
     """Apply one outcome, or return why it does not apply."""
     row = rows.get(out.id)
     if row is None or not within(out.reach, row.job.queue):
         return Settled("stale", "there is no such job")
-    if repeats(out, row):
+    if repeats(out, row, functools.partial(rows.remembers, out.id)):
         return APPLIED
     if row.version != out.version:
         return Settled("stale", f"it is {row.state} at version {row.version}")
@@ -94,7 +94,11 @@ def _circle(rows: Rows, out: Outcome, planned: StorePlan) -> set[str]:
 
 
 def _with(rows: Rows, old: Record, out: Outcome) -> Record:
-    """The row with the values of an outcome, under the next version."""
+    """The row with the values of an outcome, under the next version. Its checkpoints are stored."""
+    if out.checkpoints:
+        if any(name == ROUND for name, _ in out.checkpoints):
+            rows.forget_steps(out.id)
+        rows.remember(out.id, out.checkpoints)
     return replace(
         old,
         version=old.version + 1,
@@ -103,20 +107,11 @@ def _with(rows: Rows, old: Record, out: Outcome) -> Record:
         value=out.value,
         error=out.error,
         reason=out.reason,
-        checkpoints=_merged(rows, old, out.checkpoints),
         note=out.note if out.note is not None else old.note,
         updated_at=rows.now,
         function_done=old.function_done or out.function_done,
         worker=None,
     )
-
-
-def _merged(rows: Rows, row: Record, checkpoints: Checkpoints) -> Checkpoints:
-    """The checkpoints of a row with these, which are stored under their names."""
-    if not checkpoints:
-        return row.checkpoints
-    rows.remember(row.job.id, checkpoints)
-    return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
 
 
 def _go_on(rows: Rows, old: Record, out: Outcome, planned: StorePlan, circle: set[str]) -> Steps[None]:
@@ -161,6 +156,8 @@ def renew(rows: Rows, renewal: LeaseRenewal, lease: float) -> bool:
     note = renewal.note if renewal.note is not None else row.note
     if note != row.note:
         rows.topics.add(f"job:{row.job.id}")
+    if renewal.checkpoints:
+        rows.remember(renewal.id, renewal.checkpoints)
     rows.put(
         replace(
             row,
@@ -168,7 +165,6 @@ def renew(rows: Rows, renewal: LeaseRenewal, lease: float) -> bool:
             queue_position=None,
             blocked_on=None,
             due_at=rows.now + min(row.job.lease or lease, lease),
-            checkpoints=_merged(rows, row, renewal.checkpoints),
             note=note,
             updated_at=rows.now,
         )

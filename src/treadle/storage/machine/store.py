@@ -24,7 +24,7 @@ def enqueue(rows: Rows, jobs: Sequence[NewJob]) -> Steps[list[Record]]:
         yield from make_room(rows, planned)
     yield from store_all(rows, planned)
     rows.read(planned.answers.values())
-    return [rows.row(planned.answers[new.id]) for new in jobs]
+    return rows.whole([rows.row(planned.answers[new.id]) for new in jobs])
 
 
 def store_all(rows: Rows, planned: StorePlan, parent: str = "") -> Steps[None]:

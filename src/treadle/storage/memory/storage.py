@@ -167,7 +167,7 @@ class MemoryStorage:
 
     def _claimed(self, taken: list[Record], ask: Claim, now: float) -> Claimed:
         moment = first_moment(self._tables.next_moment(), next_start(self._tables, ask))
-        return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
+        return Claimed(tuple(self._tables.whole(taken)), None if moment is None else max(0.0, moment - now))
 
     # --- heartbeat
 
@@ -234,10 +234,12 @@ class MemoryStorage:
     # --- reading and operating
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return [self._jobs.get(id) for id in ids]
+        rows = {row.job.id: row for row in self._tables.whole([self._jobs[id] for id in ids if id in self._jobs])}
+        return [rows.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        return queries.find(list(self._jobs.values()), query)
+        page = queries.find(list(self._jobs.values()), query)
+        return replace(page, records=tuple(self._tables.whole(page.records)))
 
     async def stats(self) -> Stats:
         now = self._now()

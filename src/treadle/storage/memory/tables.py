@@ -10,11 +10,13 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.core.limit_model import Limit, LimitFacts
-from treadle.core.model import NewJob, Record, State
+from treadle.core.model import OURS, NewJob, Record, State
 from treadle.core.query_model import Kind
 from treadle.storage.admission import Asker, Usage, is_over, keeps_slots, rule_for
 from treadle.storage.bounds import WAITING, Candidate, bounds_of, may_shed
@@ -44,6 +46,7 @@ class Tables:
     def __init__(self) -> None:
         self.now = 0.0
         self.jobs: dict[str, Record] = {}
+        self.checkpoints: dict[str, dict[str, str]] = {}  # job -> its checkpoints, which its row in `jobs` has not
         self.kept: dict[tuple[str, str, Kind], int] = defaultdict(int)  # queue, task, kind -> jobs
         self.line: dict[str, Ordered] = defaultdict(Ordered)  # queue -> queued jobs
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> positions
@@ -83,8 +86,28 @@ class Tables:
     def sync(self) -> None:
         """Does nothing: `put` has written."""
 
+    def whole(self, rows: Sequence[Record]) -> list[Record]:
+        known = self.checkpoints
+        return [
+            replace(row, checkpoints=tuple(known[row.job.id].items())) if row.job.id in known else row for row in rows
+        ]
+
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
-        """Does nothing: the row has them already."""
+        self.checkpoints.setdefault(id, {}).update(checkpoints)
+
+    def forget_steps(self, id: str) -> None:
+        known = self.checkpoints.get(id, {})
+        self.checkpoints[id] = {name: text for name, text in known.items() if name.startswith(OURS)}
+
+    def remembers(self, id: str, checkpoints: Mapping[str, str]) -> bool:
+        return self.checkpoints.get(id, {}).items() >= checkpoints.items()
+
+    def restore(self, row: Record) -> None:
+        """Store a row that another storage or a snapshot has returned."""
+        if row.checkpoints:
+            self.remember(row.job.id, row.checkpoints)
+            row = replace(row, checkpoints=())
+        self.put(row)
 
     def stored(self, ids: Collection[str]) -> set[str]:
         return self.jobs.keys() & ids
@@ -168,6 +191,7 @@ class Tables:
         self._count(row, -1)
         self.drop_key(row)
         self.former.pop(row.job.id, None)
+        self.checkpoints.pop(row.job.id, None)
         self.drop_edges([(up, row.job.id) for up in row.after])
         for up in row.after:
             if up in self.down and not self.down[up]:

@@ -14,7 +14,7 @@ from treadle.storage.transfer import Edge as Waits
 
 def unload(tables: Tables, cursor: str | None, limit: int) -> Chunk:
     start = int(cursor or 0)
-    rows = list(tables.jobs.values())[start : start + limit]
+    rows = tables.whole(list(tables.jobs.values())[start : start + limit])
     edges: dict[str, list[Waits]] = defaultdict(list)
     wanted = {row.job.id for row in rows}
     for up, downs in tables.down.items():
@@ -51,7 +51,7 @@ def load(tables: Tables, chunk: Chunk) -> None:
         id, key = job.record.job.id, job.record.job.key
         if id in tables.jobs:
             continue
-        tables.put(job.record)
+        tables.restore(job.record)
         if job.holds_key and key is not None:
             tables.keys[key] = id
         if job.behind is not None:

@@ -19,7 +19,7 @@ from treadle.blobs import Objects, digest_of
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import ACT, LeaseRenewal, NewJob, Outcome, Pairs, Record
+from treadle.core.model import ACT, ROUND, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
 from treadle.serialization import Keys, UnknownKey
@@ -30,7 +30,7 @@ AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL: Final = f"{OWN_ID}signal:"
 # checkpoints that all processes read, with or without keys
 PLAIN: Final = frozenset(
-    {ACT, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit", "treadle:lost", "treadle:death"}
+    {ACT, ROUND, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit", "treadle:lost", "treadle:death"}
 )
 ALL: Final = ("payload", "result", "value", "checkpoints")
 

@@ -94,7 +94,6 @@ def outcome_bytes(out: Outcome) -> bytes:
                     or_false(out.reason),
                     False,
                     False,
-                    False,
                 )
             )
         keep = NONE if out.keep is None else out.keep

@@ -23,6 +23,7 @@ from treadle.storage.row_rules import OWN_ID, new_record, rank
 PLAIN: Final = 1
 RAN: Final = 2
 TAIL: Final = 4
+NOTED: Final = 8  # it has checkpoints; they follow the row, and then their length (`lua/whole.lua`)
 ANY: Final = 2_147_483_647  # failures_allowed: any number
 NONE: Final = -1e300  # no moment
 
@@ -37,6 +38,7 @@ _READ: Final = struct.Struct(">BBIiiIII16x9d2xHH")  # the row without keep, keep
 _MADE: Final = struct.Struct(">d")
 _LEASED: Final = struct.Struct(">2xI8xIII16xd8xdd8xdd18xH2x")  # the fields of a plain job that runs
 _TASK: Final = struct.Struct(">BH")
+_LENGTH: Final = struct.Struct(">I")
 _HANDED: Final = struct.Struct(">HI")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -208,13 +210,15 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
     checkpoints: Pairs = ()
     blocked_on = result = value = error = reason = note = None
     if flags & TAIL:
-        tail = [
-            field if field is not False else None for field in decode_any(memoryview(row)[_ROW.size + worker + queue :])
-        ]
+        end = len(row)
+        if flags & NOTED:
+            end -= _LENGTH.size + _LENGTH.unpack_from(row, end - _LENGTH.size)[0]
+            checkpoints = _sorted_checkpoints(decode_any(memoryview(row)[end : -_LENGTH.size]))
+        packed = memoryview(row)[_ROW.size + worker + queue : end]
+        tail = [field if field is not False else None for field in decode_any(packed)]
         after = job.after if tail[0] is None else tuple(tail[0])
         blocked_on, result, value, error, reason = tail[1:6]
-        checkpoints = tuple(map(tuple, tail[6])) if tail[6] else ()
-        note = tail[7]
+        note = tail[6]
     return Record(
         job=job,
         version=version,
@@ -246,6 +250,15 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
     )
 
 
+def _sorted_checkpoints(values: Sequence[str]) -> Pairs:
+    """The checkpoints of `name, text, name, text, ...`. Each text begins with its number in the order."""
+    numbered = []
+    for name, value in zip(values[::2], values[1::2], strict=True):
+        number, _, text = value.partition(":")
+        numbered.append((int(number), name, text))
+    return tuple([(name, text) for _, name, text in sorted(numbered)])
+
+
 def _leased(job: NewJob, row: bytes) -> Record:
     """The record of a plain job that was just claimed, which has no other fields: 1.3 us instead of 2.4."""
     version, attempt, lost, reopenings, created, position, due, started, updated, worker = _LEASED.unpack_from(row)
@@ -268,7 +281,7 @@ def _leased(job: NewJob, row: bytes) -> Record:
 def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     """The second value of a job, as `record` reads it. `ups`: the jobs for which it waited earlier."""
     job, worker = row.job, (row.worker or "").encode()
-    same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
+    same, flags, tail, checkpoints = row.after == job.after, PLAIN if plain else 0, b"", b""
     if row.function_done:
         flags |= RAN
     if plain and row.state is State.RUNNING:
@@ -279,15 +292,20 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     texts = (row.blocked_on, row.result, row.value, row.error, row.reason)
     if not same or row.checkpoints or row.note is not None or ups or any(text is not None for text in texts):
         flags |= TAIL
-        rest = row.checkpoints or False, or_false(row.note), list(ups) or False
+        rest = or_false(row.note), list(ups) or False
         tail = encode((False if same else row.after, *map(or_false, texts), *rest))
+    if row.checkpoints:
+        flags |= NOTED
+        values = [word for n, (name, text) in enumerate(row.checkpoints) for word in (name, f"{n}:{text}")]
+        checkpoints = encode(values)
+        checkpoints += _LENGTH.pack(len(checkpoints))
     queue, failures_allowed = job.queue.encode(), ANY if row.failures_allowed is None else row.failures_allowed
     counts = row.version, row.pending, failures_allowed, row.attempt, row.lost, row.reopenings
     positions = row.queue_position, row.return_position, row.due_at, row.deadline_at, row.started_at
     moments = row.created_at, *positions, row.updated_at, row.ended_at, row.expires_at
     lengths = rank(job), len(worker), len(queue)
     times = job.keep, job.keep_failed, *map(_or_none, moments)
-    return b"".join((_ROW.pack(NUMBER[row.state], flags, *counts, *times, *lengths), worker, queue, tail))
+    return b"".join((_ROW.pack(NUMBER[row.state], flags, *counts, *times, *lengths), worker, queue, tail, checkpoints))
 
 
 def _or_none(moment: float | None) -> float:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from treadle.storage.constants import filled
 
-SHARED: Final = ("row", "kinds", "unit_of_work", "admission", "endings")
+SHARED: Final = ("whole", "row", "kinds", "unit_of_work", "admission", "endings")
 NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()` defines, for verbs with any
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": (*SHARED, "new_jobs"),
@@ -31,11 +31,11 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()
     "relocate_out": (*SHARED, "transfer"),
     "relocate_in": (*SHARED, "transfer"),
     "peek": (*SHARED, "advance_due"),
-    "pointers": ("row",),
+    "pointers": ("whole", "row"),
     "read_rates": SHARED,
     "tidy": SHARED,
     "slots": SHARED,
-    "relist": ("row", "kinds"),
+    "relist": ("whole", "row", "kinds"),
 }
 # Verbs that run one after the other in one script. Their answers are joined into one list, each after its length. A
 # list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
@@ -46,9 +46,10 @@ FILES: Final[dict[str, tuple[str, ...]]] = {  # the files of a verb that has mor
     "store": ("part", "bounds", "shed", "store"),
     "claim": ("members_before", "claim", "leasing", "claim_plain", "claim_queues"),
     "settle": ("settle", "settle_rows"),
-    "read_page": ("members_before", "read_page"),
-    "read_ended": ("members_before", "packs", "read_ended"),
-    "running": ("members_before", "entries_after", "running"),
+    "read_rows": ("whole", "read_rows"),
+    "read_page": ("whole", "members_before", "read_page"),
+    "read_ended": ("whole", "members_before", "packs", "read_ended"),
+    "running": ("whole", "members_before", "entries_after", "running"),
     "count_ahead": ("members_before", "count_ahead"),
     "recount": ("members_before", "entries_after", "recount"),
     "relist": ("members_before", "entries_after", "relist"),

@@ -100,7 +100,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
         else:
             moments += taking.leases
     moment = first_moment(*moments, next_start(unit, ask) if rules else None)
-    return Claimed(tuple(taken), None if moment is None else max(0.0, moment - unit.now))
+    return Claimed(tuple(unit.whole(taken)), None if moment is None else max(0.0, moment - unit.now))
 
 
 def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:

@@ -167,7 +167,7 @@ def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: li
     fresh = [seq for seq, job in enumerate(part, top + 1) if seqs[job.id] == seq]
     ADD_BODY.insert(unit.ex, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])])
     unit.read(job.id for job in part)
-    return [unit.row(job.id) for job in part]
+    return unit.whole([unit.row(job.id) for job in part])
 
 
 def enqueue(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:

@@ -17,6 +17,7 @@ from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
     CHECKPOINTS,
+    checkpoints_of,
     decode_presence,
     from_json,
     record,
@@ -40,11 +41,8 @@ def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
 
 
 def _records(db: sqlite3.Connection, rows: Sequence[Any]) -> list[Record]:
-    remembering = [row[0] for row in rows if row[1] & CHECKPOINTS]
-    checkpoints: dict[int, tuple[tuple[str, str], ...]] = {}
-    for seq, name, value in db.execute(SQL["checkpoints"], (text(remembering),)) if remembering else ():
-        checkpoints[seq] = (*checkpoints.get(seq, ()), (name, value))
-    return [record(row, checkpoints.get(row[0], ())) for row in rows]
+    known = checkpoints_of(db, [row[0] for row in rows if row[1] & CHECKPOINTS])
+    return [record(row, tuple(known.get(row[0], ()))) for row in rows]
 
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:

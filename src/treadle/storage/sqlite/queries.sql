@@ -1,6 +1,3 @@
--- name: checkpoints
-SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num;
-
 -- name: queue_position
 SELECT queue, rank, queue_position, id FROM job WHERE id = ? AND queue_position IS NOT NULL;
 

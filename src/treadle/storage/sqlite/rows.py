@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.limit_model import Limit
 from treadle.core.model import NewJob, Presence, Record, State
+from treadle.storage.admission import Asker
 from treadle.storage.row_rules import rank
 
 DOWN: Final = 1  # a job waits, or waited, for it: its ending must be counted
@@ -49,6 +52,11 @@ COLUMNS: Final = (  # fields of a Record that are stored as they are
 )
 FULL: Final = ", ".join(
     ("j.seq", "j.flags", "b.body", "j.state", "j.after", "j.function_done", *(f"j.{name}" for name in COLUMNS))
+)
+
+
+CHECKPOINTS_OF: Final = (
+    "SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num"
 )
 
 
@@ -113,7 +121,6 @@ def more(row: Record) -> bool:
         or row.pending
         or row.failures_allowed != 0
         or row.reopenings
-        or row.checkpoints
         or row.deadline_at is not None
         or row.result is not None
         or row.value is not None
@@ -169,6 +176,25 @@ _CHANGED = attrgetter(
     *("deadline_at", "attempt", "lost", "worker", "blocked_on", "result", "value", "error", "reason", "note"),
     *("reopenings", "started_at", "updated_at", "ended_at", "expires_at"),
 )
+
+
+def checkpoints_of(db: sqlite3.Connection, seqs: Collection[int]) -> dict[int, list[tuple[str, str]]]:
+    """The checkpoints of these rows, in the order in which each name was stored first."""
+    known: dict[int, list[tuple[str, str]]] = {}
+    for seq, name, value in db.execute(CHECKPOINTS_OF, (text(list(seqs)),)) if seqs else ():
+        known.setdefault(seq, []).append((name, value))
+    return known
+
+
+def whole(db: sqlite3.Connection, rows: Sequence[Record], seqs: Mapping[str, int]) -> list[Record]:
+    """The rows with their checkpoints. `seqs`: the numbers of the rows that have any, by id."""
+    known = checkpoints_of(db, seqs.values()) if seqs else {}
+    pairs = {id: tuple(known[seq]) for id, seq in seqs.items() if seq in known}
+    return [replace(row, checkpoints=pairs[row.job.id]) if row.job.id in pairs else row for row in rows]
+
+
+def asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
+    return Asker((-rank(job), position, job.id), dict(job.limits)[key], kept, is_blocked)
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:

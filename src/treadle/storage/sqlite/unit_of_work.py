@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from treadle.core.limit_model import Limit
-from treadle.core.model import NewJob, Record, State
+from treadle.core.model import OURS, NewJob, Record, State
 from treadle.storage.admission import Asker, Usage, keeps_slots, rule_for
 from treadle.storage.bounds import Bounds, Candidate
 from treadle.storage.count_groups import letter_of
@@ -30,10 +30,7 @@ from treadle.storage.sqlite.rows import (
     MORE,
     SLOT,
     decode,
-    decode_bounds,
-    decode_rule,
     more,
-    record,
     text,
 )
 from treadle.storage.sqlite.shedding import first_queued, last_queued
@@ -105,7 +102,7 @@ class UnitOfWork:
     def saw(self, mark: bytes | None, bounds: bytes | None) -> None:
         """Note the stored mark and the bounds of queues, which were read together with other data; None: none."""
         self._has_read_mark, self._move = True, None if mark is None else decode_mark(mark)
-        self._bounds = {} if bounds is None else decode_bounds(bounds)
+        self._bounds = {} if bounds is None else columns.decode_bounds(bounds)
 
     def refuse(self, *but: str) -> None:
         mark = self.shut(*but)
@@ -149,8 +146,7 @@ class UnitOfWork:
         seq, flags = values[0], values[1]
         assert isinstance(seq, int)
         assert isinstance(flags, int)
-        checkpoints = tuple(self.ex(SQL["checkpoints"], (seq,)).fetchall()) if flags & CHECKPOINTS else ()
-        row = record(values, checkpoints)
+        row = columns.record(values)
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
@@ -194,9 +190,7 @@ class UnitOfWork:
         for id, was in self._dirty.items():
             row, flags = self._rows[id], self._flags[id]
             assert row is not None
-            flags = flags | MORE if more(row) else flags & ~MORE
-            if row.checkpoints:
-                flags |= CHECKPOINTS
+            flags = flags | MORE if flags & CHECKPOINTS or more(row) else flags & ~MORE
             if row.after:
                 flags |= AFTER
             flags = self._write_slots(row, flags)
@@ -206,9 +200,22 @@ class UnitOfWork:
         self._dirty.clear()
         self.many(SQL["put"], changed)
 
+    def whole(self, rows: Sequence[Record]) -> list[Record]:
+        self.sync()
+        ids = [row.job.id for row in rows if self._flags.get(row.job.id, 0) & CHECKPOINTS]
+        return columns.whole(self._db, rows, {id: self._seq[id] for id in ids})
+
     def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
         seq = self._seq[id]
         self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
+        self._mark(id, CHECKPOINTS)
+
+    def forget_steps(self, id: str) -> None:
+        self.ex(SQL["forget_steps"], (self._seq[id], OURS))
+
+    def remembers(self, id: str, checkpoints: Mapping[str, str]) -> bool:
+        stored = self.ex(SQL["remembered"], (self._seq[id], text(list(checkpoints))))
+        return checkpoints.items() == dict(stored).items()
 
     def stored(self, ids: Collection[str]) -> set[str]:
         return {id for id, _ in self.ex(SQL["states"], (text(list(ids)),))}
@@ -297,7 +304,7 @@ class UnitOfWork:
     @property
     def rules(self) -> dict[str, Limit]:
         if self._rules is None:
-            self._rules = {rule.name: rule for (text,) in self.ex(SQL["rules"]) for rule in [decode_rule(text)]}
+            self._rules = {rule.name: rule for (text,) in self.ex(SQL["rules"]) for rule in [columns.decode_rule(text)]}
         return self._rules
 
     def rules_changed(self) -> None:
@@ -370,7 +377,8 @@ class UnitOfWork:
     def returned(self, key: str, queue: str) -> list[Asker]:
         keeps = keeps_slots(self.rules, key)
         jobs = self.ex(SQL["unblocked_jobs"], (key, queue)).fetchall()
-        return sorted(_asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs)
+        asker = columns.asker
+        return sorted(asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in jobs)
 
     def blocked(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
         keeps = keeps_slots(self.rules, key)
@@ -379,14 +387,10 @@ class UnitOfWork:
         self.sync()
         jobs = self.ex(SQL["blocked_kept"], (key, queue)) if kept else self.ex(SQL["blocked"], (key, queue, keeps))
         for body, position in jobs:
-            yield _asker(decode(body), position, key, kept, True)
+            yield columns.asker(decode(body), position, key, kept, True)
 
     def set_opening(self, key: str, moment: float | None) -> None:
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))
         else:
             self.ex(SQL["set_opening"], (key, moment))
-
-
-def _asker(job: NewJob, position: float, key: str, kept: bool, is_blocked: bool) -> Asker:
-    return Asker((-rank(job), position, job.id), dict(job.limits)[key], kept, is_blocked)

@@ -7,12 +7,15 @@ UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed 
     updated_at = ?, ended_at = ?, expires_at = ?, after = ?
 WHERE seq = ?;
 
--- name: checkpoints
-SELECT name, value FROM checkpoints WHERE job = ? ORDER BY num;
+-- name: remembered
+SELECT name, value FROM checkpoints WHERE job = ? AND name IN (SELECT value FROM json_each(?));
 
 -- name: remember
 INSERT INTO checkpoints (job, name, value) VALUES (?, ?, ?)
 ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
+
+-- name: forget_steps
+DELETE FROM checkpoints WHERE job = ?1 AND substr(name, 1, length(?2)) <> ?2;
 
 -- name: states
 SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?));

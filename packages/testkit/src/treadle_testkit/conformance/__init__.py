@@ -48,6 +48,7 @@ LAWS = (
     "repeats",
     "acts",
     "capabilities",
+    "checkpoints",
     "texts",
     "ranges",
     "waiting",

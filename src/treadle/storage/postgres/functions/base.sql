@@ -172,9 +172,8 @@ END $$;
 
 -- Returns the checkpoints of an outcome. If several have the same name, the last one counts.
 CREATE FUNCTION checkpoints_of(steps json) RETURNS TABLE (at bigint, name text, value text) LANGUAGE sql IMMUTABLE AS $$
-    SELECT s.at, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
-    WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
-        WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
+    SELECT DISTINCT ON (s.step ->> 0) s.at, s.step ->> 0, s.step ->> 1
+    FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at) ORDER BY s.step ->> 0, s.at DESC
 $$;
 
 -- Stores checkpoints. They are merged by name, in the order in which each name first occurred.

@@ -14,6 +14,12 @@ local HELD = ns .. ':held:' .. request.worker
 local held = call('SMEMBERS', HELD)
 if #held > 0 and not request.more then
   bodies, rows, n = fetch(JOB, held), fetch(ROW, held), #held
+  for k = 1, n do
+    if byte(rows[k], 2) >= NOTED then
+      use_row_path()
+      rows[k] = Row.whole(held[k], rows[k])
+    end
+  end
   return answer(1)
 end
 

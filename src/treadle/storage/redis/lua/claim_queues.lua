@@ -203,7 +203,9 @@ if request.hand_off and not open_claim then
 end
 for k = 1, n do
   local row = rows[k]
-  if type(row) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, row.id), Row.bytes(row) end
+  if type(row) == 'table' then
+    bodies[k], rows[k] = bodies[k] or call('HGET', JOB, row.id), Row.whole(row.id, Row.bytes(row))
+  end
 end
 if n == 0 and passed_count >= PASSED_MOST then
   local list = answer(2)

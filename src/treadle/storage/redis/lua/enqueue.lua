@@ -100,7 +100,12 @@ while from_arg < width do
     if stored[k] then
       answer[#answer + 1] = number + k
       answer[#answer + 1] = stored[k]
-      answer[#answer + 1] = call('HGET', ROW, id) or ''
+      local row = call('HGET', ROW, id) or ''
+      if row ~= '' and byte(row, 2) >= NOTED then         -- like whole.lua
+        local packed = cmsgpack.pack(call('HGETALL', ns .. ':checkpoints:' .. id))
+        row = row .. packed .. struct.pack('>I4', #packed)
+      end
+      answer[#answer + 1] = row
       local field = not is_stored and queued_as .. task_of(body)
       if field then counts[field] = counts[field] - 1 end
     elseif not is_stored then

@@ -76,7 +76,7 @@ local function renew_lease(renewal)
   end
   local seconds = row.job.lease
   if not seconds or seconds == 0 or seconds > lease then seconds = lease end
-  row.checkpoints = Row.merged_checkpoints(row.checkpoints, renewal[3])
+  Row.remember(row, renewal[3])
   row.state, row.queue_position, row.blocked_on, row.due_at, row.updated_at = RUNNING, nil, nil, now + seconds, now
   Unit.put(row)
   return true

@@ -18,7 +18,7 @@ local COUNTS, RECOUNT = ns .. ':counts', ns .. ':recount'
 local WAITING, READY, RUNNING, SUCCEEDED, FAILED, CANCELLED = 0, 1, 2, 3, 4, 5
 local STATES = { [0] = 'waiting', 'ready', 'running', 'succeeded', 'failed', 'cancelled' }
 
-local PLAIN, RAN, TAIL = 1, 2, 4          -- flags
+local PLAIN, RAN, TAIL, NOTED = 1, 2, 4, 8    -- flags; NOTED, always with TAIL: the job has checkpoints
 
 local NONE = -1e300                      -- no moment
 local NONE_BYTES = struct.pack('>d', NONE)

@@ -21,6 +21,6 @@ for k, id in ipairs(ids) do
   local raw = raws[k]
   local is_current = bodies[k] and raw and byte(raw) >= SUCCEEDED and struct.unpack('>d', raw, 99) == -scores[k]
   rows[4 * k - 3], rows[4 * k - 2], rows[4 * k - 1], rows[4 * k] =
-    id, num(scores[k]), is_current and bodies[k] or '', is_current and raw or ''
+    id, num(scores[k]), is_current and bodies[k] or '', is_current and whole(id, raw) or ''
 end
 return rows

@@ -43,6 +43,7 @@ while #ids < most and #lists > 0 do
 end
 local bodies, raws, rows = fetch(JOB, ids), fetch(ROW, ids), {}
 for k = 1, #ids do
-  rows[4 * k - 3], rows[4 * k - 2], rows[4 * k - 1], rows[4 * k] = ids[k], scores[k], bodies[k] or '', raws[k] or ''
+  rows[4 * k - 3], rows[4 * k - 2] = ids[k], scores[k]
+  rows[4 * k - 1], rows[4 * k] = bodies[k] or '', whole(ids[k], raws[k]) or ''
 end
 return rows

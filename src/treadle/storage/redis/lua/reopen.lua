@@ -74,7 +74,7 @@ end
 
 function Reopen.settle_ended(row, out)
   if out.state == row.state and out.keep then
-    row.checkpoints = Row.merged_checkpoints(row.checkpoints, out.checkpoints)
+    Row.remember(row, out.checkpoints)
     -- The next act must name the new version.
     if Reopen.act_nonce(out.checkpoints) then row.version = row.version + 1 end
     row.expires_at = Endings.expires_at(row, row.state, row.ended_at or now, out.keep)
@@ -92,7 +92,7 @@ function Reopen.settle_ended(row, out)
   for _, reopened in ipairs(reopening) do
     for _, down in ipairs(Endings.dependents(reopened.id)) do undo_count_down(reopened, down) end
   end
-  row.checkpoints = Row.merged_checkpoints(row.checkpoints, out.checkpoints)
+  Row.remember(row, out.checkpoints)
   for _, reopened in ipairs(reopening) do reopen_row(reopened) end
   row.pending = 0
   if out.delay > 0 then Endings.schedule_job(row, now + out.delay) else Unit.queue_job(row, now) end

@@ -50,17 +50,54 @@ function Row.job(id, body)
   return job
 end
 
--- The checkpoints of a row, with those of an outcome or a renewal added: the later one of a name counts.
-function Row.merged_checkpoints(checkpoints, added)
-  if #added == 0 then return checkpoints end
-  local merged, places = {}, {}
-  for _, list in ipairs({ checkpoints, added }) do
-    for _, pair in ipairs(list) do
-      local place = places[pair[1]] or #merged + 1
-      merged[place], places[pair[1]] = pair, place
+Row.whole = whole
+
+function Row.checkpoints_key(id) return ns .. ':checkpoints:' .. id end
+
+-- Store checkpoints of a job, each as "<number>:<text>" under its name. Readers sort them by this number. No script
+-- reads them all, except to return them: a job may have thousands.
+function Row.remember(row, added)
+  if #added == 0 then return end
+  local key, names, latest = Row.checkpoints_key(row.id), {}, {}
+  for _, pair in ipairs(added) do
+    if latest[pair[1]] == nil then names[#names + 1] = pair[1] end
+    latest[pair[1]] = pair[2]
+  end
+  local stored, next_number, values = fetch(key, names), call('HLEN', key), {}
+  for k, name in ipairs(names) do
+    local number = stored[k] and string.match(stored[k], '^%d+')
+    if not number then number, next_number = next_number, next_number + 1 end
+    values[2 * k - 1], values[2 * k] = name, number .. ':' .. latest[name]
+  end
+  call_many('HSET', key, values, 2)
+  row.has_checkpoints = true
+end
+
+-- Delete the checkpoints of a job, except those whose name begins with "treadle:". These are numbered anew, because the
+-- next number is how many there are.
+function Row.forget_steps(row)
+  local key, stored, kept, values = Row.checkpoints_key(row.id), nil, {}, {}
+  stored = call('HGETALL', key)
+  for k = 1, #stored, 2 do
+    if sub(stored[k], 1, 8) == 'treadle:' then
+      local number, text = string.match(stored[k + 1], '^(%d+):(.*)$')
+      kept[#kept + 1] = { tonumber(number), stored[k], text }
     end
   end
-  return merged
+  table.sort(kept, function(a, b) return a[1] < b[1] end)
+  for k, entry in ipairs(kept) do values[2 * k - 1], values[2 * k] = entry[2], k - 1 .. ':' .. entry[3] end
+  call('UNLINK', key)
+  call_many('HSET', key, values, 2)
+end
+
+-- Whether the job has all these checkpoints, a table of texts by name.
+function Row.remembers(row, wanted)
+  local names = {}
+  for name in pairs(wanted) do names[#names + 1] = name end
+  for k, stored in ipairs(fetch(Row.checkpoints_key(row.id), names)) do
+    if not stored or string.match(stored, '^%d+:(.*)$') ~= wanted[names[k]] then return false end
+  end
+  return true
 end
 
 -- Returns the NewJob itself. `stored`: created_at follows it.
@@ -81,7 +118,7 @@ function Row.fresh(id, job, made)
   return {
     id = id, job = job, state = WAITING, version = 0, after = job.after, pending = 0,
     failures_allowed = job.failures_allowed, function_done = job.function_done or false, attempt = 0, lost = 0,
-    reopenings = 0, checkpoints = NOTHING, created_at = made, updated_at = made, views = NOTHING,
+    reopenings = 0, has_checkpoints = false, created_at = made, updated_at = made, views = NOTHING,
     queue_position = nil, return_position = nil, due_at = nil, deadline_at = nil, worker = nil, started_at = nil,
   }
 end
@@ -99,7 +136,8 @@ function Row.read(id, body, raw)
       struct.unpack(ROW_FORMAT, raw)
   set_spans(job, created_at)
   local row = {
-    id = id, job = job, checkpoints = NOTHING, after = job.after, state = state, version = version, pending = pending,
+    id = id, job = job, has_checkpoints = flags >= NOTED, after = job.after, state = state, version = version,
+    pending = pending,
     failures_allowed = failures_allowed ~= ANY and failures_allowed or nil, attempt = attempt, lost = lost,
     reopenings = reopenings, created_at = created_at, queue_position = moment_or_nil(position),
     return_position = moment_or_nil(return_position), due_at = moment_or_nil(due_at),
@@ -113,7 +151,7 @@ function Row.read(id, body, raw)
     local tail = cmsgpack.unpack(sub(raw, ROW_SIZE + worker_length + queue_length + 1))
     row.after, row.blocked_on = tail[1] or job.after, or_nil(tail[2])
     row.result, row.value, row.error, row.reason = or_nil(tail[3]), or_nil(tail[4]), or_nil(tail[5]), or_nil(tail[6])
-    row.checkpoints, row.note, row.ups = tail[7] or NOTHING, or_nil(tail[8]), or_nil(tail[9])
+    row.note, row.ups = or_nil(tail[7]), or_nil(tail[8])
   end
   note_views(row)
   return row
@@ -130,12 +168,11 @@ function Row.bytes(row)
     tail = cmsgpack.pack(job.limits)
   end
   if row.after ~= job.after or row.blocked_on or row.result or row.value or row.error or row.reason
-    or #row.checkpoints > 0 or row.note or row.ups then
-    flags = flags + TAIL
+    or row.has_checkpoints or row.note or row.ups then
+    flags = flags + TAIL + (row.has_checkpoints and NOTED or 0)
     tail = cmsgpack.pack({
       row.after ~= job.after and row.after, row.blocked_on or false, row.result or false, row.value or false,
-      row.error or false, row.reason or false, #row.checkpoints > 0 and row.checkpoints, row.note or false,
-      row.ups or false,
+      row.error or false, row.reason or false, row.note or false, row.ups or false,
     })
   end
   return struct.pack(ROW_FORMAT, row.state, flags, row.version, row.pending, row.failures_allowed or ANY,

@@ -16,6 +16,6 @@ for k, id in ipairs(ids) do
 end
 local answer = #ids < most and { '', '' } or { entries[#entries], entries[#entries - 1] }
 for k, body in ipairs(fetch(JOB, wanted_ids)) do
-  if body then answer[#answer + 1], answer[#answer + 2] = body, rows[k] end
+  if body then answer[#answer + 1], answer[#answer + 2] = body, whole(wanted_ids[k], rows[k]) end
 end
 return answer

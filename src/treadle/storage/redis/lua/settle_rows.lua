@@ -18,20 +18,18 @@ end
 
 -- Whether the row has all checkpoints of an outcome; see row_rules.repeats.
 local function has_checkpoints(out, row)
-  local stored, wanted = {}, {}
-  for _, pair in ipairs(row.checkpoints) do stored[pair[1]] = pair[2] end
-  for _, pair in ipairs(out.checkpoints) do wanted[pair[1]] = pair[2] end
-  for name, value in pairs(wanted) do
-    if stored[name] ~= value and sub(name, 1, 8) ~= 'treadle:' then return false end
+  local wanted = {}
+  for _, pair in ipairs(out.checkpoints) do
+    if sub(pair[1], 1, 8) ~= 'treadle:' then wanted[pair[1]] = pair[2] end
   end
-  return true
+  return Row.remembers(row, wanted)
 end
 
 -- Whether this same outcome has been applied and the row is unchanged since.
 local function repeats(out, row)
   if row.version ~= out.version + 1 or row.state == RUNNING then return false end
   local act = Reopen.act_nonce(out.checkpoints)
-  if act then return Reopen.act_nonce(row.checkpoints) == act end
+  if act then return Row.remembers(row, { ['treadle:act'] = act }) end
   local waited = out.state == WAITING and row.state == READY and row.function_done == out.function_done
   return (row.state == out.state or waited) and row.attempt == out.attempt and row.result == out.result
     and row.value == out.value and row.error == out.error and row.reason == out.reason and has_checkpoints(out, row)
@@ -111,8 +109,11 @@ end
 local function apply(row, out, jobs, answers, circle)
   local was_running = row.state == RUNNING
   row.attempt, row.result, row.value, row.error, row.reason = out.attempt, out.result, out.value, out.error, out.reason
-  row.checkpoints, row.updated_at, row.function_done =
-    Row.merged_checkpoints(row.checkpoints, out.checkpoints), now, row.function_done or out.function_done
+  row.updated_at, row.function_done = now, row.function_done or out.function_done
+  for _, pair in ipairs(out.checkpoints) do
+    if pair[1] == 'treadle:round' then Row.forget_steps(row) end
+  end
+  Row.remember(row, out.checkpoints)
   if out.note then row.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then row.worker = nil end

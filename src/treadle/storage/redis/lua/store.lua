@@ -8,7 +8,7 @@ if is_stored then
   local ids, rows = {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
   local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
-  for k = 1, #ids do rows[2 * k - 1], rows[2 * k] = bodies[k] or '', raws[k] or '' end
+  for k = 1, #ids do rows[2 * k - 1], rows[2 * k] = bodies[k] or '', Row.whole(ids[k], raws[k]) or '' end
   return { num(now), rows }
 elseif check_pointers then
   local ids = {}
@@ -31,7 +31,7 @@ local raws = fetch(ROW, ids)
 for k, new in ipairs(jobs) do
   local id = ids[k]
   rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
-  rows[2 * k] = raws[k] or ''
+  rows[2 * k] = Row.whole(id, raws[k]) or ''
   born[id] = nil                         -- if the call repeats the id, the body stored first is returned
 end
 return { num(now), rows }

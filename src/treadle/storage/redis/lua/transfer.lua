@@ -21,7 +21,7 @@ function Transfer.read(ids)
     for _, up in ipairs(row.ups or NOTHING) do add_edge(up) end
     if behind then add_edge(behind) end
     values[#values + 1] = body
-    values[#values + 1] = stored_row or ''
+    values[#values + 1] = Row.whole(id, stored_row) or ''
     values[#values + 1] = row.job.key and call('HGET', ns .. ':keys', row.job.key) == id and '1' or ''
     values[#values + 1] = behind or ''
     values[#values + 1] = #edges > 0 and cmsgpack.pack(edges) or ''
@@ -35,6 +35,11 @@ function Transfer.store(first)
   for k = first, #ARGV, 6 do
     local id, body, stored_row = ARGV[k], ARGV[k + 1], ARGV[k + 2]
     if call('HEXISTS', JOB, id) == 0 then
+      if stored_row ~= '' and byte(stored_row, 2) >= NOTED then
+        local length = struct.unpack('>I4', stored_row, #stored_row - 3)
+        call_many('HSET', Row.checkpoints_key(id), cmsgpack.unpack(sub(stored_row, -4 - length, -5)), 2)
+        stored_row = sub(stored_row, 1, -5 - length)
+      end
       local row = Row.read(id, body, stored_row ~= '' and stored_row or nil)
       call('HSET', JOB, id, body)
       call('ZADD', MADE, num(row.created_at), id)
