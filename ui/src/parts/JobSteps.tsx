@@ -1,6 +1,6 @@
 /** The progress that a job has stored: steps, sleeps, signals, and the jobs that it has created. */
 import type { JSX } from "preact";
-import type { Job as Row, JobHistory } from "../api";
+import type { Job as Row, JobHistory, Step } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Button } from "../design/Button";
 import { Bar } from "../design/Chart";
@@ -17,6 +17,12 @@ function plain(name: string): string {
   return name.replace(/^(sleep|wait):/, "");
 }
 
+/** The state of a job whose colour a step has. */
+function stateOf(step: Step): string {
+  if (step.failed) return step.done ? "failed" : "scheduled";
+  return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running";
+}
+
 export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {
   const { signals } = history;
   const names = new Set(signals.map((each) => each.name));
@@ -27,7 +33,7 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
       <ul class="steps">
         {steps.map((step) => (
           <li key={`${step.kind} ${step.name}`}>
-            <Badge of={step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running"}>{step.kind}</Badge>
+            <Badge of={stateOf(step)}>{step.kind}</Badge>
             <b class="any">{plain(step.name)}</b>
             {step.until !== null && !step.done && (
               <span class="quiet">
