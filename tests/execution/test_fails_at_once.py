@@ -521,7 +521,7 @@ def test_an_error_names_itself_permanent() -> None:
     assert not BadArgument("t", None, "is wrong").permanent
 
 
-async def test_a_failure_that_another_version_stored_fails_the_job_and_calls_nothing(app: App) -> None:
+async def test_a_stored_failure_of_an_unknown_class_fails_the_job_and_calls_nothing(app: App) -> None:
     it = Effects(app)
 
     async def t() -> None:
@@ -535,8 +535,8 @@ async def test_a_failure_that_another_version_stored_fails_the_job_and_calls_not
     await app.storage.settle([later])
     await drain(app)
     found = await app.jobs.get(job)
-    assert (found.state, found.reason, it.count) == (State.FAILED, "code", 0)
-    assert "stored that it failed with Declined" in (found.error or "")
+    assert (found.state, found.reason, it.count) == (State.FAILED, "aborted", 0)
+    assert "step 'charge' raised Declined: no money" in (found.error or "")
 
 
 async def test_a_task_of_treadles_own_is_retried_after_every_error(app: App, clock: HandClock) -> None:
