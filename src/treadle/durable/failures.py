@@ -8,7 +8,7 @@ raises the same, the first one included: what a function catches must not depend
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import WrapperDescriptorType
 from typing import Any, Final
 
@@ -138,3 +138,12 @@ def _class(failure: Failure) -> type[Exception] | None:
 def _state(error: Exception) -> Any:
     """The attributes of an error, to compare two of them."""
     return {name: value for name, value in vars(error).items() if name != NOTES}
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The error, or the errors in a group, at every level."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves(part)
+    else:
+        yield error

@@ -32,9 +32,10 @@ from treadle.durable.backend import (
 )
 from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
-from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of
-from treadle.durable.step_codec import signature_of
+from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.durable.unawaited import Unawaited
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.policy.rounds import round_of
@@ -66,7 +67,7 @@ class StepTaker:
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
-        self._unawaited: dict[str, Coroutine[Any, Any, Any]] = {}  # steps, sleeps and waits that have not begun
+        self._unawaited = Unawaited()
         self._repeated = 0  # how often a suspension was raised again
         self._errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
         self._misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
@@ -79,23 +80,17 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Coroutine[Any, Any, Any]:
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
-        is_async = _is_async(function)
-        if options.timeout is not None and not is_async:
+        is_coroutine = is_async(function)
+        if options.timeout is not None and not is_coroutine:
             raise BadOption(
                 "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
             )
-        call = self._call(name, function, args, kwargs, is_async, options)
+        call = self._call(name, function, args, kwargs, is_coroutine, options)
         return self.awaited(call.request.key, lambda: self._step(call))
 
     def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """The coroutine of a step, a sleep or a wait. A run that returns without awaiting it fails."""
-
-        async def begun() -> Any:
-            self._unawaited.pop(key, None)
-            return await work()
-
-        self._unawaited[key] = coroutine = begun()
-        return coroutine
+        return self._unawaited.add(key, work)
 
     async def _step(self, call: StepCall) -> Any:
         request = call.request
@@ -172,7 +167,7 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Any:
         """Take the step in a thread; the function runs in this thread."""
-        if _is_async(function):
+        if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         call = self._call(name, function, args, kwargs, False, options)
         request = call.request
@@ -320,7 +315,7 @@ class StepTaker:
     def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
         """The error of the user's function for the one that left the function, and whether the history has it: then
         every further attempt would raise it at the same place."""
-        parts, is_final = list(_leaves(error)), False
+        parts, is_final = list(leaves(error)), False
         for key, (shown, original) in self._errors.items():
             if any(shown is part for part in parts):
                 entry = self.checkpoints.entries.get(key)
@@ -341,13 +336,7 @@ class StepTaker:
     def misuse(self) -> BadStep | None:
         """Why the run fails although its function has returned or sleeps."""
         if self._misused is None and self.run.suspended_as is None:
-            for key, coroutine in self._unawaited.items():
-                if (
-                    inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-                ):  # closed: its task was cancelled before
-                    coroutine.close()
-                    why = "was never awaited, so it has not begun; write `await` before it"
-                    self._misused = self._misused or BadStep(key, why)
+            self._misused = self._unawaited.forgotten()
         return self._misused
 
     # --- for steps, sleeps and waits
@@ -408,19 +397,3 @@ class StepTaker:
         self._interrupted = True
         if self._pending is not None:
             self._pending.cancel()
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The error, or the errors in a group, at every level."""
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__wrapped__", function)  # a task wraps its function
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
