@@ -15,7 +15,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_348, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_832, 4),  # URLs of files; results of Any | None; +2: restarts; instants of a job
-    "treadle/durable": (1_165, 0),  # +35: restart, warnings, codecs once a run
+    "treadle/durable": (1_177, 0),  # +35: restart, warnings, codecs once a run
     "treadle/execution": (1_040, 0),  # +22: the typed calls of a step and of its options; +11: restart
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
@@ -33,7 +33,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/worker": (6_649, 4),  # +2: a storage that can only be read; +10: progress of suspects, restarts
     "treadle/workflow": (1_053, 1),  # +12: types of chains that mix tasks and .late; +1: signals of a round
     "treadle_testkit": (451, 0),
-    "treadle_testkit/conformance": (8_694, 2),  # +9: ids of Treadle in another queue; +97: laws of checkpoints
+    "treadle_testkit/conformance": (8_695, 2),  # +9: ids of Treadle in another queue; +97: laws of checkpoints
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua
