@@ -111,6 +111,33 @@ async def some_lines() -> list[bytes]:
         (2, b'{"kind":"job","job":{"id":"x"},"version":1,"state":"lost"}\n', r"line 3: Invalid enum value"),
         (2, b'{"kind":"job","job":{"id":"x","tsk":"t"},"version":1,"state":"ready"}\n', r"unknown field 'tsk'"),
         (2, b'{"kind":"job","job":{"id":"x","keep":-1},"version":1,"state":"ready"}\n', r"line 3: option 'keep'"),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":9223372036854775808,"state":"ready"}\n',
+            r"line 3: option 'version'",
+        ),
+        (2, b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","attempt":-1}\n', r"line 3: option 'attempt'"),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","due_at":1e308}\n',
+            r"line 3: option 'due_at'",
+        ),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","edges":'
+            b'[{"up":"a","version":4294967296,"open":true}]}\n',
+            r"line 3: option 'edges'",
+        ),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","holds_key":true}\n',
+            r"line 3: expected a key",
+        ),
+        (2, b'{"kind":"rate","key":"r","starts":[[1e308,1]]}\n', r"line 3: option 'starts'"),
+        (2, b'{"kind":"rate","key":"r","tokens":1e308}\n', r"line 3: option 'tokens'"),
+        (2, b'{"kind":"limit","name":"l","set":{"name":"l","slots":-1}}\n', r"line 3: .*limit 'l'.*: slots"),
+        (2, b'{"kind":"metrics","at":1e308,"span":1,"source":"w"}\n', r"line 3: option 'at'"),
+        (-1, b'{"kind":"end","jobs":-1,"changed":false}\n', r"line 5: option 'jobs'"),
         (2, b'{"kind":"end","jobs":0,"changed":false}\n', r"line 4: a line after the end"),
         (2, b"[" * 2_000 + b"\n", r"line 3: "),
         (2, b"\xff\n", r"line 3: "),
