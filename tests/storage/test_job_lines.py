@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,37 @@ async def test_an_interrupted_import_resumes(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("add", [True, False])
+async def test_an_import_resumes_only_as_it_began_and_under_any_file_name(tmp_path: Path, kind: str, add: bool) -> None:
+    source, target = await made("memory", tmp_path), await made(kind, tmp_path)
+    try:
+        await source.set_limits([Limit("smtp", slots=1)])
+        await source.enqueue([NewJob(id=f"j{number}", task="t") for number in range(9)])
+        await target.set_limits([Limit("smtp", slots=7)])
+        text = await exported(source)
+        with pytest.raises(Unplugged):
+            await load(file_of(text), OpenStorage(Cut(target, (2, "after")), "new"), add=add, step=4)  # type: ignore[arg-type]
+        words = "without" if not add else "with"
+        with pytest.raises(MoveFailed, match=rf"import that file again {words} --add, or open"):
+            await load(file_of(text), OpenStorage(target, "new"), add=not add)
+        renamed = JobFile(io.BytesIO(text), "renamed.jsonl")
+        done = await load(renamed, OpenStorage(target, "new"), add=add, step=4)
+        assert done.jobs == 9
+        [use] = await target.limits(use=False)
+        assert use.rule.slots == (7 if add else 1)
+    finally:
+        await target.close()
+
+
+async def test_a_file_from_an_editor_is_read(tmp_path: Path) -> None:
+    text = b"".join(await some_lines())
+    edited = file_of(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n\n")
+    assert edited.jobs == 3
+    target = await made("memory", tmp_path)
+    assert (await load(edited, OpenStorage(target, "new"))).jobs == 3
+
+
+@pytest.mark.parametrize("kind", PLACES)
 async def test_an_aborted_import_opens_the_storage(tmp_path: Path, kind: str) -> None:
     target = await made(kind, tmp_path)
     try:
@@ -287,6 +320,24 @@ def test_the_commands(tmp_path: Path) -> None:
     added = treadle("storage", "import", str(file), "--add", "--url", target)
     assert "known     1 job, left unchanged" in added.stdout
     assert "was interrupted" in treadle("storage", "import", "--abort", "--url", target).stderr
+
+
+@pytest.mark.slow
+def test_an_import_reads_a_pipe_and_names_a_closed_stream(tmp_path: Path) -> None:
+    source, target, pipe = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db", tmp_path / "pipe"
+    assert treadle("enqueue", "mail.send", "ada", "--url", source).returncode == 0
+    text = treadle("storage", "export", "--url", source).stdout
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(pipe.write_text, text)
+        arrived = treadle("storage", "import", str(pipe), "--url", target)
+        assert (arrived.returncode, arrived.stdout) == (0, "imported  1 job\n"), arrived.stderr
+        assert written.result() == len(text)
+    for words, redirection, stream in (("export", ">&-", "stdout"), ("import -", "<&-", "stdin")):
+        command = f'"{sys.executable}" -m treadle storage {words} --url {source} {redirection}'
+        done = subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.PIPE, text=True, timeout=600)
+        assert done.returncode == 2
+        assert f"{stream} is closed: give the name of a" in done.stderr
 
 
 @pytest.mark.parametrize(
