@@ -322,6 +322,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "was interrupted" in treadle("storage", "import", "--abort", "--url", target).stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes and sh")
 @pytest.mark.slow
 def test_an_import_reads_a_pipe_and_names_a_closed_stream(tmp_path: Path) -> None:
     source, target, pipe = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db", tmp_path / "pipe"

@@ -175,7 +175,9 @@ class Operations:
     def begun(self, by: str, request: RequestKey | None) -> Operation | None:
         """The operation that this request of this caller has begun, if any is listed. Raises KeyReused."""
         self._forget()
-        for run in self._runs.values() if request is not None else ():
+        if request is None:
+            return None
+        for run in self._runs.values():
             if run.request is not None and (run.shown.by, run.request.key) == (by, request.key):
                 if run.request != request:
                     raise KeyReused
