@@ -7,11 +7,13 @@ offset, and, outside of models, of the collections that abstract annotations acc
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from types import NoneType
 from typing import Any, Final, get_args
 from uuid import UUID
@@ -47,6 +49,15 @@ def difference(sent: object, read: object) -> Unstorable | None:
         return _Comparison(True).of(sent, read, False)
     except RecursionError:
         return Unstorable("is nested too deep to be compared")
+
+
+def fits_field(model: Any, name: str) -> bool:
+    """Whether the default of a field is what its annotation makes of it, or nothing that the annotation allows."""
+    field = model.model_fields[name]
+    if field.is_required() or field.default_factory or field.default is None or type(field.default) is field.annotation:
+        return True
+    converted = _converted_default(model, name)
+    return converted is _NOTHING or _Comparison(True).of(field.default, converted, True) is None
 
 
 class _Comparison:
@@ -122,7 +133,7 @@ class _Comparison:
             if kinds <= {type(other), NoneType} and _is_flattened(one, other):
                 continue
             changed = self.of(one, other, True)
-            if changed is not None:
+            if changed is not None and not (name not in sent.model_fields_set and _is_default(sent, name, one, other)):
                 return _at(f".{name}", changed)
         for state in _STATE:
             one, other = getattr(sent, state, None) or {}, getattr(read, state, None) or {}
@@ -182,6 +193,26 @@ def _paired(sent: Any, read: Any) -> Iterator[tuple[Any, Any]]:
     alone = iter(sorted((key for key in read if key not in sent), key=short))
     yield from ((key, known[key]) for key in sent if key in known)
     yield from ((key, next(alone, _NOTHING)) for key in sorted((key for key in sent if key not in known), key=short))
+
+
+def _is_default(model: Any, name: str, sent: object, read: object) -> bool:
+    """Whether this is the default of a field, which pydantic does not validate, and what its annotation makes of it."""
+    return same(sent, type(model).model_fields[name].default) and same(_converted_default(type(model), name), read)
+
+
+@lru_cache(1_024)
+def _converted_default(model: Any, name: str) -> object:
+    """What the annotation of a field makes of its default, without the validators; _NOTHING if it refuses it."""
+    field = model.model_fields[name]
+    adapter = sys.modules["pydantic"].TypeAdapter
+    try:
+        try:
+            reader = adapter(field.annotation, config=model.model_config)
+        except sys.modules["pydantic"].PydanticUserError:  # a class that has a configuration of its own
+            reader = adapter(field.annotation)
+        return reader.validate_python(field.default)
+    except Exception:  # the classes in the annotation are user code
+        return _NOTHING
 
 
 def _is_flattened(sent: Any, read: Any) -> bool:

@@ -1,0 +1,94 @@
+"""Values of classes that arrive as their annotations say, so that a call with them is not refused."""
+
+from __future__ import annotations
+
+import enum
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from pydantic import BaseModel, ConfigDict, HttpUrl, SecretStr
+
+from tests.serialization.test_call_codec import label, one
+from treadle.errors import BadArgument, BadResult
+from treadle.serialization.class_hooks import ALWAYS, TAGGED, may_change
+
+
+class Color(enum.Enum):
+    RED = "r"
+
+
+class Defaults(BaseModel):  # pydantic does not validate them
+    total: Decimal = 0  # type: ignore[assignment]
+    parts: list[Decimal] = [0]  # type: ignore[list-item]
+    path: Path = "/tmp"  # type: ignore[assignment]  # noqa: S108
+    wait: timedelta = 60  # type: ignore[assignment]
+    url: HttpUrl = "http://x/"  # type: ignore[assignment]
+    word: SecretStr = ""  # type: ignore[assignment]
+
+
+class ExactDefaults(BaseModel):  # only fields that JSON restores
+    words: list[str] = ()  # type: ignore[assignment]
+    color: Color = "r"  # type: ignore[assignment]
+    on: bool = 0  # type: ignore[assignment]
+
+
+class Values(BaseModel):
+    model_config = ConfigDict(use_enum_values=True)
+    color: Color = Color.RED
+
+
+class Times(BaseModel):
+    cents: int = "3"  # type: ignore[assignment]
+
+    @pydantic.field_validator("cents")
+    @classmethod
+    def times(cls, value: int) -> int:
+        return value * 100
+
+
+def arrives(hint: Any, value: Any) -> Any:
+    """The value as it comes out of a call, and the same out of a result."""
+    codec = one(hint)
+    (back,), _ = codec.decode_call(codec.encode_call((value,), {}))
+    assert repr(codec.decode_result(codec.encode_result(value))) == repr(back)
+    return back
+
+
+def refused(hint: Any, value: Any) -> str:
+    """Why a call with this value is refused, as its result is."""
+    with pytest.raises(BadResult):
+        one(hint).encode_result(value)
+    with pytest.raises(BadArgument) as caught:
+        one(hint).encode_call((value,), {})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Defaults, ExactDefaults, Values], ids=label)
+def test_a_default_of_another_type_arrives_as_its_annotation_reads_it(kind: Any) -> None:
+    written = kind.model_validate(kind().model_dump(warnings=False))
+    assert repr(arrives(kind, kind())) == repr(written)
+    assert repr(arrives(list[kind], [kind()])) == repr([written])
+
+
+def test_only_the_untouched_default_may_change() -> None:
+    assert "at .total int (1) would arrive as Decimal" in refused(Defaults, Defaults().model_copy(update={"total": 1}))
+    grown = Defaults()
+    grown.parts.append(1)  # type: ignore[arg-type]
+    assert "at .parts[0] int (0) would arrive as Decimal" in refused(Defaults, grown)
+    assert "at .cents str ('3') would arrive as int (300)" in refused(Times, Times())
+    assert "at .words tuple (('a',))" in refused(ExactDefaults, ExactDefaults().model_copy(update={"words": ("a",)}))
+
+
+def test_a_model_is_compared_for_a_default_of_another_type_only() -> None:
+    class Plain(BaseModel):
+        seconds: float = 5
+        words: list[str] = []
+        name: str = None  # type: ignore[assignment]
+        color: Color | None = Color.RED
+
+    assert may_change(Plain) == TAGGED
+    assert may_change(ExactDefaults) == ALWAYS
