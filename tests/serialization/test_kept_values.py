@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, HttpUrl, SecretStr
 from tests.serialization.test_call_codec import label, one
 from treadle.errors import BadArgument, BadResult
 from treadle.serialization.class_hooks import ALWAYS, TAGGED, may_change
+from treadle.serialization.comparison import difference
 
 
 class Color(enum.Enum):
@@ -92,3 +93,52 @@ def test_a_model_is_compared_for_a_default_of_another_type_only() -> None:
 
     assert may_change(Plain) == TAGGED
     assert may_change(ExactDefaults) == ALWAYS
+
+
+class Vector:
+    """Compares like an array of numpy: item by item, and without a bool if there are several."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = list(items)
+
+    def __eq__(self, other: object) -> Any:
+        return Vector(a == b for a, b in zip(self.items, getattr(other, "items", ()), strict=False))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        if len(self.items) != 1:
+            raise ValueError("the truth of several items")
+        return bool(self.items[0])
+
+    def __reduce__(self) -> Any:
+        return Vector, (self.items,)
+
+    def __repr__(self) -> str:
+        return f"Vector({self.items})"
+
+
+class Measured(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    at: Vector
+
+    @pydantic.field_validator("at", mode="before")
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        return value if isinstance(value, Vector) else Vector(value)
+
+    @pydantic.field_serializer("at")
+    def write(self, value: Vector) -> list[float]:
+        return value.items[:3]
+
+
+@pytest.mark.parametrize("items", [[], [1.5], [1.5, 2.5], [0.0, float("nan"), 1.0]], ids=label)
+def test_an_array_is_compared_by_its_parts(items: Any) -> None:
+    assert arrives(Measured, Measured(at=items)).at.items == pytest.approx(items, nan_ok=True)
+
+
+def test_an_array_that_would_change_is_refused() -> None:
+    for items in ([1.0, 2.0, 3.0, 4.0], [1.0] * 4):
+        assert "at .at Vector (Vector([1.0" in refused(Measured, Measured(at=items))
+    assert difference(Vector([1]), Vector([True])) is not None
+    assert difference(Vector([1, 2]), Vector([1, 3])) is not None

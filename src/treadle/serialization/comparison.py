@@ -176,14 +176,26 @@ class _Comparison:
         return next((changed for changed in changes if changed is not None), None)
 
     def _objects(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
-        """Instances of any other class: by its `__eq__`, or by their attributes if it has none."""
-        equality: object = type(sent).__eq__
-        if equality is object.__eq__ and not callable(sent):
-            return self.of(object.__getstate__(sent), object.__getstate__(read), strict)
-        try:
-            return None if sent == read else _changed(sent, read)
-        except Exception:  # `__eq__` is user code, and that of an array returns no bool
+        """Instances of any other class: by its `__eq__`, or by their attributes if it has none. The `==` of an array
+        gives no bool: then by what its class writes of it for a copy."""
+        kind: Any = type(sent)
+        if kind.__eq__ is object.__eq__:
+            if not callable(sent):
+                return self.of(object.__getstate__(sent), object.__getstate__(read), strict)
+        else:
+            try:
+                equal = sent == read
+            except Exception:  # `__eq__` is user code
+                equal = None
+            if type(equal) is bool:
+                return None if equal else _changed(sent, read)
+        if kind.__reduce__ is object.__reduce__:
             return _changed(sent, read)
+        try:
+            one, other = sent.__reduce_ex__(2), read.__reduce_ex__(2)
+        except Exception:  # user code, too
+            return _changed(sent, read)
+        return None if self.of(one, other, strict) is None else _changed(sent, read)
 
 
 def _paired(sent: Any, read: Any) -> Iterator[tuple[Any, Any]]:
