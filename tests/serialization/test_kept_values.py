@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
-from datetime import timedelta
+import functools
+import queue
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
-from pydantic import BaseModel, ConfigDict, HttpUrl, SecretStr
+from pydantic import BaseModel, ConfigDict, HttpUrl, PrivateAttr, SecretStr
 
 from tests.serialization.test_call_codec import label, one
 from treadle.errors import BadArgument, BadResult
@@ -142,3 +146,55 @@ def test_an_array_that_would_change_is_refused() -> None:
         assert "at .at Vector (Vector([1.0" in refused(Measured, Measured(at=items))
     assert difference(Vector([1]), Vector([True])) is not None
     assert difference(Vector([1, 2]), Vector([1, 3])) is not None
+
+
+class Count:
+    seen = 0
+
+    def __call__(self) -> None:
+        self.seen += 1
+
+
+class Tools(BaseModel):
+    n: int
+    _ready: Any = PrivateAttr(default_factory=threading.Event)
+    _queue: Any = PrivateAttr(default_factory=queue.Queue)
+    _key: Any = PrivateAttr(default_factory=lambda: lambda item: item)
+    _count: Any = PrivateAttr(default_factory=Count)
+    _part: Any = PrivateAttr(default_factory=lambda: functools.partial(print, 1))
+    _at: datetime = PrivateAttr(default_factory=lambda: datetime.now(UTC))
+    _run: Any = None
+    _id: uuid.UUID = PrivateAttr(default_factory=uuid.uuid4)
+
+    def model_post_init(self, context: Any) -> None:
+        self._run = self.run
+
+    def run(self) -> int:
+        return self.n
+
+
+def test_private_attributes_that_the_class_makes_again_are_no_change() -> None:
+    assert arrives(Tools, Tools(n=1)).n == 1
+
+
+def test_private_attributes_that_were_changed_are_refused() -> None:
+    for name, value in (("_key", len), ("_part", functools.partial(print, 2)), ("_run", None), ("_queue", queue.Queue(3))):
+        tools = Tools(n=1)
+        setattr(tools, name, value)
+        assert f"at .{name}" in refused(Tools, tools)
+    tools = Tools(n=1)
+    tools._ready.set()
+    assert "at ._ready" in refused(Tools, tools)
+    tools = Tools(n=1)
+    tools._queue.put(1)
+    assert "at ._queue" in refused(Tools, tools)
+    tools = Tools(n=1)
+    tools._count()
+    assert "at ._count" in refused(Tools, tools)
+
+
+def test_functions_are_compared_by_name_in_private_attributes_only() -> None:
+    def made() -> Any:
+        return lambda: 1
+
+    assert difference(made(), made()) is not None

@@ -14,7 +14,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from types import NoneType
+from time import sleep
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, NoneType
 from typing import Any, Final, get_args
 from uuid import UUID
 
@@ -33,7 +34,7 @@ from treadle.serialization.tags import (
 _BY_VALUE: Final = frozenset({str, int, bool, NoneType, bytes, date, timedelta, UUID})
 _BASES: Final = (str, int, float)
 _SETS: Final = (set, frozenset)
-_STATE: Final = ("__pydantic_extra__", "__pydantic_private__")
+_CODE: Final = (FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType)
 _NOTHING: Final = object()
 
 
@@ -63,8 +64,9 @@ def fits_field(model: Any, name: str) -> bool:
 class _Comparison:
     """One walk over two values. It compares a pair of objects once, so cycles and shared parts end."""
 
-    def __init__(self, converts: bool) -> None:
+    def __init__(self, converts: bool, named_code: bool = False) -> None:
         self._converts = converts  # whether an int may have become a float
+        self._named_code = named_code  # whether functions are equal if their names are
         self._seen: dict[tuple[int, int], object] = {}  # with the objects, so that their ids stay theirs
 
     def of(self, sent: Any, read: Any, strict: bool) -> Unstorable | None:
@@ -135,11 +137,20 @@ class _Comparison:
             changed = self.of(one, other, True)
             if changed is not None and not (name not in sent.model_fields_set and _is_default(sent, name, one, other)):
                 return _at(f".{name}", changed)
-        for state in _STATE:
-            one, other = getattr(sent, state, None) or {}, getattr(read, state, None) or {}
-            changed = self._named({**one, **other}, one, other, True)
-            if changed is not None:
-                return changed
+        one, other = sent.__pydantic_extra__ or {}, read.__pydantic_extra__ or {}
+        return self._named({**one, **other}, one, other, True) or self._private(sent, read)
+
+    def _private(self, sent: Any, read: Any) -> Unstorable | None:
+        """The private attributes of two models. Code in them is what the class put there: the same by its name."""
+        one, other = (getattr(value, "__pydantic_private__", None) or {} for value in (sent, read))
+        around, self._named_code = self._named_code, True
+        try:
+            for name in {**one, **other}:
+                changed = self._named((name,), one, other, True)
+                if changed is not None and not _is_always_new(type(sent), name):
+                    return changed
+        finally:
+            self._named_code = around
         return None
 
     def _named(
@@ -179,8 +190,10 @@ class _Comparison:
         """Instances of any other class: by its `__eq__`, or by their attributes if it has none. The `==` of an array
         gives no bool: then by what its class writes of it for a copy."""
         kind: Any = type(sent)
+        if self._named_code and kind in _CODE:
+            return None if sent.__qualname__ == read.__qualname__ else _changed(sent, read)
         if kind.__eq__ is object.__eq__:
-            if not callable(sent):
+            if not callable(sent) or (self._named_code and kind.__reduce__ is object.__reduce__):
                 return self.of(object.__getstate__(sent), object.__getstate__(read), strict)
         else:
             try:
@@ -205,6 +218,20 @@ def _paired(sent: Any, read: Any) -> Iterator[tuple[Any, Any]]:
     alone = iter(sorted((key for key in read if key not in sent), key=short))
     yield from ((key, known[key]) for key in sent if key in known)
     yield from ((key, next(alone, _NOTHING)) for key in sorted((key for key in sent if key not in known), key=short))
+
+
+@lru_cache(1_024)
+def _is_always_new(model: Any, name: str) -> bool:
+    """Whether the factory of a private attribute never makes the same again, such as `uuid4` or `time`."""
+    factory = getattr(model.__private_attributes__.get(name), "default_factory", None)
+    if factory is None:
+        return False
+    try:
+        first = factory()
+        sleep(0.001)  # a clock must go on; once for each attribute
+        return _Comparison(True, True).of(first, factory(), True) is not None
+    except Exception:  # user code
+        return False
 
 
 def _is_default(model: Any, name: str, sent: object, read: object) -> bool:
