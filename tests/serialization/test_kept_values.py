@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import queue
@@ -10,14 +11,15 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
-from pydantic import BaseModel, ConfigDict, HttpUrl, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, SecretStr
 
 from tests.serialization.test_call_codec import label, one
 from treadle.errors import BadArgument, BadResult
+from treadle.serialization import comparison
 from treadle.serialization.class_hooks import ALWAYS, TAGGED, may_change
 from treadle.serialization.comparison import difference
 
@@ -198,3 +200,61 @@ def test_functions_are_compared_by_name_in_private_attributes_only() -> None:
         return lambda: 1
 
     assert difference(made(), made()) is not None
+
+
+class Real(float):
+    """Like `numpy.float64`."""
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Mood(enum.StrEnum):
+    GOOD = "good"
+
+
+@dataclasses.dataclass
+class Note:
+    text: Any
+
+
+class Mixed(BaseModel):
+    total: Decimal = Decimal(1)  # compared
+    numbers: list[float] = []
+    more: dict[str, tuple[Annotated[float, Field(gt=0)] | None, ...]] = {}
+    either: list[Mood | float] = []
+    animals: dict[str, Mood] = {}
+    anything: dict[str, Any] = {}
+    bare: dict[str, list] = {}  # type: ignore[type-arg]
+    notes: dict[str, Note] = {}
+    texts: list[Mood | str] = []
+
+
+def mixed(**fields: Any) -> Mixed:
+    return Mixed().model_copy(update=fields)
+
+
+def test_a_subclass_of_a_base_below_a_field_arrives_as_the_base_that_the_field_names() -> None:
+    sent = mixed(
+        numbers=[Real(1.5), 2], more={Text("a"): (Real(1), None)}, either=[Real(2)], animals={Text("b"): Mood.GOOD}
+    )
+    back = arrives(Mixed, sent)
+    assert type(back.numbers[0]) is type(back.more["a"][0]) is type(back.either[0]) is float
+    assert [*map(type, (*back.more, *back.animals))] == [str, str]
+
+
+def test_a_subclass_of_a_base_that_no_field_names_is_refused() -> None:
+    for name, value in (
+        ("anything", {"a": Real(1)}),
+        ("anything", {"a": Text("b")}),
+        ("bare", {"a": [Text("b")]}),
+        ("notes", {"a": Note(Text("b"))}),
+    ):
+        assert f"at .{name}['a']" in refused(Mixed, mixed(**{name: value}))
+    assert difference(Mixed(texts=[Mood.GOOD]), mixed(texts=["good"])) is not None
+
+
+def test_the_annotation_of_a_field_is_read_only_where_types_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "get_args", None)
+    assert difference(mixed(numbers=[1.5]), mixed(numbers=[1.5])) is None

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from time import sleep
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, NoneType
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from uuid import UUID
 
 from treadle.serialization.tags import (
@@ -32,6 +32,7 @@ from treadle.serialization.tags import (
 )
 
 _BY_VALUE: Final = frozenset({str, int, bool, NoneType, bytes, date, timedelta, UUID})
+_SCALARS: Final = frozenset({*_BY_VALUE, Decimal, datetime, time})
 _BASES: Final = (str, int, float)
 _SETS: Final = (set, frozenset)
 _CODE: Final = (FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType)
@@ -66,6 +67,7 @@ class _Comparison:
 
     def __init__(self, converts: bool, named_code: bool = False) -> None:
         self._converts = converts  # whether an int may have become a float
+        self._hint: Any = Any  # the annotation of the field of a model around
         self._named_code = named_code  # whether functions are equal if their names are
         self._seen: dict[tuple[int, int], object] = {}  # with the objects, so that their ids stay theirs
 
@@ -119,9 +121,9 @@ class _Comparison:
             )
         if self._converts and type(sent) is int and type(read) is float and sent == read:
             return None
+        if _is_flattened(sent, read) and (not strict or _asks_for(self._hint, sent, read)):
+            return None
         if not strict:
-            if _is_flattened(sent, read):
-                return None
             if type(read) is list and type(sent) in (tuple, *_SETS):
                 return self._items(sent, read, strict)
             if type(read) in _SETS and type(sent) in _SETS:
@@ -131,14 +133,21 @@ class _Comparison:
     def _models(self, sent: Any, read: Any) -> Unstorable | None:
         for name, field in type(sent).model_fields.items():
             one, other = sent.__dict__.get(name, _NOTHING), read.__dict__.get(name, _NOTHING)
-            kinds = set(get_args(field.annotation)) or {field.annotation}
-            if kinds <= {type(other), NoneType} and _is_flattened(one, other):
-                continue
-            changed = self.of(one, other, True)
+            changed = self._field(field.annotation, one, other)
             if changed is not None and not (name not in sent.model_fields_set and _is_default(sent, name, one, other)):
                 return _at(f".{name}", changed)
         one, other = sent.__pydantic_extra__ or {}, read.__pydantic_extra__ or {}
-        return self._named({**one, **other}, one, other, True) or self._private(sent, read)
+        for name in {**one, **other}:
+            changed = self._field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
+            if changed is not None:
+                return _at(f".{name}", changed)
+        return self._private(sent, read)
+
+    def _field(self, hint: Any, sent: object, read: object) -> Unstorable | None:
+        around, self._hint = self._hint, hint
+        changed = self.of(sent, read, True)
+        self._hint = around
+        return changed
 
     def _private(self, sent: Any, read: Any) -> Unstorable | None:
         """The private attributes of two models. Code in them is what the class put there: the same by its name."""
@@ -146,9 +155,9 @@ class _Comparison:
         around, self._named_code = self._named_code, True
         try:
             for name in {**one, **other}:
-                changed = self._named((name,), one, other, True)
+                changed = self._field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
                 if changed is not None and not _is_always_new(type(sent), name):
-                    return changed
+                    return _at(f".{name}", changed)
         finally:
             self._named_code = around
         return None
@@ -259,6 +268,33 @@ def _is_flattened(sent: Any, read: Any) -> bool:
     if not isinstance(sent, _BASES) or type(read) not in _BASES or type(sent) is bool:
         return False
     return flat(sent) == read or (sent != sent and read != read)
+
+
+def _asks_for(hint: Any, sent: object, read: object) -> bool:
+    """Whether a field names the type of what was read, and nothing else that allows what was sent: `list[float]` does
+    for a subclass of float."""
+    kinds = set(_leaves(hint))
+    return type(read) in kinds and all(kind in _BASES or _is_other(kind, sent) for kind in kinds)
+
+
+def _is_other(kind: Any, sent: object) -> bool:
+    """Whether a type holds no parts that another annotation describes, and does not allow this value itself."""
+    if kind in _SCALARS or is_model(kind):
+        return True
+    return isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(sent, kind)
+
+
+def _leaves(hint: Any) -> Iterator[Any]:
+    """The types in an annotation that have no parameters."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _leaves(args[0])
+    elif args and origin is not Literal:
+        for part in args:
+            if part is not ...:
+                yield from _leaves(part)
+    else:
+        yield hint
 
 
 def _moment(value: Any) -> tuple[object, ...]:
