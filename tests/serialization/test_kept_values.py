@@ -67,10 +67,15 @@ def arrives(hint: Any, value: Any) -> Any:
 
 def refused(hint: Any, value: Any) -> str:
     """Why a call with this value is refused, as its result is."""
-    with pytest.raises(BadResult):
-        one(hint).encode_result(value)
+    refused_result(hint, value)
     with pytest.raises(BadArgument) as caught:
         one(hint).encode_call((value,), {})
+    return str(caught.value)
+
+
+def refused_result(hint: Any, value: Any) -> str:
+    with pytest.raises(BadResult) as caught:
+        one(hint).encode_result(value)
     return str(caught.value)
 
 
@@ -258,3 +263,23 @@ def test_a_subclass_of_a_base_that_no_field_names_is_refused() -> None:
 def test_the_annotation_of_a_field_is_read_only_where_types_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "get_args", None)
     assert difference(mixed(numbers=[1.5]), mixed(numbers=[1.5])) is None
+
+
+class Closes(BaseModel):
+    open: bool
+
+    @pydantic.field_validator("open")
+    @classmethod
+    def still(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("is closed")
+        return value
+
+
+def test_an_error_of_the_class_is_not_called_a_change() -> None:
+    shut = Closes.model_construct(open=False)
+    for error in (refused(Closes, shut), refused_result(Closes, shut)):
+        assert "could not be read again: at .open" in error
+        assert "is closed; its class refuses what it wrote: pass a value that it accepts again" in error
+        assert "does not read all" not in error
+    assert "its class does not read all of what it writes" in refused(Times, Times())
