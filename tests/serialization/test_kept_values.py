@@ -31,7 +31,7 @@ class Color(enum.Enum):
 class Defaults(BaseModel):  # pydantic does not validate them
     total: Decimal = 0  # type: ignore[assignment]
     parts: list[Decimal] = [0]  # type: ignore[list-item]
-    path: Path = "/tmp"  # type: ignore[assignment]  # noqa: S108
+    path: Path = "/tmp"  # type: ignore[assignment]
     wait: timedelta = 60  # type: ignore[assignment]
     url: HttpUrl = "http://x/"  # type: ignore[assignment]
     word: SecretStr = ""  # type: ignore[assignment]
@@ -185,7 +185,12 @@ def test_private_attributes_that_the_class_makes_again_are_no_change() -> None:
 
 
 def test_private_attributes_that_were_changed_are_refused() -> None:
-    for name, value in (("_key", len), ("_part", functools.partial(print, 2)), ("_run", None), ("_queue", queue.Queue(3))):
+    for name, value in (
+        ("_key", len),
+        ("_part", functools.partial(print, 2)),
+        ("_run", None),
+        ("_queue", queue.Queue(3)),
+    ):
         tools = Tools(n=1)
         setattr(tools, name, value)
         assert f"at .{name}" in refused(Tools, tools)
