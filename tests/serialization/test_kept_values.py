@@ -101,6 +101,7 @@ def test_a_model_is_compared_for_a_default_of_another_type_only() -> None:
         words: list[str] = []
         name: str = None  # type: ignore[assignment]
         color: Color | None = Color.RED
+        mood: str = Mood.GOOD
 
     assert may_change(Plain) == TAGGED
     assert may_change(ExactDefaults) == ALWAYS
@@ -206,10 +207,10 @@ def test_private_attributes_that_were_changed_are_refused() -> None:
 
 
 def test_functions_are_compared_by_name_in_private_attributes_only() -> None:
-    def made() -> Any:
+    def function() -> Any:
         return lambda: 1
 
-    assert difference(made(), made()) is not None
+    assert difference(function(), function()) is not None
 
 
 class Real(float):

@@ -59,7 +59,7 @@ def fits_field(model: Any, name: str) -> bool:
     if field.is_required() or field.default_factory or field.default is None or type(field.default) is field.annotation:
         return True
     converted = _converted_default(model, name)
-    return converted is _NOTHING or _Comparison(True).of(field.default, converted, True) is None
+    return converted is _NOTHING or _Comparison(True).field(field.annotation, field.default, converted) is None
 
 
 class _Comparison:
@@ -133,17 +133,17 @@ class _Comparison:
     def _models(self, sent: Any, read: Any) -> Unstorable | None:
         for name, field in type(sent).model_fields.items():
             one, other = sent.__dict__.get(name, _NOTHING), read.__dict__.get(name, _NOTHING)
-            changed = self._field(field.annotation, one, other)
-            if changed is not None and not (name not in sent.model_fields_set and _is_default(sent, name, one, other)):
+            changed = self.field(field.annotation, one, other)
+            if changed is not None and (name in sent.model_fields_set or not _is_default(sent, name, one, other)):
                 return _at(f".{name}", changed)
-        one, other = sent.__pydantic_extra__ or {}, read.__pydantic_extra__ or {}
+        one, other = (getattr(value, "__pydantic_extra__", None) or {} for value in (sent, read))
         for name in {**one, **other}:
-            changed = self._field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
+            changed = self.field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
             if changed is not None:
                 return _at(f".{name}", changed)
         return self._private(sent, read)
 
-    def _field(self, hint: Any, sent: object, read: object) -> Unstorable | None:
+    def field(self, hint: Any, sent: object, read: object) -> Unstorable | None:
         around, self._hint = self._hint, hint
         changed = self.of(sent, read, True)
         self._hint = around
@@ -153,10 +153,11 @@ class _Comparison:
         """The private attributes of two models. Code in them is what the class put there: the same by its name."""
         one, other = (getattr(value, "__pydantic_private__", None) or {} for value in (sent, read))
         around, self._named_code = self._named_code, True
+        kind: Any = type(sent)
         try:
             for name in {**one, **other}:
-                changed = self._field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
-                if changed is not None and not _is_always_new(type(sent), name):
+                changed = self.field(Any, one.get(name, _NOTHING), other.get(name, _NOTHING))
+                if changed is not None and not _is_always_new(kind, name):
                     return _at(f".{name}", changed)
         finally:
             self._named_code = around
@@ -245,12 +246,13 @@ def _is_always_new(model: Any, name: str) -> bool:
 
 def _is_default(model: Any, name: str, sent: object, read: object) -> bool:
     """Whether this is the default of a field, which pydantic does not validate, and what its annotation makes of it."""
-    return same(sent, type(model).model_fields[name].default) and same(_converted_default(type(model), name), read)
+    kind: Any = type(model)
+    return same(sent, kind.model_fields[name].default) and same(_converted_default(kind, name), read)
 
 
 @lru_cache(1_024)
 def _converted_default(model: Any, name: str) -> object:
-    """What the annotation of a field makes of its default, without the validators; _NOTHING if it refuses it."""
+    """The default of a field as its annotation reads it, without the validators; _NOTHING if it refuses it."""
     field = model.model_fields[name]
     adapter = sys.modules["pydantic"].TypeAdapter
     try:
@@ -273,15 +275,15 @@ def _is_flattened(sent: Any, read: Any) -> bool:
 def _asks_for(hint: Any, sent: object, read: object) -> bool:
     """Whether a field names the type of what was read, and nothing else that allows what was sent: `list[float]` does
     for a subclass of float."""
-    kinds = set(_leaves(hint))
+    kinds = list(_leaves(hint))
     return type(read) in kinds and all(kind in _BASES or _is_other(kind, sent) for kind in kinds)
 
 
 def _is_other(kind: Any, sent: object) -> bool:
     """Whether a type holds no parts that another annotation describes, and does not allow this value itself."""
-    if kind in _SCALARS or is_model(kind):
-        return True
-    return isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(sent, kind)
+    if not isinstance(kind, type):
+        return False
+    return kind in _SCALARS or is_model(kind) or (issubclass(kind, Enum) and not isinstance(sent, kind))
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
