@@ -41,6 +41,7 @@ class ExactDefaults(BaseModel):  # only fields that JSON restores
     words: list[str] = ()  # type: ignore[assignment]
     color: Color = "r"  # type: ignore[assignment]
     on: bool = 0  # type: ignore[assignment]
+    n: int = 1.0  # type: ignore[assignment]
 
 
 class Values(BaseModel):
@@ -233,6 +234,7 @@ class Note:
 class Mixed(BaseModel):
     total: Decimal = Decimal(1)  # compared
     numbers: list[float] = []
+    counts: list[int] = []
     more: dict[str, tuple[Annotated[float, Field(gt=0)] | None, ...]] = {}
     either: list[Mood | float] = []
     animals: dict[str, Mood] = {}
@@ -263,6 +265,7 @@ def test_a_subclass_of_a_base_that_no_field_names_is_refused() -> None:
         ("notes", {"a": Note(Text("b"))}),
     ):
         assert f"at .{name}['a']" in refused(Mixed, mixed(**{name: value}))
+    assert "at .counts[0] float (1.0) would arrive as int (1)" in refused(Mixed, mixed(counts=[1.0]))
     assert difference(Mixed(texts=[Mood.GOOD]), mixed(texts=["good"])) is not None
 
 

@@ -267,7 +267,8 @@ def _converted_default(model: Any, name: str) -> object:
 
 def _is_flattened(sent: Any, read: Any) -> bool:
     """Whether this is an instance of a subclass of str, int or float, as an instance of that base."""
-    if not isinstance(sent, _BASES) or type(read) not in _BASES or type(sent) is bool:
+    base = type(read)
+    if base not in _BASES or type(sent) is bool or not isinstance(sent, (int, float) if base is float else base):
         return False
     return flat(sent) == read or (sent != sent and read != read)
 
