@@ -369,3 +369,33 @@ async def test_values_of_a_wrapped_codec_pass_through_steps_and_workflows(storag
         assert await (await move.enqueue(Point(1), order)).result(timeout=30) == Point(2)
         job = await both.enqueue(Point(1), order)
         assert await job.workflow.result(timeout=30) == Point(42)
+
+
+class Mood(enum.StrEnum):
+    GOOD = "good"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+def test_the_wrapped_default_codec_writes_subclasses_as_the_annotated_base() -> None:
+    def task(mood: str, levels: list[int], *, by_name: dict[str, float] | None = None) -> list[str]: ...
+
+    codec = CallCodec("t", task, Points())
+    args, kwargs = codec.decode_call(codec.encode_call((Mood.GOOD, [Level.HIGH]), {"by_name": {Mood.GOOD: Level.HIGH}}))
+    assert (args, kwargs) == (("good", [3]), {"by_name": {"good": 3.0}})
+    assert type(args[0]) is str
+    assert type(args[1][0]) is int
+    back = codec.decode_result(codec.encode_result([Mood.GOOD]))
+    assert type(back[0]) is str  # type: ignore[index]
+    with pytest.raises(ValueError, match="no annotation names Mood"):
+        DefaultCodec().encode(Mood.GOOD)
+
+
+def test_the_wrapped_default_codec_does_not_change_what_no_annotation_names() -> None:
+    codec = CallCodec("t", lambda a: a, Points())
+    with pytest.raises(BadArgument, match=r"is changed by .*: Mood .* becomes str"):
+        codec.encode_call((Mood.GOOD,), {})
+    with pytest.raises(BadResult, match=r"is changed by .*: list .*Level.HIGH.* becomes list"):
+        codec.encode_result([Level.HIGH])

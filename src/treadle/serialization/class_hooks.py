@@ -18,6 +18,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from treadle.serialization import tags
+from treadle.serialization.comparison import fits_field
 
 NEVER: Final = 0
 TAGGED: Final = 1  # only in the tagged form, which calls the class's own constructor; msgspec sets the fields itself
@@ -82,7 +83,8 @@ def is_exact_model(kind: Any) -> bool:
     settings = dict(kind.model_config)
     if settings.pop("extra", None) == "allow" or not settings.keys() <= _CALM:
         return False
-    return all(map(_is_exact_field, kind.model_fields.values()))
+    fields = kind.model_fields.items()
+    return all(_is_exact_field(field) for _, field in fields) and all(fits_field(kind, name) for name, _ in fields)
 
 
 def _is_exact_field(field: Any) -> bool:

@@ -11,14 +11,15 @@ from treadle.serialization.tagged_json import decode_any, encode_any
 
 _Names = Mapping[type, str]
 _Classes = Mapping[str, type]
-_annotated: Final[ContextVar[tuple[_Names, _Classes]]] = ContextVar("treadle_annotated", default=({}, {}))
+_Task = tuple[_Names, _Classes, bool]
+_annotated: Final[ContextVar[_Task]] = ContextVar("treadle_annotated", default=({}, {}, False))
 
 
 @contextmanager
 def annotated_with(names: _Names, classes: _Classes) -> Iterator[None]:
     """Within this block DefaultCodec may write and make instances of these classes, which the task's annotations
-    name."""
-    token = _annotated.set((names, classes))
+    name. It writes instances of subclasses of str, int and float as that base: the caller compares what is read."""
+    token = _annotated.set((names, classes, True))
     try:
         yield
     finally:
@@ -32,7 +33,8 @@ class DefaultCodec:
 
     def encode(self, value: object, /) -> str:
         """The text of a value. Raises ValueError, with the reason, for a value that cannot be stored."""
-        return encode_any(value, _annotated.get()[0])
+        names, _, flatten = _annotated.get()
+        return encode_any(value, names, flatten=flatten)
 
     def decode(self, text: str, /) -> object:
         """The value of a text. Raises ValueError for a text that `encode` did not write."""

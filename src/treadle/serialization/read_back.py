@@ -16,6 +16,7 @@ from treadle.serialization.parameters import Param, Parameters
 from treadle.serialization.tags import Unstorable
 
 _ADVICE: Final = "its class does not read all of what it writes: pass plain data, or change the class"
+_REFUSED: Final = "its class refuses what it wrote: pass a value that it accepts again, or change the class"
 
 
 class CallCodec(Protocol):
@@ -62,7 +63,7 @@ def changed_argument(
     try:
         back, named_back = codec._arguments(plan, text)
     except BadArgument as error:
-        return BadArgument(codec.name, error.parameter, f"could not be read again: {error.problem}; {_ADVICE}")
+        return BadArgument(codec.name, error.parameter, f"could not be read again: {error.problem}; {_REFUSED}")
     by_place, named = plan.bind(codec.name, args, kwargs)
     sent = [(plan.at(index).name, value) for index, value in enumerate(by_place)] + list(named.items())
     for (name, value), read in zip(sent, [*back, *named_back.values()], strict=True):
@@ -77,6 +78,7 @@ def changed_result(codec: CallCodec, param: Param, text: str, value: object) -> 
     try:
         back = codec._decode(param, text)
     except BadResult as error:
-        return BadResult(codec.name, f"could not be read again: {error.problem.removeprefix('as stored: ')}; {_ADVICE}")
+        why = error.problem.removeprefix("as stored: ")
+        return BadResult(codec.name, f"could not be read again: {why}; {_REFUSED}")
     changed = difference(value, back)
     return None if changed is None else BadResult(codec.name, f"{changed}; {_ADVICE}")

@@ -77,15 +77,15 @@ def has_mark(text: str) -> bool:
     return "$" in text and MARK in text
 
 
-def encode_any(value: object, names: Mapping[type, str] | None = None) -> str:
+def encode_any(value: object, names: Mapping[type, str] | None = None, *, flatten: bool = False) -> str:
     """The text of any plain value: None, bool, int, float, str, bytes, dates and times, Decimal, UUID, exceptions, and
-    list, tuple, set, frozenset, dict of those. `names`: the classes that it may name. Raises Unstorable for everything
-    else, for cycles and beyond 100 levels. The value is not changed."""
+    list, tuple, set, frozenset, dict of those. `names`: the classes that it may name; `flatten`: see `tag`. Raises
+    Unstorable for everything else, for cycles and beyond 100 levels. The value is not changed."""
     if is_plain(value):
         text = _write(value)
         if text is not None and not has_mark(text):
             return text
-    return write_tagged(tag(value, names))
+    return write_tagged(tag(value, names, flatten=flatten))
 
 
 def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
