@@ -59,6 +59,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "Leases and outcomes": (
         f"{LAWS}laws_versions.py",
+        f"{LAWS}laws_checkpoints.py",
         f"{LAWS}laws_lease.py",
         f"{LAWS}laws_repeats.py",
         f"{LAWS}laws_races.py",

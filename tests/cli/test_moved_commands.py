@@ -64,6 +64,8 @@ OTHERS = {
     "from celery": "changes files",
     "storage keys new": "prints a key",
     "demo": "makes a storage of its own",
+    "storage export": "reads a storage that was moved, too; see tests/storage/test_job_lines.py",
+    "storage import": "says that the storage has a mark; see tests/storage/test_job_lines.py",
     "storage move": "continues or reports the move; see tests/storage/test_moving.py",
     "storage relay ddl": "prints SQL",
     "storage relay delete": "opens the database of the outbox only",

@@ -304,10 +304,9 @@ async def test_a_task_that_catches_the_sleep_fails_with_an_error(
                 await current().sleep(60)
             finally:
                 return "slept"  # noqa: B012
-        with suppress(BaseException):
-            await current().sleep(60)
-        with pytest.raises(BadStep, match="continued after sleep"):
-            await current().sleep(60)
+        for _ in range(2):
+            with suppress(BaseException):
+                await current().sleep(60)
         return "slept"
 
     job = await t.enqueue()

@@ -167,6 +167,23 @@ async def test_a_head_that_a_power_failure_left_behind_is_no_damage(tmp_path: Pa
         assert await contents(trial) == expected
 
 
+@pytest.mark.parametrize("size", [0, 128])
+async def test_a_power_failure_during_the_first_write_is_no_damage(tmp_path: Path, size: int) -> None:
+    queue = FileQueue(tmp_path / "q")
+    await queue.push("a")
+    await queue.close()
+    segment = tmp_path / "q.0000000001"
+    whole = segment.read_bytes()
+    for data, expected in ((whole, ["a"]), (whole[:-3], []), (b"\0" * len(whole), []), (b"", [])):
+        segment.write_bytes(data)
+        (tmp_path / "q.head").write_bytes(b"\0" * size)
+        assert await contents(tmp_path) == expected
+    segment.rename(tmp_path / "q.0000000002")
+    (tmp_path / "q.head").write_bytes(b"\0" * size)
+    with pytest.raises(CorruptQueue, match="expected the head of 1 files"):
+        await contents(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["q.head", "q.0000000001"])
 async def test_set_aside_a_damaged_queue_begins_empty_and_stays_usable(tmp_path: Path, name: str) -> None:
     queue = FileQueue(tmp_path / "q")

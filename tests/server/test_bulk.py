@@ -172,6 +172,32 @@ async def test_a_repeated_request_begins_nothing(site: Site) -> None:
     assert len(await entries(site)) == 3
 
 
+async def test_a_repeated_request_for_a_group_returns_its_operation_also_when_the_group_is_empty(site: Site) -> None:
+    await site.fail(2)
+    group = (await site.get("/v1/failures"))["groups"][0]
+    body = {"act": "retry", "group": {"key": group["key"]}, "created_before": site.clock() + 1}
+    answers = []
+    for key in ("dialog 7", "dialog 7", "dialog 8"):
+        headers = {"Idempotency-Key": key}
+        answers.append(await site.client("POST", "/v1/operations", body, token="ops", headers=headers))
+        site.run(ended(site, answers[0][1]["id"]))
+    assert [status for status, _ in answers] == [202, 202, 404]
+    assert answers[1][1]["id"] == answers[0][1]["id"]
+    assert answers[1][1]["state"] == "done"
+
+
+async def test_a_key_with_another_request_is_refused(site: Site) -> None:
+    await site.fail(1)
+    headers = {"Idempotency-Key": "dialog 7"}
+    body = {"act": "retry", "filter": {"task": "send"}, "created_before": site.clock() + 1}
+    for change, expected in (({}, 202), ({"at_most": 1}, 422), ({"act": "delete"}, 422), ({"dry": True}, 200)):
+        changed = {**body, **change}
+        status, answer = await site.client("POST", "/v1/operations", changed, token="ops", headers=headers)
+        assert status == expected, answer
+        assert status != 422 or answer["error"] == "idempotency_key_reused"
+    assert len(await entries(site)) == 1
+
+
 async def test_jobs_created_after_the_dialog_opened_are_left_alone(site: Site) -> None:
     await site.fail(1)
     opened = site.clock()

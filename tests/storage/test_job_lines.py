@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,33 @@ async def some_lines() -> list[bytes]:
         (2, b'{"kind":"job","job":{"id":"x"},"version":1,"state":"lost"}\n', r"line 3: Invalid enum value"),
         (2, b'{"kind":"job","job":{"id":"x","tsk":"t"},"version":1,"state":"ready"}\n', r"unknown field 'tsk'"),
         (2, b'{"kind":"job","job":{"id":"x","keep":-1},"version":1,"state":"ready"}\n', r"line 3: option 'keep'"),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":9223372036854775808,"state":"ready"}\n',
+            r"line 3: option 'version'",
+        ),
+        (2, b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","attempt":-1}\n', r"line 3: option 'attempt'"),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","due_at":1e308}\n',
+            r"line 3: option 'due_at'",
+        ),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","edges":'
+            b'[{"up":"a","version":4294967296,"open":true}]}\n',
+            r"line 3: option 'edges'",
+        ),
+        (
+            2,
+            b'{"kind":"job","job":{"id":"x"},"version":1,"state":"ready","holds_key":true}\n',
+            r"line 3: expected a key",
+        ),
+        (2, b'{"kind":"rate","key":"r","starts":[[1e308,1]]}\n', r"line 3: option 'starts'"),
+        (2, b'{"kind":"rate","key":"r","tokens":1e308}\n', r"line 3: option 'tokens'"),
+        (2, b'{"kind":"limit","name":"l","set":{"name":"l","slots":-1}}\n', r"line 3: .*limit 'l'.*: slots"),
+        (2, b'{"kind":"metrics","at":1e308,"span":1,"source":"w"}\n', r"line 3: option 'at'"),
+        (-1, b'{"kind":"end","jobs":-1,"changed":false}\n', r"line 5: option 'jobs'"),
         (2, b'{"kind":"end","jobs":0,"changed":false}\n', r"line 4: a line after the end"),
         (2, b"[" * 2_000 + b"\n", r"line 3: "),
         (2, b"\xff\n", r"line 3: "),
@@ -147,6 +176,37 @@ async def test_an_interrupted_import_resumes(tmp_path: Path, kind: str) -> None:
         assert not await abort(OpenStorage(target, "new"))
     finally:
         await target.close()
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("add", [True, False])
+async def test_an_import_resumes_only_as_it_began_and_under_any_file_name(tmp_path: Path, kind: str, add: bool) -> None:
+    source, target = await made("memory", tmp_path), await made(kind, tmp_path)
+    try:
+        await source.set_limits([Limit("smtp", slots=1)])
+        await source.enqueue([NewJob(id=f"j{number}", task="t") for number in range(9)])
+        await target.set_limits([Limit("smtp", slots=7)])
+        text = await exported(source)
+        with pytest.raises(Unplugged):
+            await load(file_of(text), OpenStorage(Cut(target, (2, "after")), "new"), add=add, step=4)  # type: ignore[arg-type]
+        words = "without" if not add else "with"
+        with pytest.raises(MoveFailed, match=rf"import that file again {words} --add, or open"):
+            await load(file_of(text), OpenStorage(target, "new"), add=not add)
+        renamed = JobFile(io.BytesIO(text), "renamed.jsonl")
+        done = await load(renamed, OpenStorage(target, "new"), add=add, step=4)
+        assert done.jobs == 9
+        [use] = await target.limits(use=False)
+        assert use.rule.slots == (7 if add else 1)
+    finally:
+        await target.close()
+
+
+async def test_a_file_from_an_editor_is_read(tmp_path: Path) -> None:
+    text = b"".join(await some_lines())
+    edited = file_of(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n\n")
+    assert edited.jobs == 3
+    target = await made("memory", tmp_path)
+    assert (await load(edited, OpenStorage(target, "new"))).jobs == 3
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -260,6 +320,25 @@ def test_the_commands(tmp_path: Path) -> None:
     added = treadle("storage", "import", str(file), "--add", "--url", target)
     assert "known     1 job, left unchanged" in added.stdout
     assert "was interrupted" in treadle("storage", "import", "--abort", "--url", target).stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes and sh")
+@pytest.mark.slow
+def test_an_import_reads_a_pipe_and_names_a_closed_stream(tmp_path: Path) -> None:
+    source, target, pipe = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db", tmp_path / "pipe"
+    assert treadle("enqueue", "mail.send", "ada", "--url", source).returncode == 0
+    text = treadle("storage", "export", "--url", source).stdout
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(pipe.write_text, text)
+        arrived = treadle("storage", "import", str(pipe), "--url", target)
+        assert (arrived.returncode, arrived.stdout) == (0, "imported  1 job\n"), arrived.stderr
+        assert written.result() == len(text)
+    for words, redirection, stream in (("export", ">&-", "stdout"), ("import -", "<&-", "stdin")):
+        command = f'"{sys.executable}" -m treadle storage {words} --url {source} {redirection}'
+        done = subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.PIPE, text=True, timeout=600)
+        assert done.returncode == 2
+        assert f"{stream} is closed: give the name of a" in done.stderr
 
 
 @pytest.mark.parametrize(

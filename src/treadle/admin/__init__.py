@@ -33,8 +33,10 @@ from treadle.admin.limits import dropped as dropped
 from treadle.admin.metrics import MetricsReader as MetricsReader
 from treadle.admin.moved_looks import Moved as Moved
 from treadle.admin.operations import AT_ONCE as AT_ONCE
+from treadle.admin.operations import KeyReused as KeyReused
 from treadle.admin.operations import Operation as Operation
 from treadle.admin.operations import Operations as Operations
+from treadle.admin.operations import RequestKey as RequestKey
 from treadle.admin.operations import TooManyOperations as TooManyOperations
 from treadle.admin.operations import Verb as Verb
 from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkflows

@@ -209,10 +209,18 @@ def _step(name: str, text: str, hides: Hides) -> str:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
     except UNREADABLE:
         return text
-    for field in ("value", "text"):
+    if "failure" in fields:
+        failure = msgspec.json.decode(fields["failure"], type=dict[str, Raw])
+        _hide(name, failure, ("args", "fields", "message"), hides)
+        fields["failure"] = Raw(msgspec.json.encode(failure))
+    _hide(name, fields, ("value", "text"), hides)
+    return msgspec.json.encode(fields).decode()
+
+
+def _hide(name: str, fields: dict[str, Raw], names: Sequence[str], hides: Hides) -> None:
+    for field in names:
         if field in fields:
             fields[field] = hides.named(name, fields[field])
-    return msgspec.json.encode(fields).decode()
 
 
 _read = msgspec.json.Decoder(History).decode

@@ -69,6 +69,17 @@ class Operation(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class RequestKey(Struct, frozen=True):
+    """The caller's name for a request to begin an operation, and a digest of what it asks for."""
+
+    key: str
+    digest: bytes
+
+
+class KeyReused(Exception):
+    """The caller has begun another operation with this key."""
+
+
 class TooManyOperations(Exception):
     """This process runs as many operations at once as it may, or this caller runs its share of them."""
 
@@ -77,7 +88,7 @@ class _Run:
     """One operation and the task that runs it."""
 
     def __init__(
-        self, shown: Operation, selection: Selection, tree: bool, at_most: int | None, request: str | None
+        self, shown: Operation, selection: Selection, tree: bool, at_most: int | None, request: RequestKey | None
     ) -> None:
         self.shown, self.selection, self.tree, self.request = shown, selection, tree, request
         self.room = sys.maxsize if at_most is None else at_most  # jobs that it may still act on
@@ -126,19 +137,16 @@ class Operations:
         by: str,
         source: Source,
         at_most: int | None = None,
-        request: str | None = None,
+        request: RequestKey | None = None,
     ) -> Operation:
-        """Begin an operation. Raises TooManyOperations and StorageError; nothing is changed then.
+        """Begin an operation. Raises TooManyOperations, KeyReused and StorageError; nothing is changed then.
 
         tree     a cancellation includes the children
         at_most  jobs of the selection to act on; their children are not counted
-        request  the caller's name for this request: a repeated one begins nothing, and returns the same operation
+        request  a repeated one begins nothing, and returns the same operation
         """
-        self._forget()
-        if request is not None:
-            for known in self._runs.values():
-                if (known.request, known.shown.by) == (request, by):
-                    return known.shown
+        if (known := self.begun(by, request)) is not None:
+            return known
         running = [run.shown.by for run in self._runs.values() if run.shown.state == "running"]
         if len(running) >= (AT_ONCE if by in running else MOST):  # one caller must not use up the room of others
             raise TooManyOperations
@@ -163,6 +171,18 @@ class Operations:
         run.task = asyncio.create_task(self._run(run, entry))
         self._tell(run)
         return run.shown
+
+    def begun(self, by: str, request: RequestKey | None) -> Operation | None:
+        """The operation that this request of this caller has begun, if any is listed. Raises KeyReused."""
+        self._forget()
+        if request is None:
+            return None
+        for run in self._runs.values():
+            if run.request is not None and (run.shown.by, run.request.key) == (by, request.key):
+                if run.request != request:
+                    raise KeyReused
+                return run.shown
+        return None
 
     def get(self, id: str, queues: tuple[str, ...] = ()) -> Operation | None:
         """The operation; None if it is unknown, or not restricted to these queues."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
@@ -21,6 +22,7 @@ from treadle.storage import Carried, Chunk, MoveState, Rate, refusal
 from treadle.storage.job_lines import VERSION, End, Header, Line, line_of, lines_of, read_line
 
 OTHER: Final = "the file "  # the marks of an import begin their `other` with this
+ADDING: Final = "+"  # the marks of an import have the digest of its file as `cursor`; with `add`, this and the digest
 LONGEST: Final = 65_536  # bytes of the first line, so that a file of another kind is refused before it is read whole
 
 
@@ -86,7 +88,8 @@ class JobFile:
                 "was imported. Stop all workers and producers, and export again"
             )
         self.exported = end.jobs
-        self.mark = f"{OTHER}{name} ({digest.hexdigest()[:12]})"
+        self.digest = digest.hexdigest()
+        self.mark = f"{OTHER}{name} ({self.digest[:12]})"
 
     def chunks(self, step: int = STEP) -> Iterator[Chunk]:
         """The content, `step` lines at a time. Of several lines with one id in a chunk it has the first."""
@@ -101,9 +104,11 @@ class JobFile:
 
     def _read(self) -> Iterator[tuple[bytes, Line]]:
         self._lines.seek(0)
-        first = self._lines.readline(LONGEST)
+        first = self._lines.readline(LONGEST).removeprefix(BOM_UTF8)
         yield first, self._header(first)
         for number, line in enumerate(self._lines, 2):
+            if not line.strip():  # an editor may leave such lines
+                continue
             try:
                 value = read_line(line)
             except ValueError as error:
@@ -142,7 +147,8 @@ async def load(
     file: JobFile, target: OpenStorage, *, add: bool = False, step: int = STEP, progress: Told = lambda *_: None
 ) -> Imported:
     """Store the jobs, limits, rates and metrics of the file. Jobs that ran are stored as ready, due when their lease
-    ends. The target raises StorageUnavailable meanwhile. A call that was interrupted is resumed by the next one.
+    ends. The target raises StorageUnavailable meanwhile. A call that was interrupted is resumed by the next one with
+    the same content and the same `add`, also from a file of another name.
 
     add  the target may have jobs; only jobs are imported, and those with a known id are left as they are
 
@@ -150,12 +156,13 @@ async def load(
     `add` a job of the file does not fit those of the target. Then nothing was imported.
     """
     mark = await target.movable.read_mark()
-    is_resumed = mark is not None and mark.role == "filling" and mark.other == file.mark
+    cursor = f"{ADDING}{file.digest}" if add else file.digest
+    is_resumed = mark is not None and mark.role == "filling" and mark.cursor == cursor
     before = await total_of(target)
     if not is_resumed:
         _check_free(mark, before, target, add)
     run = Run(file.mark, target, (mark,), str(uuid.uuid4()), progress=progress)
-    await run.mark_target("filling")
+    await run.mark_target("filling", cursor)
     if add:
         try:
             await _check_fits(file, target, step)
@@ -166,7 +173,7 @@ async def load(
     done = 0
     for chunk in file.chunks(step):
         done += len(chunk.jobs)
-        await run.load(Chunk(chunk.jobs) if add else chunk, None, done)
+        await run.load(Chunk(chunk.jobs) if add else chunk, cursor, done)
         progress("importing", done, file.jobs)
     added = await total_of(target) - before
     await run.mark_target("arrived", jobs=done)
@@ -184,9 +191,11 @@ async def abort(target: OpenStorage) -> bool:
 
 def _check_free(mark: MoveState | None, jobs: int, target: OpenStorage, add: bool) -> None:
     if mark is not None and mark.role == "filling" and mark.other.startswith(OTHER):
+        began_adding = (mark.cursor or "").startswith(ADDING)
+        option = f" {'with' if began_adding else 'without'} --add" if began_adding != add else ""
         raise MoveFailed(
-            f"{target.name} has some of the jobs of {mark.other}: import that file again, or open the storage with "
-            "`treadle storage import --abort`"
+            f"{target.name} has some of the jobs of {mark.other}: import that file again{option}, or open the storage "
+            "with `treadle storage import --abort`"
         )
     if mark is not None and mark.role not in OPEN:
         raise MoveFailed(f"{target.name} takes part in a move from or to {mark.other}: give another storage")

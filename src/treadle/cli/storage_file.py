@@ -95,6 +95,8 @@ def _run(target: Target, act: Callable[[OpenStorage, Phases], Awaitable[T]], mak
 def _written(file: str) -> Iterator[BinaryIO]:
     """A new file that only its owner can read, removed if an error prevents the last line; or stdout."""
     if file == STDIO:
+        if sys.stdout is None:
+            raise Stop(USAGE, "stdout is closed: give the name of a new file")
         try:
             out = sys.stdout.buffer
             yield out
@@ -117,15 +119,17 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _read(file: str) -> Iterator[BinaryIO]:
-    """The file, or a copy of stdin on the disk: an import reads every line before it stores one."""
-    if file == STDIO:
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            yield copy
-        return
+    """The file, or a copy of stdin or of a pipe on the disk: an import reads every line before it stores one."""
+    if file == STDIO and sys.stdin is None:
+        raise Stop(USAGE, "stdin is closed: give the name of a file")
     try:
-        lines = open(file, "rb")  # noqa: SIM115 - the `with` below closes it
+        lines = sys.stdin.buffer if file == STDIO else open(file, "rb")  # noqa: SIM115 - the `with` below closes it
     except OSError as error:
         raise Stop(USAGE, f"cannot read {file} ({error.strerror})") from None
     with lines:
-        yield lines
+        if file != STDIO and lines.seekable():
+            yield lines
+            return
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(lines, copy)
+            yield copy

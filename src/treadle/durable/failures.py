@@ -1,12 +1,15 @@
 """The errors of steps as the history of a job keeps them: the class and its arguments, never a pickle.
 
-An error is made again only if its class, found in a module that is loaded here, returns an error with the same
-arguments. Every run raises that one, the first one included: what a function catches must not depend on the run.
+An error is made again, from its arguments and attributes, only if its class is found in a module that is loaded here,
+and if the two are equal. Otherwise it becomes a StepFailed. An attribute that cannot be stored is missing. Every run
+raises the same, the first one included: what a function catches must not depend on the run.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from types import WrapperDescriptorType
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import errors
-from treadle.core.errors import StepFailed, TreadleError
+from treadle.core.errors import StepFailed
 from treadle.policy.judge import message_of
 from treadle.serialization.call_codec import decode_any, encode_any
 
@@ -30,7 +33,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     type     the qualified name of its class
     module   where that is defined
     args     its arguments, as JSON of Treadle's codec; UNSET: the error cannot be made again from them
-    fields   of an error of Treadle: its fields
+    fields   its attributes that can be stored
     message  its text, if that is not its only argument
     round    how often the job had been reopened, while no step has followed: the next reopening forgets the failure
     """
@@ -43,12 +46,16 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     round: int | UnsetType = UNSET
 
     @property
+    def text(self) -> str:
+        """The text of the error."""
+        if not self.message and isinstance(self.args, Raw):
+            return ", ".join(map(str, msgspec.json.decode(self.args, type=list[Any])))
+        return self.message
+
+    @property
     def words(self) -> str:
         """The error in one line."""
-        message = self.message
-        if not message and isinstance(self.args, Raw):
-            message = ", ".join(map(str, msgspec.json.decode(self.args, type=list[Any])))
-        return f"{self.type}: {message}" if message else self.type
+        return f"{self.type}: {self.text}" if self.text else self.type
 
 
 CUT_OFF: Final = Failure("CancelledError", "asyncio")
@@ -57,20 +64,29 @@ again."""
 
 
 def failure_of(step: str, error: Exception, round: int | UnsetType = UNSET) -> tuple[Failure, Exception]:
-    """The stored form of an error, and the error that every run raises: this one, or one made from the stored form."""
-    kind = type(error)
-    args, fields = error.args, UNSET if not isinstance(error, TreadleError) else _text(vars(error))
+    """The stored form of an error, and the error that every run raises: this one, or the one that stands for it."""
+    kind, args, state = type(error), error.args, _state(error)
     if isinstance(error, OSError):
         args = error.__reduce__()[1]  # type: ignore[assignment]  # its `args` lack the name of the file
-    message = message_of(error)
-    failure = Failure(kind.__qualname__, kind.__module__, _text(list(args)), fields, "", round)
+    fields = {name: value for name, value in state.items() if _text(value) is not UNSET}
+    message = message_of(error).encode(errors="backslashreplace").decode()[:MESSAGE]
+    failure = Failure(
+        kind.__qualname__, kind.__module__, _text(list(args)), _text(fields) if fields else UNSET, "", round
+    )
     if error.args != (message,):
-        failure = replace(failure, message=message[:MESSAGE])
+        failure = replace(failure, message=message)
     again = _again(failure)
-    if again is None or again.args != error.args:
-        failure = replace(failure, args=UNSET, fields=UNSET, message=message[:MESSAGE])
+    if again is None or not _is_restored(again, error, fields):
+        failure = replace(failure, args=UNSET, fields=UNSET, message=message)
         return failure, _unknown(step, failure)
-    return failure, error if _state(again) == _state(error) else again
+    return failure, error if len(fields) == len(state) else again
+
+
+def _is_restored(again: Exception, error: Exception, fields: Mapping[str, object]) -> bool:
+    try:
+        return again.args == error.args and str(again) == str(error) and bool(_state(again) == fields)
+    except Exception:  # code of the user, and attributes such as arrays, whose comparison is no bool
+        return False
 
 
 def error_of(step: str, failure: Failure) -> Exception:
@@ -79,7 +95,7 @@ def error_of(step: str, failure: Failure) -> Exception:
 
 
 def _unknown(step: str, failure: Failure) -> StepFailed:
-    return StepFailed(step, failure.type, failure.message)
+    return StepFailed(step, failure.type, failure.text)
 
 
 def _text(value: object) -> Raw | UnsetType:
@@ -99,13 +115,13 @@ def _again(failure: Failure) -> Exception | None:
         return None
     try:
         args: Any = decode_any(bytes(failure.args).decode())
-        if issubclass(kind, TreadleError) and not isinstance(failure.fields, UnsetType):
-            fields: Any = decode_any(bytes(failure.fields).decode())
-            error: Any = kind.__new__(kind)  # as its `__reduce__` does
+        if isinstance(kind.__init__, WrapperDescriptorType):  # of a class of Python's own, or one without its own
+            error: Any = kind(*args)
+        else:  # a constructor may take other arguments than it passes on, and may have effects
+            error = kind.__new__(kind, *args)
             error.args = tuple(args)
-            vars(error).update(fields)
-        else:
-            error = kind(*args)
+        if not isinstance(failure.fields, UnsetType):
+            vars(error).update(decode_any(bytes(failure.fields).decode()))
     except Exception:  # code of the user, and a text that another program may have stored
         return None
     return error if type(error) is kind or isinstance(error, OSError) else None
@@ -122,3 +138,12 @@ def _class(failure: Failure) -> type[Exception] | None:
 def _state(error: Exception) -> Any:
     """The attributes of an error, to compare two of them."""
     return {name: value for name, value in vars(error).items() if name != NOTES}
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The error, or the errors in a group, at every level."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves(part)
+    else:
+        yield error

@@ -64,3 +64,11 @@ def _new(kind: Any, codec: Codec | None) -> CallCodec:
 
 
 _kept = functools.lru_cache(KEPT)(_new)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine; also for a task, a partial, and an object with `async def __call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__wrapped__", function)  # a task wraps its function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

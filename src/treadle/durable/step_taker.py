@@ -16,18 +16,32 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.core.model import ASLEEP, Outcome
-from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend, is_suspension
+from treadle.durable.backend import (
+    EARLY,
+    IN_BATCH,
+    SWALLOWED,
+    DurableBackend,
+    DurableRun,
+    Stopped,
+    Suspend,
+    is_suspension,
+)
+from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
-from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of
-from treadle.durable.step_codec import signature_of
+from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.durable.unawaited import Unawaited
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.policy.rounds import round_of
 from treadle.serialization.call_codec import CallCodec, Codec
+
+MOST_REPEATED = 100  # times that a suspension is raised again in one run
 
 
 class StepCall(Struct, frozen=True):
@@ -46,13 +60,15 @@ class StepTaker:
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         self.run, self.backend = run, backend
         row = run.record
-        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, run.place, row.reopenings)
+        place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
+        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self._codec = codec
         self._round = round_of(row.checkpoints)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
-        self._unawaited: dict[object, str] = {}  # steps, sleeps and waits that were called and have not begun
+        self._unawaited = Unawaited()
+        self._repeated = 0  # how often a suspension was raised again
         self._errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
         self._misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
         self._pending: concurrent.futures.Future[Any] | None = None
@@ -64,19 +80,24 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Coroutine[Any, Any, Any]:
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
-        is_async = _is_async(function)
-        if options.timeout is not None and not is_async:
+        is_coroutine = is_async(function)
+        if options.timeout is not None and not is_coroutine:
             raise BadOption(
                 "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
             )
-        call = self._call(name, function, args, kwargs, is_async, options)
-        self._unawaited[call.request.key] = call.request.key
-        return self._step(call)
+        call = self._call(name, function, args, kwargs, is_coroutine, options)
+        return self.awaited(call.request.key, lambda: self._step(call))
+
+    def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """The coroutine of a step, a sleep or a wait. A run that returns without awaiting it fails."""
+        return self._unawaited.add(key, work)
 
     async def _step(self, call: StepCall) -> Any:
         request = call.request
-        self._unawaited.pop(request.key, None)
         self._on_loop(request.key)
+        self._stay(request.key)
+        if place_here() == request.branch.place:
+            self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
         try:
             while not self.checkpoints.is_over(request.key):
                 if (until := self._next_try(request)) is not None:
@@ -86,10 +107,6 @@ class StepTaker:
                         await self.backend.save(self.run)
                     try:
                         self._keep(call, await self._value(call))
-                    except asyncio.CancelledError:
-                        if not self.backend.is_cancelled(self.run):
-                            self.checkpoints.raised(request, CUT_OFF)
-                        raise
                     except Exception as error:
                         self._try_failed(call, error)
                     await self.backend.save(self.run)
@@ -97,8 +114,25 @@ class StepTaker:
             if failure == CUT_OFF:
                 await self.backend.loop.create_future()
             return self._recorded(call)
+        except asyncio.CancelledError as error:
+            if not self.backend.is_cancelled(self.run):
+                self._cut_off(request, error)
+            raise
         finally:
             self.checkpoints.end(request)
+
+    def _cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
+        """Note that the function has cut off the step. A cancellation that nothing asked of this task is an error of
+        the step: later runs would wait for it for ever."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            self.checkpoints.raised(request, CUT_OFF)
+            return
+        failure = Failure("CancelledError", "asyncio", message="something else cancelled what the step awaited")
+        shown = error_of(request.key, failure)
+        self._errors[request.key] = shown, shown
+        self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
+        raise shown from error
 
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
@@ -133,7 +167,7 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Any:
         """Take the step in a thread; the function runs in this thread."""
-        if _is_async(function):
+        if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         call = self._call(name, function, args, kwargs, False, options)
         request = call.request
@@ -163,6 +197,8 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, is_async: bool, options: StepOptions
     ) -> StepCall:
         self._stay(name)
+        if options.retry is not None and self.run.place is IN_BATCH:
+            raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
         late = self.backend.is_cancelled(self.run)
@@ -210,7 +246,11 @@ class StepTaker:
             raise shown from error
         tries = self._tried(request) + 1
         tried = judge.Failure.of(self.run.record, tries, retry)
-        delay = call.options.next_delay(error, tried, self.backend.random())
+        try:
+            delay = call.options.next_delay(error, tried, self.backend.random())
+        except Defer as deferral:
+            self._try_failed(call, deferral)  # raises it
+            return
         until = UNSET if delay is None else self._moment() + delay
         self._errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
@@ -226,6 +266,8 @@ class StepTaker:
             return None
         if entry is request.entry and self._came_due(request.key):
             return None
+        if entry is not request.entry and request.key in self.checkpoints.around:
+            return entry.until  # the steps inside must be found again, which takes a new run
         return entry.until if entry.until - self._moment() > EARLY else None
 
     def _recorded(self, call: StepCall) -> Any:
@@ -273,14 +315,18 @@ class StepTaker:
     def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
         """The error of the user's function for the one that left the function, and whether the history has it: then
         every further attempt would raise it at the same place."""
-        parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
-        is_final = False
+        parts, is_final = list(leaves(error)), False
         for key, (shown, original) in self._errors.items():
-            if shown in parts:
+            if any(shown is part for part in parts):
                 entry = self.checkpoints.entries.get(key)
                 is_final = is_final or (entry is not None and not entry.is_tried)
                 error = original if error is shown else error
         return error, is_final
+
+    @property
+    def is_between_tries(self) -> bool:
+        """Whether a task of the function has suspended the run between two tries of its step."""
+        return self._between is not None
 
     def suspended_by(self, error: BaseException) -> None:
         """Note that the run is suspended, if a task between two tries of its step has ended the function."""
@@ -289,9 +335,8 @@ class StepTaker:
 
     def misuse(self) -> BadStep | None:
         """Why the run fails although its function has returned or sleeps."""
-        if self._misused is None and self._unawaited and self.run.suspended_as is None:
-            key = next(iter(self._unawaited.values()))
-            return BadStep(key, "was never awaited, so it has not begun; write `await` before it")
+        if self._misused is None and self.run.suspended_as is None:
+            self._misused = self._unawaited.forgotten()
         return self._misused
 
     # --- for steps, sleeps and waits
@@ -313,11 +358,14 @@ class StepTaker:
         raise Suspend
 
     def _stay(self, step: str) -> None:
-        """Raise BadStep if the function continues although the run has been suspended."""
-        if self.run.suspended_as is not None:
+        """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
+        here, too. Raises BadStep for a loop that swallows it."""
+        if self.run.suspended_as is None and self._between is None:
+            return
+        self._repeated += 1
+        if self._repeated > MOST_REPEATED:
             raise BadStep(step, SWALLOWED)
-        if self._between is not None:
-            raise Suspend
+        raise Suspend
 
     def _on_loop(self, what: str) -> None:
         if asyncio.get_running_loop() is not self.backend.loop:
@@ -349,10 +397,3 @@ class StepTaker:
         self._interrupted = True
         if self._pending is not None:
             self._pending.cancel()
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__wrapped__", function)  # a task wraps its function
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

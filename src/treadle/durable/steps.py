@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -45,17 +44,6 @@ class Durable(StepTaker):
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
-
-    def awaited(self, what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """The coroutine of a sleep or a wait. A run that returns without awaiting it fails."""
-        token = object()
-        self._unawaited[token] = what
-
-        async def begun() -> Any:
-            del self._unawaited[token]
-            return await work()
-
-        return begun()
 
     async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
         now, entry = self._moment(), request.entry

@@ -211,14 +211,18 @@ class Context(msgspec.Struct, frozen=True):
 
         return durable.awaited(f"wait:{name}", wait)
 
-    async def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
         same change; id, deadline, children and jobs that wait for this one stay. An endless loop that restarts now and
         then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
         durable = self._durably("restart")
-        durable.alone("restart")
-        durable.restart(args, kwargs)
+
+        async def restart() -> NoReturn:
+            durable.alone("restart")
+            durable.restart(args, kwargs)
+
+        return durable.awaited("restart", restart)
 
     def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
         """`async with current().once("report:monday") as first:`, or `with` in a thread. `first` is True for only one

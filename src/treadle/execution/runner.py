@@ -163,11 +163,21 @@ class Runner:
             forks.end()
         if run.why is not None and run.why in FIRM:
             return self._stopped(task, run, rules, None)
-        if run.durable is not None and (run.suspended_as is not None or run.durable.misuse() is not None):
-            return self._left(task, run, rules, None)
+        if run.durable is not None and (outcome := self._unfinished(task, run, rules)) is not None:
+            return outcome
         if type(text) is Followups:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, run, rules)
         return judge.succeeded(run.record, text, run.carried, run.note)
+
+    def _unfinished(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
+        """The outcome of a run whose function has returned although the run sleeps or waits, or although a step was
+        never awaited; None: it has ended."""
+        assert run.durable is not None
+        if run.durable.is_between_tries:
+            return self._raised(task, run, rules, Suspend())
+        if run.suspended_as is not None or run.durable.misuse() is not None:
+            return self._left(task, run, rules, None)
+        return None
 
     def _raised(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):

@@ -75,7 +75,7 @@ class Journal:
         """None: nothing is confirmed, because the first write never ended. Raises CorruptQueue if a file is missing."""
         path, numbers = self._head_file, [number_of(segment) for segment in self._segments]
         data = self._files.read(path) if path.exists() else b""
-        if not data:
+        if not data.strip(b"\0"):  # a crash during the first write may leave zeros
             if numbers not in ([], [1]):
                 raise CorruptQueue(str(path), f"expected the head of {len(numbers)} files, found no such file")
             return None

@@ -18,7 +18,7 @@ from treadle.core.limit_model import LimitFacts
 from treadle.core.model import NewJob, Record
 from treadle.core.plain_json import read_json, refuse_unbounded
 from treadle.core.query_model import MetricsRow
-from treadle.core.ranges import check_job
+from treadle.core.ranges import COUNT, FAR, a_count, a_span, check_change, check_job, check_metrics
 from treadle.storage.transfer import Carried, Chunk, Rate
 
 VERSION: Final = 1  # a higher number follows when a reader of this version would misread a line
@@ -57,6 +57,11 @@ _TEXTS: Final = {NewJob: {"payload", "retry"}, Record: {"result", "value", "note
 _ALWAYS: Final = {NewJob: {"id", "task", "queue", "payload"}, Record: {"version", "state", "attempt", "created_at"}}
 _DEFAULTS: Final = {kind: {field.name: field.default for field in fields(kind)} for kind in (NewJob, Record, Carried)}
 _OF_LINE: Final = _DEFAULTS[Record].keys() | _DEFAULTS[Carried].keys() - {"record"} | {"kind"}
+# The fields of a record that every storage has room for up to COUNT and FAR.
+_COUNTS: Final = ("version", "pending", "attempt", "lost", "reopenings")
+_MOMENTS: Final = tuple(field.name for field in fields(Record) if field.name.endswith("_at"))
+_POSITIONS: Final = ("queue_position", "return_position")
+_FARTHEST: Final = 1_000 * FAR  # of a position: aging moves it away from the instant
 
 _encode: Final = msgspec.json.Encoder().encode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -143,6 +148,7 @@ def read_line(line: bytes) -> Line:
         del parts["kind"]
         _refuse_unknown(parts, {field.name for field in fields(KINDS[kind])})
         value: Line = msgspec.json.decode(_encode(parts), type=KINDS[kind])
+        _check_ranges(value)
     except (*UNREADABLE, TooLarge) as error:
         raise ValueError(str(error)) from error
     return value
@@ -161,7 +167,36 @@ def _read_job(parts: dict[str, Raw]) -> Carried:
     rest = {name: parts[name] for name in _DEFAULTS[Carried].keys() & parts.keys()}
     carried = _carried(_encode({**rest, "record": whole}))
     check_job(carried.record.job)
+    for name in _COUNTS:
+        a_count(name, getattr(carried.record, name), 0, COUNT)
+    a_count("failures_allowed", carried.record.failures_allowed, -COUNT, COUNT)
+    for name in _MOMENTS:
+        a_span(name, getattr(carried.record, name), -FAR, FAR)
+    for name in _POSITIONS:
+        a_span(name, getattr(carried.record, name), -_FARTHEST, _FARTHEST)
+    for edge in carried.edges:
+        a_count("edges", edge.version, 0, COUNT)
+    if carried.holds_key and carried.record.job.key is None:
+        raise ValueError("expected a key, because holds_key is true; found none")
     return carried
+
+
+def _check_ranges(value: Line) -> None:
+    """Raise BadOption or TooLarge for a value that a storage would refuse when a part of the file is imported."""
+    if isinstance(value, LimitFacts):
+        for change in (value.set, value.declared, *value.pauses):
+            if change is not None:
+                check_change(change)
+    elif isinstance(value, Rate):
+        for moment, cost in value.starts:
+            a_span("starts", moment, -FAR, FAR)
+            a_count("starts", cost, 0, COUNT)
+        a_span("tokens", value.tokens, -FAR, FAR)
+        a_span("at", value.at, -FAR, FAR)
+    elif isinstance(value, MetricsRow):
+        check_metrics(value)
+    elif isinstance(value, End):
+        a_count("jobs", value.jobs, most=2**53)
 
 
 def _refuse_unknown(parts: Mapping[str, object], known: Any) -> None:

@@ -78,7 +78,8 @@ class MoveState(Struct, frozen=True, kw_only=True):
     role: Role
     other: str  # the other storage's URL, without its password
     move: str  # id of the move, the same on both sides
-    cursor: str | None = None  # filling: where the last load ended; the next one starts after it
+    cursor: str | None = None  # filling: where the last load ended; the next one starts after it. Of an import: what
+    # it reads, see `admin/storage_file.py`
     jobs: int = 0  # filling: number of jobs loaded
     turn: int = 0  # one more than the highest turn that the run found in the two storages
     run: str = ""  # id of the run of the command that wrote this mark

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from treadle.core.errors import NotRunning, StorageError
 from treadle.core.model import OURS, LeaseRenewal, NewJob, Outcome, Record
-from treadle.durable import DurableRun
+from treadle.durable import Durable, DurableRun
 from treadle.execution import in_thread
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
@@ -152,7 +152,12 @@ class WorkerDurableBackend:
 def _renewal(run: RunningJob) -> LeaseRenewal:
     durable = run.job_run.durable
     checkpoints = () if durable is None else tuple(durable.checkpoints.unsaved.items())
-    if run.record.lost and any(not name.startswith(OURS) for name, _ in checkpoints):
+    if durable is not None and run.record.lost and any(_is_progress(durable, name) for name, _ in checkpoints):
         note = guilt.progress_note(run.record)
         run.record, checkpoints = guilt.with_note(run.record, note), (*checkpoints, *note)
     return LeaseRenewal(run.record.job.id, run.record.version, checkpoints=checkpoints, note=run.job_run.note)
+
+
+def _is_progress(durable: Durable, name: str) -> bool:
+    """Whether this is the entry of a step that has its outcome."""
+    return not name.startswith(OURS) and durable.checkpoints.is_over(name)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from treadle.admin import (
     AT_ONCE,
     ENDED,
     UNFINISHED,
+    KeyReused,
+    RequestKey,
     Search,
     Selection,
     TooManyOperations,
@@ -140,21 +144,30 @@ class BulkRoutes:
     async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
         """Retry, cancel, queue or delete many jobs in the background; or show which (`dry`).
 
-        A request that is repeated with its Idempotency-Key within an hour begins no second operation in this process.
+        A request that is repeated with its Idempotency-Key within an hour begins no second operation in this process,
+        unless 200 other operations have ended since.
         """
-        chosen = await self._signed(call, self._selection(call))
+        operations, chosen = self._core.operations, self._selection(call)
         if call.body.dry:
-            return json(await self._preview(call, chosen))
+            return json(await self._preview(call, await self._signed(call, chosen)))
+        key = call.idempotency_key
+        request = None if key is None else RequestKey(key, sha256(encode(call.body)).digest())
         try:
-            return await self._core.operations.start(
+            if (known := operations.begun(call.by, request)) is not None:  # its group may be empty by now
+                return known
+            chosen = await self._signed(call, chosen)
+            return await operations.start(
                 call.body.act,
                 chosen,
                 tree=call.body.tree,
                 by=call.by,
                 source=call.source,
                 at_most=call.body.at_most,
-                request=call.idempotency_key,
+                request=request,
             )
+        except KeyReused:
+            message = "this Idempotency-Key belongs to another request"
+            raise Refused(422, "idempotency_key_reused", message) from None
         except TooManyOperations:
             message = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"
             raise Refused(429, "too_many", message, {"Retry-After": "5"}) from None

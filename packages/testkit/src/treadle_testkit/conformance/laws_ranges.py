@@ -10,6 +10,7 @@ import pytest
 from treadle.core.errors import BadOption, TooLarge
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence
+from treadle.core.ranges import MOST_CHECKPOINTS
 from treadle.storage.capabilities import fused
 from treadle.storage.contract import Storage
 from treadle_testkit.conformance.kit import (
@@ -100,7 +101,7 @@ def odd_outcomes(of: Any) -> list[Outcome]:
     outcomes += [Outcome(id=of.job.id, version=version, state=SUCCEEDED) for version in (2**31, 2**63, 2**80, -(2**80))]
     outcomes += [out(of, READY, after=(value,)) for value in IDS]
     outcomes += [done(of, result=LONG), done(of, value=LONG), done(of, error=LONG), done(of, note=LONG)]
-    return [*outcomes, done(of, reason="x" * 600), done(of, checkpoints=(("s", LONG),))]
+    return [*outcomes, done(of, reason="x" * 600), done(of, checkpoints=(("s", "x" * MOST_CHECKPOINTS),))]
 
 
 async def test_law01_a_job_with_a_value_out_of_range_is_refused(storage: Storage) -> None:

@@ -86,7 +86,7 @@ function Row.forget_steps(row)
   end
   table.sort(kept, function(a, b) return a[1] < b[1] end)
   for k, entry in ipairs(kept) do values[2 * k - 1], values[2 * k] = entry[2], k - 1 .. ':' .. entry[3] end
-  call('UNLINK', key)
+  call('DEL', key)
   call_many('HSET', key, values, 2)
 end
 

@@ -258,7 +258,7 @@ end
 function Unit.delete(row)
   Unit.deleted[#Unit.deleted + 1] = row.id
   Kinds.count(Kinds.counted_as(row.views), nil, row.job, row.created_at, row.id)
-  if row.has_checkpoints then call('UNLINK', Row.checkpoints_key(row.id)) end
+  if row.has_checkpoints then call('DEL', Row.checkpoints_key(row.id)) end
   if row.state == FAILED then note_change(Unit.zsets, Kinds.list_of('failed', row.job.queue), row.id, false) end
   if LATER_SHARD and row.job.root then call('SREM', ns .. ':tree:' .. row.job.root, row.id) end
   Unit.rows[row.id], Unit.dirty[row.id] = false, nil

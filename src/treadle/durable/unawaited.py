@@ -1,0 +1,35 @@
+"""Steps, sleeps and waits that were called and have not begun: a forgotten `await` must not pass as success."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from treadle.core.errors import BadStep
+
+
+class Unawaited:
+    """Those of one run."""
+
+    def __init__(self) -> None:
+        self._coroutines: dict[str, Coroutine[Any, Any, Any]] = {}
+
+    def add(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """A coroutine that does the work of this step once it is awaited."""
+
+        async def begun() -> Any:
+            self._coroutines.pop(key, None)
+            return await work()
+
+        self._coroutines[key] = coroutine = begun()
+        return coroutine
+
+    def forgotten(self) -> BadStep | None:
+        """The error for the first one, after the function has returned. One whose task was cancelled is closed."""
+        error = None
+        for key, coroutine in self._coroutines.items():
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+                error = error or BadStep(key, "was never awaited, so it has not begun; write `await` before it")
+        return error
